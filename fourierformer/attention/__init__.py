@@ -1,0 +1,97 @@
+"""The zoo: names -> attention mechanisms, all under one contract.
+
+A mechanism is one class, registered under one name or several (the same class with other defaults), in a file of this
+folder; `configs/attention/<name>.yaml` holds `name` and exactly its knobs, and tests keep file and signature equal.
+
+The contract (see base.py, tests/attention/test_contract.py):
+* __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
+* forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
+  geometry.causal no output depends on a later input.
+* what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`; `build` refuses with that reason.
+* random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer).
+"""
+
+import importlib
+import inspect
+import pkgutil
+from dataclasses import dataclass
+
+from fourierformer.attention.base import Attention, Geometry
+from fourierformer.errors import SetupError, did_you_mean
+
+__all__ = ["Attention", "Geometry", "available", "build", "knobs", "mechanism", "register"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    cls: type[Attention]
+    defaults: dict[str, object]  # knobs whose default differs under this name
+
+
+_registry: dict[str, Entry] = {}
+
+
+def register(name: str, **defaults):
+    """Class decorator: makes the class an attention choice called `name`, with other defaults where given."""
+
+    def add(cls: type[Attention]) -> type[Attention]:
+        if name in _registry:
+            raise ValueError(f"attention '{name}' is registered twice")
+        _registry[name] = Entry(cls, defaults)
+        return cls
+
+    return add
+
+
+def _entry(name: str) -> Entry:
+    _load_all()
+    if name not in _registry:
+        raise SetupError(f"unknown attention '{name}'{did_you_mean(name, _registry)}")
+    return _registry[name]
+
+
+def _load_all() -> None:
+    """Every file of this folder registers itself on import: adding a mechanism edits no list."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+def _refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:
+    verdict = cls.causal_ok if causal else cls.full_ok
+    if verdict is not True:
+        return f"cannot be {'causal' if causal else 'bidirectional'}: {verdict}"
+    if cls.needs_grid and not grid:
+        return "needs a two-dimensional grid of patches (vision only)"
+    return None
+
+
+def available(*, causal: bool | None = None, grid: bool = True) -> list[str]:
+    """Names of all mechanisms, or of those that can be causal / bidirectional."""
+    _load_all()
+    return sorted(n for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None)
+
+
+def mechanism(name: str) -> type[Attention]:
+    return _entry(name).cls
+
+
+def knobs(name: str) -> dict[str, inspect.Parameter]:
+    """The keyword-only arguments of a mechanism with the defaults they have under this name."""
+    entry = _entry(name)
+    parameters = inspect.signature(entry.cls.__init__).parameters.values()
+    own = {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {n: p.replace(default=entry.defaults.get(n, p.default)) for n, p in own.items()}
+
+
+def build(name: str, geometry: Geometry, **values) -> Attention:
+    """The mechanism called `name` for this geometry; refuses what it cannot do, with the reason and who can."""
+    entry = _entry(name)
+    refusal = _refusal(entry.cls, geometry.causal, geometry.grid is not None)
+    if refusal:
+        able = available(causal=geometry.causal, grid=geometry.grid is not None)
+        raise SetupError(f"attention '{name}' {refusal}. These can: {', '.join(able)}")
+    valid = knobs(name)
+    for key in values:
+        if key not in valid:
+            raise SetupError(f"attention '{name}' has no knob '{key}'{did_you_mean(key, valid)}")
+    return entry.cls(geometry, **{**entry.defaults, **values})

@@ -1,0 +1,87 @@
+"""The attention contract: what a model tells a mechanism (Geometry) and what a mechanism owes a model (Attention)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fourierformer.errors import SetupError
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the model knows and every mechanism may need; the same for all of them."""
+
+    dim: int
+    heads: int
+    length: int  # the longest sequence the model will see
+    causal: bool
+    bias: bool = False  # biases in the projections: none in the language model, some in the ViT
+    grid: tuple[int, int] | None = None  # patches as (rows, columns), vision only
+    prefix: int = 0  # tokens before the grid (class token, registers)
+    layer: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.dim % self.heads:
+            raise SetupError(f"dim {self.dim} is not divisible by heads {self.heads}: choose heads that divide dim")
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+
+class Attention(nn.Module):
+    """(B, N, dim) -> (B, N, dim). Owns the projections; most mechanisms only write `mix`.
+
+    The parameters are called `qkv` and `proj` as in timm, so that stock DeiT weights load.
+    """
+
+    # True, or the reason why the mechanism cannot do it; `build` refuses with that reason.
+    causal_ok: ClassVar[bool | str] = True
+    full_ok: ClassVar[bool | str] = True
+    needs_grid: ClassVar[bool] = False
+    # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
+    partial_queries: ClassVar[bool] = False
+
+    def __init__(self, geometry: Geometry):
+        super().__init__()
+        self.geometry = geometry
+        self.qkv = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
+        self.proj = nn.Linear(geometry.dim, geometry.dim, bias=geometry.bias)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        """The mechanism: q, k, v (B, H, N, K) and the layer's input x (B, N, dim) -> (B, H, N, K)."""
+        raise TypeError(f"{type(self).__name__} does not define mix()")
+
+    def diagnostics(self) -> dict[str, float]:
+        """Numbers worth a curve, read at evaluations (the learned radius, say)."""
+        return {}
+
+    def forward(self, x: Tensor, last: int | None = None) -> Tensor:
+        """All positions, or only the `last` ones when no more are needed (they still attend to everything)."""
+        if last is not None and not self.partial_queries:
+            return self.forward(x)[:, -last:]
+        q, k, v = self._project(x, last)
+        mixed = self.mix(q, k, v, x)
+        return self.proj(mixed.transpose(1, 2).reshape(x.shape[0], -1, self.geometry.dim))
+
+    def _project(self, x: Tensor, last: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        if last is None:
+            q, k, v = self.qkv(x).chunk(3, dim=-1)
+        else:  # queries for the last positions only: the same weights, a third of the work saved
+            weights = self.qkv.weight.split([self.geometry.dim, 2 * self.geometry.dim])
+            biases = (None, None) if self.qkv.bias is None else self.qkv.bias.split([self.geometry.dim, 2 * self.geometry.dim])
+            q = F.linear(x[:, -last:], weights[0], biases[0])
+            k, v = F.linear(x, weights[1], biases[1]).chunk(2, dim=-1)
+        return self._split(q), self._split(k), self._split(v)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.geometry.heads, self.geometry.head_dim)).transpose(1, 2)
+
+
+def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Boolean (queries, keys), True = may attend: the last query sees all keys."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

@@ -1,0 +1,45 @@
+"""The isotropic Gaussian Nadaraya-Watson estimator: the control between softmax and Fourier attention."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Attention, Geometry
+from fourierformer.attention.softmax import dot_product_attention
+from fourierformer.errors import SetupError
+
+
+@register("gaussian")
+class Gaussian(Attention):
+    """Attention as kernel regression with w_ij = exp(-|q_i - k_j|^2 / (2 sigma^2)) (FourierFormer, section 2).
+
+    With keys of unit norm the |k_j|^2 is the same for every key and cancels: softmax attention, equation 8 of the
+    paper, with sigma^2 = sqrt(D) giving the usual 1/sqrt(D). Costs what softmax costs.
+    """
+
+    partial_queries = True
+
+    def __init__(self, geometry: Geometry, *, bandwidth: float | None = None, normalize_keys: bool = False):
+        super().__init__(geometry)
+        if bandwidth is not None and bandwidth <= 0:
+            raise SetupError(f"attention.bandwidth is sigma^2 and must be positive, got {bandwidth}")
+        self.bandwidth = math.sqrt(geometry.head_dim) if bandwidth is None else bandwidth
+        self.normalize_keys = normalize_keys
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        if self.normalize_keys:
+            k = F.normalize(k, dim=-1)
+        return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal)
+
+
+def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, causal: bool) -> Tensor:
+    """-|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2; the last term cancels, the middle one is one more coordinate of the key."""
+    with torch.autocast(q.device.type, enabled=False):  # |k|^2 needs float32: its rounding error enters an exponent
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q, k, values = q.to(dtype), k.to(dtype), v.to(dtype)
+        q = F.pad(q, (0, 1), value=1.0)
+        k = torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)
+        return dot_product_attention(q, k, values, causal=causal, scale=1 / bandwidth).to(v.dtype)

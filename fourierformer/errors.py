@@ -1,0 +1,38 @@
+"""Errors a user can act on. Each prints as one message without a traceback and ends the process with its exit code."""
+
+import difflib
+
+
+class UserError(Exception):
+    """Something the user can fix; the message says what and how."""
+
+    exit_code = 1
+
+
+class SetupError(UserError):
+    """Config, data or environment is wrong: nothing was trained."""
+
+    exit_code = 2
+
+
+class Diverged(UserError):
+    """Training met non-finite numbers too many times in a row."""
+
+    exit_code = 3
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to stop. A BaseException, so that no job loop above mistakes it for a failed job."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+def did_you_mean(word: str, options) -> str:
+    """' (did you mean x?)' for the nearest option, or the options themselves when nothing is near."""
+    options = sorted(map(str, options))
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    if near:
+        return f" (did you mean '{near[0]}'?)"
+    return f" (valid: {', '.join(options)})" if options else ""

@@ -1,0 +1,121 @@
+"""The word language model of the paper: a 16-layer post-LN transformer with adaptive input and adaptive softmax.
+
+Shapes and initialisation follow the authors' code (the Transformer-XL code base without memory); only the attention is
+exchanged. Parameters at V = 267,735, cut-offs 20k/40k/200k, dim 128, 8 heads, inner 2,048, softmax attention:
+layers 16 x (4*128^2 + 2*128*2048 + 2048 + 128 + 4*128) = 9,480,192; embedding 34,270,080; output bias 267,735;
+clusters 3*128 + 3 = 387; together 44,018,394.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fourierformer.attention import Attention, Geometry
+from fourierformer.models.adaptive import TiedAdaptiveSoftmax
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMConfig:
+    """The keys of configs/model/lm_*.yaml."""
+
+    name: str
+    layers: int
+    dim: int
+    heads: int
+    inner: int  # width of the feed-forward layer
+    length: int  # tokens per training segment, and the context of evaluation
+    dropout: float
+
+
+def reversed_sinusoids(length: int, dim: int) -> Tensor:
+    """(length, dim) position embedding [sin | cos] (not interleaved) with REVERSED ids: the last token has position 0.
+
+    So a scored token sits at position 0 whatever the window, in training and in sliding evaluation alike.
+    """
+    position = torch.arange(length - 1, -1, -1.0)
+    frequency = 10000 ** (-torch.arange(0, dim, 2.0) / dim)
+    angle = position[:, None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+class DecoderLayer(nn.Module):
+    """LN(h + drop(attention(h))), then LN(h + FF(h)): both post-LN."""
+
+    def __init__(self, config: LMConfig, attention: Attention):
+        super().__init__()
+        self.attention = attention
+        self.attention_norm = nn.LayerNorm(config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(config.dim, config.inner),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.inner, config.dim),
+            nn.Dropout(config.dropout),
+        )
+        self.feed_forward_norm = nn.LayerNorm(config.dim)
+
+    def forward(self, h: Tensor, last: int | None = None) -> Tensor:
+        residual = h if last is None else h[:, -last:]
+        h = self.attention_norm(residual + self.dropout(self.attention(h, last)))
+        return self.feed_forward_norm(h + self.feed_forward(h))
+
+
+class WordLM(nn.Module):
+    def __init__(
+        self,
+        config: LMConfig,
+        vocab_size: int,
+        cutoffs: list[int],
+        attention: Callable[[Geometry], Attention],
+        seed: int = 0,
+    ):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+        geometry = [
+            Geometry(dim=config.dim, heads=config.heads, length=config.length, causal=True, layer=i, seed=seed)
+            for i in range(config.layers)
+        ]
+        self.layers = nn.ModuleList(DecoderLayer(config, attention(g)) for g in geometry)
+        self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
+        self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
+        self.apply(_initialise)
+
+    def forward(self, tokens: Tensor, targets: Tensor, rows: list[Tensor] | None = None) -> Tensor:
+        """-log p(target): tokens (B, N), targets (B, n) for the last n <= N positions -> (B * n,) float32.
+
+        `rows` is output.split(targets), where the caller computed it before the transfer to the GPU.
+        """
+        last = targets.shape[1] if targets.shape[1] < tokens.shape[1] else None
+        hidden = self.hidden(tokens, last)
+        return self.output.nll(hidden.flatten(0, 1), targets.flatten(), self.embedding.weight, rows)
+
+    def hidden(self, tokens: Tensor, last: int | None = None) -> Tensor:
+        """(B, N) token ids -> (B, N, dim), or (B, last, dim): the last layer then works for those positions only."""
+        h = self.embedding(tokens) * math.sqrt(self.config.dim)
+        h = self.dropout(h + self.positions[-tokens.shape[1] :])
+        for layer in self.layers[:-1]:
+            h = layer(h)
+        return self.dropout(self.layers[-1](h, last))
+
+    def next_token(self, tokens: Tensor) -> Tensor:
+        """log p of every word as the next token: (B, N) -> (B, V)."""
+        return self.output.log_probabilities(self.hidden(tokens, last=1)[:, 0], self.embedding.weight)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Weights N(0, 0.02), biases 0, LayerNorm weights N(1, 0.02): the authors' initialisation."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+        if getattr(module, "bias", None) is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.LayerNorm):
+        nn.init.normal_(module.weight, mean=1.0, std=0.02)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, TiedAdaptiveSoftmax) and module.clusters:
+        nn.init.normal_(module.cluster_weight, std=0.02)

@@ -1,0 +1,120 @@
+"""Language modelling: loss, and perplexity under the two protocols of the paper.
+
+segment: the text is cut into 10 streams and each stream into independent segments of `context` tokens; every position
+         of a segment counts, the first ones with hardly any context. Fast: selects checkpoints during training.
+sliding: a window of `context` tokens moves by one; the first window counts all its positions, every later one only its
+         last, which therefore sees the full context. The number of the paper's Table 1.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fourierformer.data.text import Corpus
+from fourierformer.data.streams import OrderedStreams, windows
+from fourierformer.models.lm import WordLM
+from fourierformer.tasks.base import Poll, Watch
+
+SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
+PROTOCOLS = ("segment", "sliding")
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    tokens: Tensor  # (B, L) on the device
+    targets: Tensor  # (B, L) on the device
+    rows: list[Tensor]  # positions whose target is a rare word, per cluster: known on the host, so no sync
+    share: float  # of the step's tokens
+
+
+class LanguageTask:
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: WordLM,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int | None,
+        device: torch.device,
+        evaluation_tokens: int = 16384,
+    ):
+        self.corpus, self.device = corpus, device
+        self.length = model.config.length
+        self.split_targets = model.output.split
+        self.streams = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
+        self.micro_batch_size = micro_batch_size or global_batch_size
+        self.tokens_per_step = global_batch_size * self.length
+        self.evaluation_tokens = evaluation_tokens  # tokens per forward pass of an evaluation: bounds its memory
+        self.metric = "ppl" if corpus.unit == "word" else "bpc"
+        self.primary = f"valid_{self.metric}"
+
+    def micro_batches(self, step: int) -> list[TextBatch]:
+        tokens, targets = self.streams.batch(step)
+        parts = zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True)
+        return [self._to_device(t, y, share=len(t) / len(tokens)) for t, y in parts]
+
+    def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
+        return model(batch.tokens, batch.targets, batch.rows).mean() * batch.share
+
+    def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
+        result = self.measure(model, "valid", "segment", poll, watch)
+        return {"valid_loss": result["nll"], self.primary: result[self.metric]}
+
+    @torch.inference_mode()
+    def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+        """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
+        tokens = self.corpus.splits[split]
+        batches = {"segment": self._segments, "sliding": self._windows}[protocol](tokens)
+        was_training = model.training
+        model.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.device)  # stays there: one host sync at the end
+        count = 0
+        for inputs, targets in batches:
+            poll()
+            batch = self._to_device(inputs, targets)
+            total += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
+            count += targets.numel()
+            watch(f"{split} {protocol}", count, len(tokens) - 1)
+        model.train(was_training)
+        nll = total.item() / count
+        return {
+            "nll": nll,
+            self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
+            "tokens": count,
+            "context": self.length,
+            "stride": self.length if protocol == "segment" else 1,
+        }
+
+    def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        """Segments are independent, so how many go through the model at once does not change the number."""
+        streams = OrderedStreams(tokens, SEGMENT_STREAMS, self.length)
+        together = max(1, self.evaluation_tokens // (SEGMENT_STREAMS * self.length))
+        full = streams.steps_per_epoch - 1  # the last slice may be shorter: alone
+        for start in range(0, full, together):
+            parts = [streams.batch(step) for step in range(start, min(start + together, full))]
+            yield torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        yield streams.batch(full)
+
+    def _windows(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        """N - L windows; the first scores L positions, the others one: N - 1 in all."""
+        inputs, targets = windows(tokens, self.length)
+        yield _tensor(inputs[:1]), _tensor(targets[:1])
+        together = max(1, self.evaluation_tokens // self.length)
+        for start in range(1, len(inputs), together):
+            chosen = slice(start, start + together)
+            yield _tensor(inputs[chosen]), _tensor(targets[chosen, -1:])
+
+    def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0) -> TextBatch:
+        rows = self.split_targets(targets.flatten())
+        if self.device.type == "cuda":
+            tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
+        tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
+        return TextBatch(tokens, targets, rows, share)
+
+
+def _tensor(tokens: np.ndarray) -> Tensor:
+    return torch.from_numpy(tokens.astype(np.int64))
