@@ -1,0 +1,171 @@
+"""Reading run directories: what a run says about itself, and what about it could not be read."""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fourierformer.errors import SetupError
+
+SCHEMA = 1
+HOW_TO_MAKE_ONE = "`make train` (a quick comparison) or `python train_lm.py` (one run) makes runs under runs/."
+# any of these makes a folder a run directory; config.yaml is the first file a run writes
+MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
+DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
+SET_ASIDE = re.compile(r"\.old-\d+$")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory.
+
+    `state` is what status.json says, or one of: unfinished (no status yet), damaged (a file of it cannot be read),
+    set aside (an older attempt that `fresh=true` renamed). Only completed runs have numbers worth comparing.
+    """
+
+    path: Path
+    state: str
+    status: dict
+    summary: dict | None
+    meta: dict
+    problems: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def completed(self) -> bool:
+        return self.state == "completed" and self.summary is not None
+
+    def field(self, key: str):
+        """`key` from the summary, else from what a run without one still has: meta.json, status.json, its name."""
+        for source in (self.summary or {}, self.meta, self.status, self._from_name):
+            if source.get(key) is not None:
+                return source[key]
+        return None
+
+    @property
+    def _from_name(self) -> dict:
+        match = DIRECTORY_NAME.fullmatch(self.path.name)
+        found = match.groupdict() if match else {}
+        if "seed" in found:
+            found["seed"] = int(found["seed"])
+        return {"experiment": self.path.parent.name, **found}
+
+    @cached_property
+    def _metrics(self) -> tuple[list[dict], int]:
+        return _read_rows(self.path / "metrics.jsonl")
+
+    @property
+    def metrics(self) -> list[dict]:
+        """Rows of metrics.jsonl in file order, read on first use: a table needs none of them, a long run has 50,000."""
+        return self._metrics[0]
+
+    def series(self, key: str) -> tuple[list[int], list[float]]:
+        """Steps and values of one metric; null (how JSON writes a number that is not finite) becomes NaN."""
+        rows = [row for row in self.metrics if key in row and isinstance(row.get("step"), int)]
+        return [row["step"] for row in rows], [number(row[key]) for row in rows]
+
+    def remarks(self) -> list[str]:
+        """Everything a reader must know before trusting this run, in plain sentences."""
+        found = list(self.problems)
+        if self._metrics[1]:
+            found.append(f"metrics.jsonl: {self._metrics[1]} unreadable line(s) skipped")
+        error = self.status.get("error")
+        if error:
+            found.append(str(error))
+        if not self.completed and self.status.get("step") is not None:
+            found.append(f"last step {self.status['step']} of {self.status.get('steps', 'unknown')}")
+        if self.state == "running" and self.status.get("updated"):
+            found.append(f"last sign of life {self.status['updated']}")
+        return found
+
+
+def number(value) -> float:
+    """A float, or NaN for what is not a number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+
+
+def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
+    """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not."""
+    roots = [roots] if isinstance(roots, str | Path) else list(roots)
+    found: dict[Path, Path] = {}
+    for root in map(Path, roots):
+        if not root.is_dir():
+            raise SetupError(f"{root}: no such directory. {HOW_TO_MAKE_ONE}")
+        for path in _run_directories(root):
+            found.setdefault(path.resolve(), path)
+    return [read_run(path) for path in sorted(found.values())]
+
+
+def _run_directories(root: Path) -> Iterable[Path]:
+    for folder, children, files in os.walk(root):
+        if MARKERS.intersection(files):
+            children.clear()  # checkpoints and tracker files of a run are not runs
+            yield Path(folder)
+        # .hydra holds a config.yaml too
+        children[:] = [child for child in children if not child.startswith(".")]
+
+
+def read_run(path: Path) -> Run:
+    """Reads one run directory. Never raises for what is in it: the state and the problems say what was found."""
+    problems: list[str] = []
+    status = _read_json(path / "status.json", problems)
+    summary = _read_json(path / "summary.json", problems)
+    if summary is not None and summary.get("schema") != SCHEMA:
+        problems.append(f"summary.json has schema {summary.get('schema')!r}, this version reads {SCHEMA}")
+        summary = None
+    damaged = bool(problems)
+    meta = _read_json(path / "meta.json", problems)  # without it the numbers still stand, only their origin is unknown
+    if status is not None and status.get("state") == "completed" and summary is None and not damaged:
+        problems.append("status.json says completed, but there is no summary.json")
+        damaged = True
+    return Run(path, _state(path, status, summary, damaged), status or {}, summary, meta or {}, tuple(problems))
+
+
+def _state(path: Path, status: dict | None, summary: dict | None, damaged: bool) -> str:
+    if SET_ASIDE.search(path.name):
+        return "set aside"
+    if damaged:
+        return "damaged"
+    if status is None or "state" not in status:
+        return "completed" if summary is not None else "unfinished"
+    return str(status["state"])
+
+
+def _read_json(path: Path, problems: list[str]) -> dict | None:
+    """The object in `path`; None if the file is not there, None and a named problem if it is no use."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # torn JSON and broken UTF-8 are both ValueError
+        problems.append(f"{path.name} cannot be read: {error}")
+        return None
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} holds a {type(value).__name__}, not an object")
+        return None
+    return value
+
+
+def _read_rows(path: Path) -> tuple[list[dict], int]:
+    """Rows of a metrics file and how many lines could not be read (a kill while writing leaves half a line)."""
+    rows, unreadable = [], 0
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return [], 0
+    for line in filter(None, lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            unreadable += 1
+    return rows, unreadable
