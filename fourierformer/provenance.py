@@ -1,0 +1,84 @@
+"""Where a number comes from: the commit and its uncommitted changes, the versions, the hardware, the command."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
+LARGEST_DIFF = 1_000_000  # characters; beyond it the diff is data, not a change somebody will read
+
+
+def describe() -> tuple[dict, str | None]:
+    """(plain facts for meta.json, the uncommitted changes when there are some and they are small)."""
+    facts, diff = git_state()
+    facts |= {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": {name: _version(name) for name in PACKAGES},
+        "cpu": _cpu(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "gpus": _gpus(),
+        "command": "python " + shlex.join(sys.argv),
+    }
+    return facts, diff
+
+
+def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
+    """Asks about the repository this package lies in, not the current directory, which may be another project."""
+    # Without this check an installed copy would report the repository that its virtual environment happens to lie in.
+    commit = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
+    if commit is None:
+        return {"commit": None, "dirty": None}, None
+    changes = _git(repository, "status", "--porcelain") or ""
+    facts = {"commit": commit.strip(), "dirty": bool(changes)}
+    if not changes:
+        return facts, None
+    facts["untracked"] = [line[3:] for line in changes.splitlines() if line.startswith("??")][:50]
+    diff = _git(repository, "diff", "HEAD") or ""
+    return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    """None when git is missing or refuses. In a container the checkout often belongs to another user, hence safe.directory."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-c", "safe.directory=*", "--no-optional-locks", *arguments],
+            cwd=repository,
+            env=environment,
+            capture_output=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    """Only a torch that is loaded already is asked: looking at a run directory must not cost the import."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,183 @@
+"""A run directory, `runs/<experiment>/<model>-<attention>-s<seed>-<hash>/`: its files, its lock, its status, and where the run came from.
+
+    config.yaml     the resolved config                    status.json    running | completed | failed | interrupted | diverged
+    metrics.jsonl   every logged row (the truth)           summary.json   the final numbers; tables are made from these
+    checkpoints/    see training/checkpoint.py             meta.json      commit, versions, hardware, command
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fourierformer.errors import SetupError, UserError
+from fourierformer.provenance import describe
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """After this the file holds `text`; at any instant before, it is what it was. Readers never see half a file."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> dict | None:
+    """None when there is no such file; a damaged one is named."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): restore it from a copy, or delete it.") from error
+
+
+class RunDirectory:
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.name = self.path.name
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.status = self.path / "status.json"
+        self.summary = self.path / "summary.json"
+        self.meta = self.path / "meta.json"
+        self.checkpoints = self.path / "checkpoints"
+
+    def create(self) -> None:
+        """Makes the directory, and finds out now rather than at the first save whether it can be written."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".writable.{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise SetupError(
+                f"Cannot write the run directory {self.path} ({error.strerror}). Choose a place you can write: runs_root=/some/path"
+            ) from error
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Creates the directory and holds it for this process. The kernel drops the lock when the process dies, however it dies."""
+        self.create()
+        handle = self._acquire()
+        try:
+            yield
+        finally:
+            # The file stays: deleting it would let two later processes lock two different files of the same name.
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
+            os.close(handle)
+
+    def _acquire(self) -> int:
+        path = self.path / ".lock"
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = os.read(handle, 32).decode().strip() or "unknown"
+                os.close(handle)
+                raise SetupError(
+                    f"Another process (pid {pid}) is using {self.path}. Wait for it, or stop it (kill {pid}) and run this command again, "
+                    "or change the command (another seed, another runs_root=) to get a directory of its own."
+                ) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                    os.close(handle)
+                    raise
+                warnings.warn(f"{self.path} lies on a file system without locks: do not start this run twice.", stacklevel=4)
+                return handle
+            # Another process may have moved the directory aside between our open and our lock: then we hold a file that is elsewhere.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+                    return handle
+            os.close(handle)
+            self.create()
+
+    def set_aside(self) -> Path | None:
+        """Renames the directory to `<name>.old-<n>` (never deletes) and returns the new place; None when there was nothing. Call before lock()."""
+        if not self.path.exists():
+            return None
+        with self.lock():  # a directory in use by a running process must not move under it
+            number = 1
+            while (target := self.path.with_name(f"{self.name}.old-{number}")).exists():
+                number += 1
+            try:
+                os.rename(self.path, target)
+            except OSError as error:
+                raise SetupError(
+                    f"Cannot move {self.path} aside ({error.strerror}). Move it yourself, or choose another runs_root=."
+                ) from error
+        return target
+
+    def write_status(self, state: str, **fields) -> None:
+        """One whole status; `step` and `steps` carry over from the last one when not given. Never raises for a full disk: it is a courtesy,
+        and often written while another error is on its way up."""
+        try:
+            before = self.read_status() or {}
+        except UserError:
+            before = {}
+        status = {"state": state} | {key: before[key] for key in ("step", "steps") if key in before} | fields
+        status |= {"updated": _now(), "pid": os.getpid(), "host": socket.gethostname()}
+        try:
+            atomic_write_text(self.status, json.dumps(status, indent=2) + "\n")
+        except OSError as error:
+            warnings.warn(f"{self.status} could not be written ({error.strerror}).", stacklevel=2)
+
+    def read_status(self) -> dict | None:
+        return read_json(self.status)
+
+    def write_summary(self, summary: dict) -> None:
+        self._write_json(self.summary, summary)
+
+    def read_summary(self) -> dict | None:
+        return read_json(self.summary)
+
+    def write_meta(self, **extra) -> dict:
+        """Records where this start of the run comes from and returns it. A resumed run keeps a line for each earlier start."""
+        found, diff = describe()
+        try:
+            before = self.read_meta() or {}
+        except UserError:
+            before = {}
+        earlier = before.pop("earlier", [])
+        if before:
+            earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command")})
+        meta = {"started": _now()} | found | extra | {"earlier": earlier}
+        if diff:
+            meta["dirty_diff"] = "dirty.diff"
+            self._write_text(self.path / "dirty.diff", diff)
+        self._write_json(self.meta, meta)
+        return meta
+
+    def read_meta(self) -> dict | None:
+        return read_json(self.meta)
+
+    def _write_json(self, path: Path, values: dict) -> None:
+        self._write_text(path, json.dumps(values, indent=2) + "\n")
+
+    def _write_text(self, path: Path, text: str) -> None:
+        try:
+            atomic_write_text(path, text)
+        except OSError as error:
+            raise UserError(
+                f"Cannot write {path} ({error.strerror}). Free some space or fix the permissions; the same command resumes."
+            ) from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,174 @@
+"""What a person watches: a live bar on a terminal, plain single lines in logs, Slurm files, CI and joblib workers."""
+
+import math
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+LINES_PER_RUN = 20  # plain training lines of a short run; a long one prints one a minute
+SECONDS_BETWEEN_LINES = 60
+
+
+class ConsoleTracker:
+    """`step` is where a resumed run continues. `perplexity=False` leaves out exp(loss) where it means nothing."""
+
+    def __init__(
+        self,
+        steps: int,
+        tokens_per_step: int,
+        title: str,
+        *,
+        step: int = 0,
+        perplexity: bool = True,
+        unit: str = "tok",
+        stream: TextIO | None = None,
+    ):
+        self.steps, self.tokens_per_step, self.title, self.step = steps, tokens_per_step, title, step
+        self.perplexity, self.unit = perplexity, unit
+        self.stream = stream or sys.stdout
+        self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
+        self._printed = (step, -math.inf)  # step and time of the last plain line
+        self._clock: tuple[int, float] | None = None
+        self._rate = 0.0
+
+    def say(self, message: str) -> None:
+        """A line above the bar."""
+        if self._live:
+            self._live.say(message)
+        else:
+            print(message, file=self.stream, flush=True)
+
+    def log(self, row: dict) -> None:
+        self.step = max(self.step, row["step"])
+        if "train_loss" in row:
+            self._training(row)
+        others = {key: value for key, value in row.items() if key.startswith(("valid_", "test_"))}
+        if others:
+            numbers = "  ".join(f"{key} {_number(value)}" for key, value in others.items())
+            self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
+
+    def evaluating(self, label: str, done: int, total: int) -> None:
+        """A second bar while evaluation runs; done == total ends it. Silent in plain output, where its result follows as a line."""
+        if self._live:
+            self._live.evaluating(label, done, total)
+        self._clock = None  # the rate counts training only
+
+    def summary(self, values: dict) -> None:
+        """Final tables are printed by whoever runs the comparison."""
+
+    def close(self, exit_code: int) -> None:
+        if self._live:
+            self._live.close()
+
+    def _training(self, row: dict) -> None:
+        self._measure(row)
+        parts = [f"loss {row['train_loss']:.3f}"]
+        if self.perplexity:
+            parts.append(f"ppl {_number(_exp(row['train_loss']))}")
+        if "lr" in row:
+            parts.append(f"lr {row['lr']:.1e}")
+        if self._rate:
+            left = max(0, self.steps - row["step"]) * self.tokens_per_step / self._rate
+            parts += [f"{_thousands(self._rate)} {self.unit}/s", f"ETA {_duration(left)}"]
+        memory = row.get("memory_bytes", _resident_bytes())
+        if self._live:
+            self._live.update(row["step"], "  ".join([*parts, f"{memory / 2**30:.1f} GiB"]))
+        elif self._due(row["step"]):
+            print(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(parts)}", file=self.stream, flush=True)
+
+    def _measure(self, row: dict) -> None:
+        """The row's own rate where it has one, else the clock between two rows, smoothed."""
+        now = time.monotonic()
+        if "tokens_per_s" in row:
+            self._rate = row["tokens_per_s"]
+        elif self._clock and now > self._clock[1]:
+            rate = (row["step"] - self._clock[0]) * self.tokens_per_step / (now - self._clock[1])
+            self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
+        self._clock = (row["step"], now)
+
+    def _due(self, step: int) -> bool:
+        now = time.monotonic()
+        far = step - self._printed[0] >= self.steps / LINES_PER_RUN
+        if far or step >= self.steps or now - self._printed[1] >= SECONDS_BETWEEN_LINES:
+            self._printed = (step, now)
+            return True
+        return False
+
+
+class _LiveBar:
+    """rich's bar, refreshed by its own thread; ordinary prints appear above it."""
+
+    def __init__(self, steps: int, title: str, step: int, stream: TextIO):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=Console(file=stream, highlight=False),
+            refresh_per_second=4,
+        )
+        self.training = self.progress.add_task(_escape(title), total=steps, completed=step, numbers="")
+        self.evaluation = None
+        self.progress.start()
+
+    def say(self, message: str) -> None:
+        self.progress.console.print(message, markup=False)
+
+    def update(self, step: int, numbers: str) -> None:
+        self.progress.update(self.training, completed=step, numbers=_escape(numbers))
+
+    def evaluating(self, label: str, done: int, total: int) -> None:
+        if self.evaluation is None:
+            self.evaluation = self.progress.add_task(_escape(label), total=total, numbers="")
+        self.progress.update(self.evaluation, description=_escape(label), completed=done, total=total)
+        if done >= total:
+            self.progress.remove_task(self.evaluation)
+            self.evaluation = None
+
+    def close(self) -> None:
+        if self.evaluation is not None:
+            self.progress.remove_task(self.evaluation)
+        self.progress.stop()
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    """Several workers on one terminal would draw over each other, and a dumb terminal cannot redraw at all."""
+    alone = multiprocessing.current_process().name == "MainProcess"
+    return alone and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")  # rich reads [word] as a style
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf  # exp overflows a double at 709.8
+
+
+def _number(value) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2e}" if abs(value) >= 1e5 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def _thousands(rate: float) -> str:
+    return f"{rate / 1e6:.2f}M" if rate >= 1e6 else f"{rate / 1e3:.1f}k" if rate >= 1e3 else f"{rate:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

@@ -1,0 +1,151 @@
+"""Weights & Biases: online when it can be, offline when not, never in the way of a training.
+
+Offline files lie in `<run directory>/wandb/` and go up later with `wandb sync`. Five seeds of one experiment share a `group` (the config's
+hash without the seed), so the UI can average them.
+"""
+
+import netrc
+import os
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+PROBE_SECONDS = 2
+SETTINGS = {
+    "silent": True,  # we say the one line that matters ourselves, above the progress bar
+    "console": "off",  # a live bar redraws four times a second; captured, it is megabytes of nothing
+    "init_timeout": 20,
+    "finish_timeout": 60,  # the default waits for the network for ever
+    "x_transaction_log_flush_interval": 1.0,  # the default, 15 s, is what kill -9 would lose
+}
+
+Mode = Literal["auto", "online", "offline", "disabled"]
+
+
+class WandbTracker:
+    def __init__(
+        self,
+        run_dir: Path | str,
+        *,
+        project: str,
+        name: str,
+        group: str,
+        job_type: str,
+        tags: Sequence[str],
+        run_id: str,
+        config: dict,
+        mode: Mode = "auto",
+        entity: str | None = None,
+        say: Callable[[str], None] = print,
+    ):
+        self.say = say
+        self._run = None
+        self._highest = -1
+        arguments = {"dir": str(run_dir), "project": project, "name": name, "group": group, "job_type": job_type}
+        arguments |= {"tags": list(tags), "id": run_id, "config": config, "entity": entity, "resume": "allow"}
+        try:
+            self._start(mode, arguments)
+        except Exception as error:  # missing, broken or too old a wandb included
+            say(f"wandb is off for this run ({_short(error)}); metrics.jsonl has every number.")
+
+    def log(self, row: dict) -> None:
+        # A resumed online run already holds the steps up to where it was killed; those after the checkpoint come again, equal bit by bit.
+        if self._run is not None and row["step"] >= self._highest:
+            self._highest = row["step"]
+            self._run.log(row, step=row["step"])
+
+    def summary(self, values: dict) -> None:
+        if self._run is not None:
+            self._run.summary.update(values)
+
+    def close(self, exit_code: int) -> None:
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.finish(exit_code=exit_code)
+
+    def _start(self, mode: Mode, arguments: dict) -> None:
+        mode, reason = choose_mode(mode)
+        if mode == "disabled":
+            return
+        import wandb
+
+        # Older releases lack some of these, and an unknown setting is an error.
+        settings = {key: value for key, value in SETTINGS.items() if key in wandb.Settings.model_fields}
+        if mode == "online":
+            try:
+                self._run = wandb.init(mode="online", settings=wandb.Settings(**settings), **arguments)
+                self._highest = self._run.step if self._run.resumed else -1
+                self.say(f"wandb: {self._run.url}")
+                return
+            except Exception as error:
+                reason = _short(error)
+                wandb.teardown()  # the failed start leaves a service that would retry beside us
+        self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
+        self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
+
+
+def choose_mode(mode: Mode) -> tuple[Mode, str]:
+    """(mode, why it is not online). Decided before wandb.init, which with a key but without a network takes half a minute to give up."""
+    if mode == "auto":
+        wanted = "disabled" if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1") else os.environ.get("WANDB_MODE", "online")
+        mode = {"dryrun": "offline", "offline": "offline", "disabled": "disabled"}.get(wanted.lower(), "online")
+        if mode != "online":
+            return mode, f"WANDB_MODE={wanted}"
+    if mode != "online":
+        return mode, "tracker.mode"
+    url = urlsplit(_base_url())
+    if not _logged_in(url.hostname):
+        return "offline", "not logged in: wandb login"
+    host, port = _first_hop(url)
+    if not reachable(host, port):
+        return "offline", f"{host} cannot be reached"
+    return "online", ""
+
+
+def reachable(host: str, port: int, seconds: float = PROBE_SECONDS) -> bool:
+    """In a thread, because looking up a name has no time limit of its own."""
+    answers = []
+
+    def connect():
+        try:
+            socket.create_connection((host, port), timeout=seconds).close()
+            answers.append(True)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers)
+
+
+def _base_url() -> str:
+    import wandb
+
+    return os.environ.get("WANDB_BASE_URL") or wandb.setup().settings.base_url
+
+
+def _logged_in(host: str | None) -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    path = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return netrc.netrc(path).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _first_hop(url) -> tuple[str, int]:
+    """The proxy where there is one: behind it the host itself does not answer."""
+    proxies = urllib.request.getproxies()
+    if url.scheme in proxies and not urllib.request.proxy_bypass(url.hostname):
+        url = urlsplit(proxies[url.scheme])
+    return url.hostname, url.port or (443 if url.scheme == "https" else 80)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

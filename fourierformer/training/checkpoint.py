@@ -1,0 +1,268 @@
+"""Checkpoints that survive kill -9, full disks and flipped bits.
+
+    checkpoints/step_00001234/{state.pt, MANIFEST.json}
+
+A checkpoint is written under a name ending in `.tmp`, synced, and renamed: a directory without `.tmp` is complete. Saving a step again
+(after a stop inside gradient accumulation, say) makes `step_00001234-2` before the first goes, so that there is no instant without one.
+The manifest holds the size and sha256 of every file, because torch.load notices a short file but not a flipped bit, and whether the
+checkpoint was the best so far: written with the checkpoint, the two can never disagree. `state.pt` holds tensors and plain types only, so
+that loading it runs no code (`weights_only=True`).
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from fourierformer.errors import UserError
+
+FORMAT = 1
+PLAIN = {int, float, bool, str, type(None)}
+TENSORS = {torch.Tensor, torch.nn.Parameter}
+
+
+class Checkpoints:
+    """Keeps the last `keep` steps and the best one. Only save() changes the directory: reading beside a running training is safe."""
+
+    def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
+        if keep < 1:
+            raise ValueError(f"keep={keep}: at least one checkpoint has to stay")
+        self.directory = Path(directory)
+        self.keep = keep
+        self.say = say
+        self._damaged: set[Path] = set()
+
+    def save(self, step: int, state: dict, best: bool = False) -> Path:
+        """Returns the new directory. On any failure nothing of it is left and the checkpoints before are untouched."""
+        _require_plain(state, "state")
+        target = self._free_name(step)
+        aside = target.with_name(target.name + ".tmp")
+        needed = _size(state)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            free = shutil.disk_usage(self.directory).free
+            if free < needed:
+                raise UserError(self._not_saved(step, f"the disk is full: needs {_human(needed)}, free {_human(free)}"))
+            _write(aside, step, state, best)
+            os.replace(aside, target)
+            _sync_directory(self.directory)
+        except OSError as error:
+            _discard(aside, target)
+            reason = f"{error.strerror or error}: needs {_human(needed)}, free {self._free()}"
+            raise UserError(self._not_saved(step, reason)) from error
+        except BaseException:
+            _discard(aside, target)
+            raise
+        self._prune()
+        return target
+
+    def latest(self) -> tuple[int, dict] | None:
+        """The newest intact checkpoint, on the CPU; None when there are none at all, never when there are only damaged ones."""
+        return self._load(self._complete(), "checkpoint")
+
+    def best(self) -> tuple[int, dict] | None:
+        # None: its manifest is damaged, so it may have been the best, and has to be named rather than passed over
+        return self._load([path for path in self._complete() if _best_flag(path) is not False], "best checkpoint")
+
+    def _load(self, candidates: list[Path], what: str) -> tuple[int, dict] | None:
+        problems = []
+        for path in candidates:
+            problem = _problem(path)
+            if problem is None:
+                return _order(path)[0], torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+            self._damaged.add(path)
+            problems.append(f"{path.name}: {problem}")
+            if path != candidates[-1]:
+                self.say(f"The {what} {path} is damaged ({problem}); falling back to the one before.")
+        if problems:
+            raise UserError(
+                f"Every {what} in {self.directory} is damaged ({'; '.join(problems)}). Restore one from a copy, or start anew with fresh=true; "
+                "training does not silently begin again from step 0."
+            )
+        return None
+
+    def _complete(self) -> list[Path]:
+        """Newest first."""
+        found = [path for path in self.directory.glob("step_*") if _order(path)]
+        return sorted(found, key=_order, reverse=True)
+
+    def _free_name(self, step: int) -> Path:
+        revisions = [_order(path)[1] for path in self._complete() if _order(path)[0] == step]
+        return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
+
+    def _prune(self) -> None:
+        """The new checkpoint is safe on the disk by now, so failing to delete an old one costs space and nothing else."""
+        intact = [path for path in self._complete() if path not in self._damaged]
+        newest_of_step = {}
+        for path in intact:
+            newest_of_step.setdefault(_order(path)[0], path)
+        stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
+        for path in self._complete():
+            if path not in stay:
+                doomed = path.with_name(path.name + ".tmp")  # renamed first: half a deletion must not look like a checkpoint
+                try:
+                    os.replace(path, doomed)
+                    shutil.rmtree(doomed)
+                except OSError as error:
+                    self.say(f"The old checkpoint {path} could not be deleted ({error.strerror}).")
+
+    def _sweep(self) -> None:
+        for leftover in self.directory.glob("step_*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _free(self) -> str:
+        try:
+            return _human(shutil.disk_usage(self.directory).free)
+        except OSError:
+            return "unknown"
+
+    def _not_saved(self, step: int, reason: str) -> str:
+        intact = next((path for path in self._complete() if path not in self._damaged), None)
+        kept = f"The last good checkpoint, step {_order(intact)[0]}, is intact" if intact else "There is no earlier checkpoint"
+        way_out = "make room or fix the permissions, and the same command resumes" + (" there." if intact else ".")
+        return f"Step {step} could not be saved in {self.directory} ({reason}). {kept}; {way_out}"
+
+
+def _write(aside: Path, step: int, state: dict, best: bool) -> None:
+    aside.mkdir()
+    files = {"state.pt": _write_state(aside / "state.pt", state)}
+    manifest = {"format": FORMAT, "step": step, "best": best, "torch": torch.__version__, "files": files}
+    with open(aside / "MANIFEST.json", "w") as file:
+        json.dump(manifest, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_directory(aside)
+
+
+def _discard(aside: Path, target: Path) -> None:
+    """Takes back a save that failed, also when only the last sync after the rename did."""
+    with contextlib.suppress(OSError):
+        os.replace(target, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_state(path: Path, state: dict) -> dict:
+    with open(path, "wb") as raw:
+        file = _HashedFile(raw)
+        torch.save(state, file)
+        if file.error:
+            raise file.error
+        raw.flush()
+        os.fsync(raw.fileno())
+    return {"bytes": file.bytes, "sha256": file.hash.hexdigest()}
+
+
+class _HashedFile:
+    """Hashes what passes through. A failed write is kept for later: raised inside torch.save it would meet a C++ writer that, on its way
+    out, tries to finish the archive and reports that failure instead of the full disk."""
+
+    def __init__(self, raw):
+        self.raw = raw
+        self.hash = hashlib.sha256()
+        self.bytes = 0
+        self.error: OSError | None = None
+
+    def write(self, data) -> int:
+        size = memoryview(data).nbytes
+        if self.error is None:
+            try:
+                self.raw.write(data)
+            except OSError as error:
+                self.error = error
+            self.hash.update(data)
+            self.bytes += size
+        return size
+
+    def flush(self) -> None:
+        """torch.save calls it; the one flush that counts is followed by fsync."""
+
+
+def _problem(path: Path) -> str | None:
+    """What is wrong with a checkpoint, in words; None when every byte is as it was written."""
+    try:
+        manifest = json.loads((path / "MANIFEST.json").read_text())
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']}, this version reads {FORMAT}"
+        if not isinstance(manifest["best"], bool):
+            return "MANIFEST.json is not readable"
+        if manifest["step"] != _order(path)[0]:
+            return f"MANIFEST.json speaks of step {manifest['step']}"
+        for name, expected in manifest["files"].items():
+            with open(path / name, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected["bytes"]:
+                    return f"{name} has {size} bytes instead of {expected['bytes']}"
+                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+                    return f"{name} does not have its sha256"
+        return None if "state.pt" in manifest["files"] else "MANIFEST.json does not list state.pt"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except OSError as error:
+        return f"{Path(error.filename or path).name}: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "MANIFEST.json is not readable"
+
+
+def _best_flag(path: Path) -> bool | None:
+    try:
+        flag = json.loads((path / "MANIFEST.json").read_text())["best"]
+        return flag if isinstance(flag, bool) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _order(path: Path) -> tuple[int, int] | None:
+    """(step, revision) from the name of a complete checkpoint."""
+    match = re.fullmatch(r"step_(\d{8,})(?:-(\d+))?", path.name)
+    return (int(match[1]), int(match[2] or 1)) if match else None
+
+
+def _require_plain(value, where: str) -> None:
+    """Refuses now what weights_only=True would refuse when the checkpoint is needed (numpy scalars, generators, config objects)."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        for key, item in value.items():
+            _require_plain(key, f"a key of {where}")
+            _require_plain(item, f"{where}[{key!r}]")
+    elif kind in (list, tuple):
+        for index, item in enumerate(value):
+            _require_plain(item, f"{where}[{index}]")
+    elif kind not in PLAIN | TENSORS:
+        raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}; checkpoints hold tensors and plain types only")
+
+
+def _size(state: dict) -> int:
+    """Bytes the file will need: each storage once (tied weights share one), 2 % and 1 MiB for the archive around them."""
+    storages = {}
+    stack = [state]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            stack.extend(value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend(value)
+    return int(1.02 * sum(storages.values())) + 2**20
+
+
+def _human(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def _sync_directory(path: Path) -> None:
+    """A rename is on the disk only when its directory is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
