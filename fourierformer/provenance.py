@@ -44,7 +44,8 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
 
 
 def _git(repository: Path, *arguments: str) -> str | None:
-    """None when git is missing or refuses. In a container the checkout often belongs to another user, hence safe.directory."""
+    """None when git is missing or refuses. In a container the checkout often belongs to another user, hence
+    safe.directory."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(

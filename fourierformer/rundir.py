@@ -1,8 +1,11 @@
-"""A run directory, `runs/<experiment>/<model>-<attention>-s<seed>-<hash>/`: its files, its lock, its status, and where the run came from.
+"""A run directory, `runs/<experiment>/<model>-<attention>-s<seed>-<hash>/`: its files, lock, status and origin.
 
-    config.yaml     the resolved config                    status.json    running | completed | failed | interrupted | diverged
-    metrics.jsonl   every logged row (the truth)           summary.json   the final numbers; tables are made from these
-    checkpoints/    see training/checkpoint.py             meta.json      commit, versions, hardware, command
+- config.yaml: the resolved config
+- metrics.jsonl: every logged row (the truth)
+- checkpoints/: see training/checkpoint.py
+- status.json: running | completed | failed | interrupted | diverged, the last step, the error
+- summary.json: the final numbers; tables are made from these
+- meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command
 """
 
 import contextlib
@@ -64,12 +67,14 @@ class RunDirectory:
             probe.unlink()
         except OSError as error:
             raise SetupError(
-                f"Cannot write the run directory {self.path} ({error.strerror}). Choose a place you can write: runs_root=/some/path"
+                f"Cannot write the run directory {self.path} ({error.strerror}). "
+                "Choose a place you can write: runs_root=/some/path"
             ) from error
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Creates the directory and holds it for this process. The kernel drops the lock when the process dies, however it dies."""
+        """Creates the directory and holds it for this process. The kernel drops the lock when the process dies, however
+        it dies."""
         self.create()
         handle = self._acquire()
         try:
@@ -90,16 +95,19 @@ class RunDirectory:
                 pid = os.read(handle, 32).decode().strip() or "unknown"
                 os.close(handle)
                 raise SetupError(
-                    f"Another process (pid {pid}) is using {self.path}. Wait for it, or stop it (kill {pid}) and run this command again, "
-                    "or change the command (another seed, another runs_root=) to get a directory of its own."
+                    f"Another process (pid {pid}) is using {self.path}. Wait for it, or stop it (kill {pid}) and run "
+                    "this command again, or change the command (another seed, another runs_root=): another directory."
                 ) from None
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     os.close(handle)
                     raise
-                warnings.warn(f"{self.path} lies on a file system without locks: do not start this run twice.", stacklevel=4)
+                warnings.warn(
+                    f"{self.path} lies on a file system without locks: do not start this run twice.", stacklevel=4
+                )
                 return handle
-            # Another process may have moved the directory aside between our open and our lock: then we hold a file that is elsewhere.
+            # Another process may have moved the directory aside between our open and our lock: then we hold a file
+            # that is elsewhere.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
                     os.ftruncate(handle, 0)
@@ -109,7 +117,8 @@ class RunDirectory:
             self.create()
 
     def set_aside(self) -> Path | None:
-        """Renames the directory to `<name>.old-<n>` (never deletes) and returns the new place; None when there was nothing. Call before lock()."""
+        """Renames the directory to `<name>.old-<n>` (never deletes) and returns the new place; None when there was
+        nothing. Call before lock()."""
         if not self.path.exists():
             return None
         with self.lock():  # a directory in use by a running process must not move under it
@@ -125,8 +134,8 @@ class RunDirectory:
         return target
 
     def write_status(self, state: str, **fields) -> None:
-        """One whole status; `step` and `steps` carry over from the last one when not given. Never raises for a full disk: it is a courtesy,
-        and often written while another error is on its way up."""
+        """One whole status; `step` and `steps` carry over from the last one when not given. Never raises for a full
+        disk: it is a courtesy, and often written while another error is on its way up."""
         try:
             before = self.read_status() or {}
         except UserError:
@@ -148,7 +157,8 @@ class RunDirectory:
         return read_json(self.summary)
 
     def write_meta(self, **extra) -> dict:
-        """Records where this start of the run comes from and returns it. A resumed run keeps a line for each earlier start."""
+        """Records where this start of the run comes from and returns it. A resumed run keeps a line for each earlier
+        start."""
         found, diff = describe()
         try:
             before = self.read_meta() or {}
@@ -175,7 +185,7 @@ class RunDirectory:
             atomic_write_text(path, text)
         except OSError as error:
             raise UserError(
-                f"Cannot write {path} ({error.strerror}). Free some space or fix the permissions; the same command resumes."
+                f"Cannot write {path} ({error.strerror}). Make room or fix the permissions; the same command resumes."
             ) from error
 
 

@@ -1,6 +1,8 @@
-"""Where the numbers of a run go: metrics.jsonl always (the truth), and beside it whoever wants to watch (wandb, the console).
+"""Where the numbers of a run go: metrics.jsonl always (the truth), and beside it whoever wants to watch (wandb, the
+console).
 
-A watcher that fails is named once and dropped; it never stops a training. metrics.jsonl failing does: numbers that are not kept are lost work.
+A watcher that fails is named once and dropped; it never stops a training. metrics.jsonl failing does: numbers that
+are not kept are lost work.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,15 +54,16 @@ class Trackers:
             except Exception as error:  # any: a watcher's fault is never the run's
                 self.watchers.remove(watcher)
                 self.say(
-                    f"{type(watcher).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for the rest of this run; "
-                    "metrics.jsonl has every number."
+                    f"{type(watcher).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for the "
+                    "rest of this run; metrics.jsonl has every number."
                 )
 
 
 def build_trackers(
     metrics: Path, *, console: Tracker | None = None, wandb: dict | None = None, say: Callable[[str], None] = print
 ) -> Trackers:
-    """metrics.jsonl at `metrics`; the console when given; wandb when its settings (the arguments of WandbTracker) are given."""
+    """metrics.jsonl at `metrics`; the console when given; wandb when its settings (the arguments of WandbTracker) are
+    given."""
     truth = JsonlTracker(metrics)
     watchers = [console] if console else []
     if wandb is not None:

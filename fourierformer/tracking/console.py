@@ -51,7 +51,8 @@ class ConsoleTracker:
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
 
     def evaluating(self, label: str, done: int, total: int) -> None:
-        """A second bar while evaluation runs; done == total ends it. Silent in plain output, where its result follows as a line."""
+        """A second bar while evaluation runs; done == total ends it. Silent in plain output, where its result follows
+        as a line."""
         if self._live:
             self._live.evaluating(label, done, total)
         self._clock = None  # the rate counts training only
@@ -77,7 +78,11 @@ class ConsoleTracker:
         if self._live:
             self._live.update(row["step"], "  ".join([*parts, f"{memory / 2**30:.1f} GiB"]))
         elif self._due(row["step"]):
-            print(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(parts)}", file=self.stream, flush=True)
+            print(
+                f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(parts)}",
+                file=self.stream,
+                flush=True,
+            )
 
     def _measure(self, row: dict) -> None:
         """The row's own rate where it has one, else the clock between two rows, smoothed."""

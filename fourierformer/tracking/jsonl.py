@@ -1,7 +1,8 @@
 """metrics.jsonl: one JSON object per line, append-only, the truth about a run.
 
-Every line reaches the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`; resuming from it calls
-`rewind()`, so that the steps run again do not appear twice. Non-finite numbers are written as NaN and Infinity, as Python's json reads them.
+Every line reaches the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`;
+resuming from it calls `rewind()`, so that the steps run again do not appear twice. Non-finite numbers are written as
+NaN and Infinity, as Python's json reads them.
 """
 
 import json
@@ -45,8 +46,8 @@ class JsonlTracker:
         size = os.fstat(self._file.fileno()).st_size
         if size < offset or (offset > 0 and os.pread(self._file.fileno(), 1, offset - 1) != b"\n"):
             raise UserError(
-                f"{self.path} ({size} bytes) does not hold the {offset} bytes of rows that the checkpoint was saved with: it was shortened or "
-                "edited. Restore it from a copy, or start anew with fresh=true."
+                f"{self.path} ({size} bytes) does not hold the {offset} bytes of rows the checkpoint was saved with: "
+                "it was shortened or edited. Restore it from a copy, or start anew with fresh=true."
             )
         os.ftruncate(self._file.fileno(), offset)
 
@@ -62,12 +63,14 @@ class JsonlTracker:
 
     def _failure(self, error: OSError) -> UserError:
         return UserError(
-            f"Cannot write {self.path} ({error.strerror}). Make room or fix the permissions; the same command resumes from the last checkpoint."
+            f"Cannot write {self.path} ({error.strerror}). "
+            "Make room or fix the permissions; the same command resumes from the last checkpoint."
         )
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """All rows; [] when there is no file yet. A last line without its end (the writer is at work, or was killed) is left out."""
+    """All rows; [] when there is no file yet. A last line without its end (the writer is at work, or was killed) is
+    left out."""
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
@@ -77,5 +80,7 @@ def read_metrics(path: Path | str) -> list[dict]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise UserError(f"{path}, line {number} is damaged ({error}): delete that line or restore the file from a copy.") from error
+            raise UserError(
+                f"{path}, line {number} is damaged ({error}): delete that line or restore the file from a copy."
+            ) from error
     return rows

@@ -1,7 +1,7 @@
 """Weights & Biases: online when it can be, offline when not, never in the way of a training.
 
-Offline files lie in `<run directory>/wandb/` and go up later with `wandb sync`. Five seeds of one experiment share a `group` (the config's
-hash without the seed), so the UI can average them.
+Offline files lie in `<run directory>/wandb/` and go up later with `wandb sync`. Five seeds of one experiment share a
+`group` (the config's hash without the seed), so the UI can average them.
 """
 
 import netrc
@@ -53,7 +53,8 @@ class WandbTracker:
             say(f"wandb is off for this run ({_short(error)}); metrics.jsonl has every number.")
 
     def log(self, row: dict) -> None:
-        # A resumed online run already holds the steps up to where it was killed; those after the checkpoint come again, equal bit by bit.
+        # A resumed online run already holds the steps up to where it was killed; those after the checkpoint come
+        # again, equal bit by bit.
         if self._run is not None and row["step"] >= self._highest:
             self._highest = row["step"]
             self._run.log(row, step=row["step"])
@@ -89,9 +90,14 @@ class WandbTracker:
 
 
 def choose_mode(mode: Mode) -> tuple[Mode, str]:
-    """(mode, why it is not online). Decided before wandb.init, which with a key but without a network takes half a minute to give up."""
+    """(mode, why it is not online). Decided before wandb.init, which with a key but without a network takes half a
+    minute to give up."""
     if mode == "auto":
-        wanted = "disabled" if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1") else os.environ.get("WANDB_MODE", "online")
+        wanted = (
+            "disabled"
+            if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1")
+            else os.environ.get("WANDB_MODE", "online")
+        )
         mode = {"dryrun": "offline", "offline": "offline", "disabled": "disabled"}.get(wanted.lower(), "online")
         if mode != "online":
             return mode, f"WANDB_MODE={wanted}"

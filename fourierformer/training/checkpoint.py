@@ -2,11 +2,12 @@
 
     checkpoints/step_00001234/{state.pt, MANIFEST.json}
 
-A checkpoint is written under a name ending in `.tmp`, synced, and renamed: a directory without `.tmp` is complete. Saving a step again
-(after a stop inside gradient accumulation, say) makes `step_00001234-2` before the first goes, so that there is no instant without one.
-The manifest holds the size and sha256 of every file, because torch.load notices a short file but not a flipped bit, and whether the
-checkpoint was the best so far: written with the checkpoint, the two can never disagree. `state.pt` holds tensors and plain types only, so
-that loading it runs no code (`weights_only=True`).
+A checkpoint is written under a name ending in `.tmp`, synced, and renamed: a directory without `.tmp` is complete.
+Saving a step again (after a stop inside gradient accumulation, say) makes `step_00001234-2` before the first goes, so
+that there is no instant without one. The manifest holds the size and sha256 of every file, because torch.load notices
+a short file but not a flipped bit, and whether the checkpoint was the best so far: written with the checkpoint, the
+two can never disagree. `state.pt` holds tensors and plain types only, so that loading it runs no code
+(`weights_only=True`).
 """
 
 import contextlib
@@ -15,21 +16,20 @@ import json
 import os
 import re
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from fourierformer.errors import UserError
+from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
 FORMAT = 1
-PLAIN = {int, float, bool, str, type(None)}
-TENSORS = {torch.Tensor, torch.nn.Parameter}
 
 
 class Checkpoints:
-    """Keeps the last `keep` steps and the best one. Only save() changes the directory: reading beside a running training is safe."""
+    """Keeps the last `keep` steps and the best one. Only save() changes the directory: reading beside a running
+    training is safe."""
 
     def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
         if keep < 1:
@@ -41,10 +41,10 @@ class Checkpoints:
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
         """Returns the new directory. On any failure nothing of it is left and the checkpoints before are untouched."""
-        _require_plain(state, "state")
+        require_plain(state, "state")
         target = self._free_name(step)
         aside = target.with_name(target.name + ".tmp")
-        needed = _size(state)
+        needed = state_bytes(state)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._sweep()
@@ -65,7 +65,8 @@ class Checkpoints:
         return target
 
     def latest(self) -> tuple[int, dict] | None:
-        """The newest intact checkpoint, on the CPU; None when there are none at all, never when there are only damaged ones."""
+        """The newest intact checkpoint, on the CPU; None when there are none at all, never when there are only damaged
+        ones."""
         return self._load(self._complete(), "checkpoint")
 
     def best(self) -> tuple[int, dict] | None:
@@ -84,8 +85,8 @@ class Checkpoints:
                 self.say(f"The {what} {path} is damaged ({problem}); falling back to the one before.")
         if problems:
             raise UserError(
-                f"Every {what} in {self.directory} is damaged ({'; '.join(problems)}). Restore one from a copy, or start anew with fresh=true; "
-                "training does not silently begin again from step 0."
+                f"Every {what} in {self.directory} is damaged ({'; '.join(problems)}). Restore one from a copy, or "
+                "start anew with fresh=true; training does not silently begin again from step 0."
             )
         return None
 
@@ -99,7 +100,8 @@ class Checkpoints:
         return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
 
     def _prune(self) -> None:
-        """The new checkpoint is safe on the disk by now, so failing to delete an old one costs space and nothing else."""
+        """The new checkpoint is safe on the disk by now, so failing to delete an old one costs space and nothing
+        else."""
         intact = [path for path in self._complete() if path not in self._damaged]
         newest_of_step = {}
         for path in intact:
@@ -107,7 +109,9 @@ class Checkpoints:
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
         for path in self._complete():
             if path not in stay:
-                doomed = path.with_name(path.name + ".tmp")  # renamed first: half a deletion must not look like a checkpoint
+                doomed = path.with_name(
+                    path.name + ".tmp"
+                )  # renamed first: half a deletion must not look like a checkpoint
                 try:
                     os.replace(path, doomed)
                     shutil.rmtree(doomed)
@@ -126,14 +130,18 @@ class Checkpoints:
 
     def _not_saved(self, step: int, reason: str) -> str:
         intact = next((path for path in self._complete() if path not in self._damaged), None)
-        kept = f"The last good checkpoint, step {_order(intact)[0]}, is intact" if intact else "There is no earlier checkpoint"
+        kept = (
+            f"The last good checkpoint, step {_order(intact)[0]}, is intact"
+            if intact
+            else "There is no earlier checkpoint"
+        )
         way_out = "make room or fix the permissions, and the same command resumes" + (" there." if intact else ".")
         return f"Step {step} could not be saved in {self.directory} ({reason}). {kept}; {way_out}"
 
 
 def _write(aside: Path, step: int, state: dict, best: bool) -> None:
     aside.mkdir()
-    files = {"state.pt": _write_state(aside / "state.pt", state)}
+    files = {"state.pt": write_state(aside / "state.pt", state)}
     manifest = {"format": FORMAT, "step": step, "best": best, "torch": torch.__version__, "files": files}
     with open(aside / "MANIFEST.json", "w") as file:
         json.dump(manifest, file, indent=2)
@@ -147,42 +155,6 @@ def _discard(aside: Path, target: Path) -> None:
     with contextlib.suppress(OSError):
         os.replace(target, aside)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write_state(path: Path, state: dict) -> dict:
-    with open(path, "wb") as raw:
-        file = _HashedFile(raw)
-        torch.save(state, file)
-        if file.error:
-            raise file.error
-        raw.flush()
-        os.fsync(raw.fileno())
-    return {"bytes": file.bytes, "sha256": file.hash.hexdigest()}
-
-
-class _HashedFile:
-    """Hashes what passes through. A failed write is kept for later: raised inside torch.save it would meet a C++ writer that, on its way
-    out, tries to finish the archive and reports that failure instead of the full disk."""
-
-    def __init__(self, raw):
-        self.raw = raw
-        self.hash = hashlib.sha256()
-        self.bytes = 0
-        self.error: OSError | None = None
-
-    def write(self, data) -> int:
-        size = memoryview(data).nbytes
-        if self.error is None:
-            try:
-                self.raw.write(data)
-            except OSError as error:
-                self.error = error
-            self.hash.update(data)
-            self.bytes += size
-        return size
-
-    def flush(self) -> None:
-        """torch.save calls it; the one flush that counts is followed by fsync."""
 
 
 def _problem(path: Path) -> str | None:
@@ -223,36 +195,6 @@ def _order(path: Path) -> tuple[int, int] | None:
     """(step, revision) from the name of a complete checkpoint."""
     match = re.fullmatch(r"step_(\d{8,})(?:-(\d+))?", path.name)
     return (int(match[1]), int(match[2] or 1)) if match else None
-
-
-def _require_plain(value, where: str) -> None:
-    """Refuses now what weights_only=True would refuse when the checkpoint is needed (numpy scalars, generators, config objects)."""
-    kind = type(value)
-    if kind in (dict, OrderedDict):
-        for key, item in value.items():
-            _require_plain(key, f"a key of {where}")
-            _require_plain(item, f"{where}[{key!r}]")
-    elif kind in (list, tuple):
-        for index, item in enumerate(value):
-            _require_plain(item, f"{where}[{index}]")
-    elif kind not in PLAIN | TENSORS:
-        raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}; checkpoints hold tensors and plain types only")
-
-
-def _size(state: dict) -> int:
-    """Bytes the file will need: each storage once (tied weights share one), 2 % and 1 MiB for the archive around them."""
-    storages = {}
-    stack = [state]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, dict):
-            stack.extend(value.values())
-        elif isinstance(value, list | tuple):
-            stack.extend(value)
-    return int(1.02 * sum(storages.values())) + 2**20
 
 
 def _human(size: int) -> str:

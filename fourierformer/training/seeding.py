@@ -1,4 +1,5 @@
-"""Randomness without state: what a step draws depends on (seed, step, micro-step, rank) and on nothing that happened before.
+"""Randomness without state: what a step draws depends on (seed, step, micro-step, rank) and on nothing that happened
+before.
 
 So a run that was stopped anywhere continues with the very same numbers, and no generator has to be saved.
 """
@@ -18,6 +19,7 @@ def seed_everything(seed: int) -> None:
 
 
 def step_seed(seed: int, step: int, micro: int, rank: int) -> int:
-    """A 63-bit hash (torch takes a signed 64-bit seed). The same on every machine and version, unlike Python's hash()."""
+    """A 63-bit hash (torch takes a signed 64-bit seed). The same on every machine and version, unlike Python's
+    hash()."""
     digest = hashlib.blake2b(f"{seed} {step} {micro} {rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

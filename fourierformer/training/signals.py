@@ -1,7 +1,8 @@
 """Stopping on request: the first signal asks for a checkpoint, a second Ctrl-C does not wait for one.
 
-Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT). Work is never cut in the middle: the handler only sets a
-flag, and whatever runs for long (training, evaluation, warm-up) calls `poll()` at places where stopping is safe.
+Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT). Work is never cut in the middle:
+the handler only sets a flag, and whatever runs for long (training, evaluation, warm-up) calls `poll()` at places
+where stopping is safe.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ def exit_code(signal_number: int) -> int:
 
 
 class StopSignal:
-    """`with StopSignal() as stop: ... stop.poll()`. Elsewhere than in the main thread, Python allows no handlers: there it never fires."""
+    """`with StopSignal() as stop: ... stop.poll()`. Elsewhere than in the main thread, Python allows no handlers: there
+    it never fires."""
 
     def __init__(self):
         self.signal_number: int | None = None
@@ -50,7 +52,9 @@ class StopSignal:
             _write(f"\n{name}: stopping after this micro-step, saving; press Ctrl-C again to abort at once\n")
         elif number == signal.SIGINT:
             # A live progress bar hides the cursor, and os._exit gives it no chance to bring it back.
-            _write("\x1b[?25h\naborted, nothing saved since the last checkpoint\n" if sys.stderr.isatty() else "aborted\n")
+            _write(
+                "\x1b[?25h\naborted, nothing saved since the last checkpoint\n" if sys.stderr.isatty() else "aborted\n"
+            )
             os._exit(exit_code(signal.SIGINT))
 
 

@@ -1,0 +1,81 @@
+"""One state file: what may be in it, how large it will be, and its sha256 while it is written."""
+
+import hashlib
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+
+PLAIN = {int, float, bool, str, type(None)}
+TENSORS = {torch.Tensor, torch.nn.Parameter}
+
+
+def require_plain(value, where: str) -> None:
+    """Refuses now what weights_only=True would refuse when the checkpoint is needed (numpy scalars, generators, config
+    objects)."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        for key, item in value.items():
+            require_plain(key, f"a key of {where}")
+            require_plain(item, f"{where}[{key!r}]")
+    elif kind in (list, tuple):
+        for index, item in enumerate(value):
+            require_plain(item, f"{where}[{index}]")
+    elif kind not in PLAIN | TENSORS:
+        raise TypeError(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}; checkpoints hold tensors and plain types only"
+        )
+
+
+def state_bytes(state: dict) -> int:
+    """Bytes the file will need: each storage once (tied weights share one), 2 % and 1 MiB for the archive around
+    them."""
+    storages = {}
+    stack = [state]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            stack.extend(value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend(value)
+    return int(1.02 * sum(storages.values())) + 2**20
+
+
+def write_state(path: Path, state: dict) -> dict:
+    with open(path, "wb") as raw:
+        file = HashedFile(raw)
+        torch.save(state, file)
+        if file.error:
+            raise file.error
+        raw.flush()
+        os.fsync(raw.fileno())
+    return {"bytes": file.bytes, "sha256": file.hash.hexdigest()}
+
+
+class HashedFile:
+    """Hashes what passes through. A failed write is kept for later: raised inside torch.save it would meet a C++
+    writer that, on its way out, tries to finish the archive and reports that failure instead of the full disk."""
+
+    def __init__(self, raw):
+        self.raw = raw
+        self.hash = hashlib.sha256()
+        self.bytes = 0
+        self.error: OSError | None = None
+
+    def write(self, data) -> int:
+        size = memoryview(data).nbytes
+        if self.error is None:
+            try:
+                self.raw.write(data)
+            except OSError as error:
+                self.error = error
+            self.hash.update(data)
+            self.bytes += size
+        return size
+
+    def flush(self) -> None:
+        """torch.save calls it; the one flush that counts is followed by fsync."""
