@@ -1,0 +1,255 @@
+"""Fourier attention in plain torch: the CPU path, and any device without Triton. Needs no compiler.
+
+Tiles of (some heads) x (some query rows) x (the keys they see) are worked through one after the other; the backward recomputes them.
+The scores of a tile come from one of two classes with the same three methods:
+
+* `Direct`: the printed formula, a few coordinates at a time. Any dtype, any range. A sine and a logarithm per query, key and coordinate.
+* `Cosines`: float32 and moderate |z| only. A sine of differences is an inner product of sines and cosines of the tokens, so nearly
+  all work becomes small matrix products (README.md of this folder derives it).
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fourierformer.kernels.sinc.reference import SERIES, arguments, future, log_sinc_slope, log_sinc_value
+
+TILE = 2**20  # numbers in the largest tensor of a tile: 4 MiB in float32, so it stays in the last-level cache
+ROWS = (16, 64)  # query rows of a tile: at least, at most (fewer waste the matrix products, more waste the causal half)
+HARMONICS = (1, 16, 32, 64)  # nothing between 1 and 16: fewer than 16 columns cost a matrix product as much as 16
+TAIL_TERMS = 5  # terms kept of the series of log sinc
+TAIL_RANGE = 1.15  # ... for arguments up to here: the first term left out is (1.15 / pi)^12 / 6 = 1e-6
+
+
+class Direct:
+    """The printed formula for one chunk of heads: q (G, N, D), k (G, M, D), radius (G, D)."""
+
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int):
+        self.q, self.k, self.radius, self.power = q, k, radius, power
+        self.dq, self.dk, self.dradius = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(radius)
+
+    def _coordinates(self, rows: slice, columns: slice) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of coordinates with their z, as many at once as fill an eighth of a tile (about eight temporaries live)."""
+        groups, width = self.radius.shape
+        pairs = groups * (rows.stop - rows.start) * (columns.stop - columns.start)
+        step = max(1, TILE // 8 // pairs)
+        for start in range(0, width, step):
+            d = slice(start, start + step)
+            yield d, arguments(self.q[:, rows, None, d], self.k[:, None, columns, d], self.radius[:, None, None, d])
+
+    def scores(self, rows: slice, columns: slice) -> Tensor:
+        return self.power * sum(log_sinc_value(z).sum(-1) for _, z in self._coordinates(rows, columns))
+
+    def backward(self, rows: slice, columns: slice, dscores: Tensor) -> None:
+        for d, z in self._coordinates(rows, columns):
+            slope = log_sinc_slope(z) * (self.power * dscores[..., None])
+            scale = self.radius[:, None, d]
+            self.dq[:, rows, d] += slope.sum(2) * scale
+            self.dk[:, columns, d] -= slope.sum(1) * scale
+            difference = arguments(
+                self.q[:, rows, None, d], self.k[:, None, columns, d], torch.ones_like(scale[:, None])
+            )
+            self.dradius[:, d] += (slope * difference).sum((1, 2))
+
+    def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.dq, self.dk, self.dradius
+
+
+class Cosines:
+    """The same by matrix products. With n harmonics (1, or even), x = R q, y = R k, z = x - y and w_h = (2h - 1) / n:
+
+    sinc(z) = sin(z) / (n sin(z / n)) * sinc(z / n)
+    sin(z) / (n sin(z / n)) = 2/n sum_{h=1}^{n/2} cos(w_h z) = 2/n sum_h [cos(w_h x) cos(w_h y) + sin(w_h x) sin(w_h y)]
+    log sinc(z / n) = - sum_k SERIES_k (z / n)^2k, a polynomial in x and y
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, harmonics: int):
+        self.power, self.harmonics = power, harmonics
+        self.leaves = tuple(t.detach().requires_grad_() for t in (q, k, radius))
+        with torch.enable_grad():  # the features are per token, so autograd does their chain rule at no noticeable cost
+            centre = middle(q, k)  # only differences count, and powers of large numbers would lose digits
+            x = (self.leaves[0] - centre) * self.leaves[2][:, None] / harmonics
+            y = (self.leaves[1] - centre) * self.leaves[2][:, None] / harmonics
+            self.features = [(powers(x) @ tail_coefficients(x)).flatten(2), powers(y).flatten(2)]
+            if harmonics > 1:
+                self.features += [waves(x, harmonics) * (2 / harmonics), waves(y, harmonics)]
+        self.values = [feature.detach() for feature in self.features]
+        self.sums = [torch.zeros_like(value) for value in self.values]
+
+    def scores(self, rows: slice, columns: slice) -> Tensor:
+        x_tail, y_tail, *_ = self.values
+        scores = x_tail[:, rows] @ y_tail[:, columns].mT
+        if self.harmonics > 1:
+            self.factors = self.values[2][:, :, rows] @ self.values[3][:, :, columns].mT
+            for four in self.factors.split(4, dim=1):
+                # One logarithm per four coordinates. Below 1e-37 is rounding noise of a factor, four of which still fit float32.
+                product = four[:, 0]
+                for d in range(1, four.shape[1]):
+                    product = product * four[:, d]
+                scores += product.abs().clamp_min_(1e-37).log_()
+        return scores.mul_(self.power)
+
+    def backward(self, rows: slice, columns: slice, dscores: Tensor) -> None:
+        """Adds this tile to the gradients of the features; `scores` of the same tile ran just before."""
+        x_tail, y_tail, *_ = self.values
+        dscores = dscores * self.power
+        self.sums[0][:, rows] += dscores @ y_tail[:, columns]
+        self.sums[1][:, columns] += dscores.mT @ x_tail[:, rows]
+        if self.harmonics > 1:
+            # d log |factor| = d factor / factor. A factor of exactly 0 has weight 0: 0 / 0 stands for 0.
+            ratio = torch.div(dscores[:, None], self.factors, out=self.factors).nan_to_num_(0.0, 0.0, 0.0)
+            self.sums[2][:, :, rows] += ratio @ self.values[3][:, :, columns]
+            self.sums[3][:, :, columns] += ratio.mT @ self.values[2][:, :, rows]
+
+    def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.autograd.grad(self.features, self.leaves, self.sums)
+
+
+def middle(q: Tensor, k: Tensor) -> Tensor:
+    """Per head and coordinate, the middle of the range that queries and keys cover: (G, 1, D)."""
+    low = torch.minimum(q.amin(1, keepdim=True), k.amin(1, keepdim=True))
+    return low + 0.5 * (torch.maximum(q.amax(1, keepdim=True), k.amax(1, keepdim=True)) - low)
+
+
+def waves(u: Tensor, harmonics: int) -> Tensor:
+    """cos and sin of (2h - 1) u for h = 1 .. harmonics / 2: (G, T, D) -> (G, D, T, harmonics)."""
+    odd = torch.arange(1, harmonics, 2, dtype=u.dtype, device=u.device)
+    angles = u.mT.unsqueeze(-1) * odd
+    return torch.cat((angles.cos(), angles.sin()), -1)
+
+
+def powers(u: Tensor) -> Tensor:
+    """1, u, u^2, ... u^(2 TAIL_TERMS): (G, T, D) -> (G, T, D, 2 TAIL_TERMS + 1)."""
+    columns = [torch.ones_like(u)]
+    for _ in range(2 * TAIL_TERMS):
+        columns.append(columns[-1] * u)
+    return torch.stack(columns, -1)
+
+
+def tail_coefficients(like: Tensor) -> Tensor:
+    """C with powers(a) @ C @ powers(b)^T = - sum_k SERIES_k (a - b)^2k, by the binomial theorem."""
+    size = 2 * TAIL_TERMS + 1
+    rows = [[0.0] * size for _ in range(size)]
+    for k in range(1, TAIL_TERMS + 1):
+        for j in range(2 * k + 1):
+            rows[2 * k - j][j] = -SERIES[k - 1] * math.comb(2 * k, j) * (-1) ** j
+    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+
+
+def choose_harmonics(q: Tensor, k: Tensor, radius: Tensor) -> int | None:
+    """How many harmonics these numbers need; None where `Direct` is the better choice."""
+    if q.dtype != torch.float32 or not q.numel() or not k.numel():
+        return None
+    centre = middle(q, k)
+    reach = ((q - centre).abs().amax(1) + (k - centre).abs().amax(1)) * radius.abs()
+    needed = reach.max().item() / TAIL_RANGE
+    harmonics = next((n for n in HARMONICS if n >= needed), None)
+    # Features cost about `harmonics` sines per token and coordinate, the printed formula about one per pair and coordinate.
+    if harmonics is None or q.shape[1] * k.shape[1] < 2 * harmonics * (q.shape[1] + k.shape[1]):
+        return None
+    return harmonics
+
+
+class Tiles:
+    """How the work is cut: chunks of heads, and for each chunk the scorer and the blocks of query rows with the keys they see."""
+
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, causal: bool):
+        self.q, self.k, self.radius, self.power, self.causal = q, k, radius, power, causal
+        self.harmonics = choose_harmonics(q, k, radius)
+        per_pair = 8 if self.harmonics is None else q.shape[2]
+        per_row = per_pair * k.shape[1]
+        self.rows = min(q.shape[1], max(ROWS[0], min(ROWS[1], TILE // per_row)))
+        self.heads = max(1, TILE // (per_row * self.rows))
+
+    def chunks(self) -> Iterator[tuple[slice, Direct | Cosines]]:
+        for start in range(0, self.q.shape[0], self.heads):
+            heads = slice(start, start + self.heads)
+            inputs = self.q[heads], self.k[heads], self.radius[heads], self.power
+            yield heads, Direct(*inputs) if self.harmonics is None else Cosines(*inputs, self.harmonics)
+
+    def blocks(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
+        """(rows, columns, mask); rows that see no key are left out."""
+        queries, keys = self.q.shape[1], self.k.shape[1]
+        offset = keys - queries if self.causal else keys
+        first = max(0, -offset) if self.causal else 0
+        for start in range(first, queries, self.rows):
+            rows = slice(start, min(start + self.rows, queries))
+            columns = slice(0, min(keys, rows.stop + offset))
+            yield rows, columns, self._mask(rows, columns) if self.causal else None
+
+    def _mask(self, rows: slice, columns: slice) -> Tensor:
+        return future(rows.stop - rows.start, columns.stop, self.q.device)
+
+    def scores(self, scorer: Direct | Cosines, rows: slice, columns: slice, mask: Tensor | None) -> Tensor:
+        scores = scorer.scores(rows, columns)
+        return scores if mask is None else scores.masked_fill_(mask, -math.inf)
+
+
+@contextlib.contextmanager
+def full_precision(device: torch.device):
+    """No autocast, and no reduced-precision float32 products: four factors multiply up, bfloat16 ones are not good enough."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class _SincAttention(torch.autograd.Function):
+    """q (G, N, D), k (G, M, D), v (G, M, Dv), radius (G, D), all float32 or all float64."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float, causal: bool) -> Tensor:
+        output = q.new_zeros(*q.shape[:2], v.shape[2])
+        log_total = q.new_full(q.shape[:2], math.inf)  # rows without any weight keep this: exp(score - inf) = 0
+        log_eps = math.log(eps) if eps > 0 else -math.inf
+        with full_precision(q.device):
+            tiles = Tiles(q, k, radius, power, causal)
+            for heads, scorer in tiles.chunks():
+                for rows, columns, mask in tiles.blocks():
+                    scores = tiles.scores(scorer, rows, columns, mask)
+                    top = scores.amax(-1, keepdim=True).clamp_min(log_eps)
+                    top.masked_fill_(top == -math.inf, 0.0)
+                    weights = scores.sub_(top).exp_()
+                    total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
+                    empty = total == 0
+                    output[heads, rows] = (weights @ v[heads, columns]) / total.masked_fill(empty, 1.0)
+                    log_total[heads, rows] = (top + total.log()).masked_fill(empty, math.inf).squeeze(-1)
+        ctx.save_for_backward(q, k, v, radius, output, log_total)
+        ctx.power, ctx.causal = power, causal
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, doutput: Tensor):
+        q, k, v, radius, output, log_total = ctx.saved_tensors
+        dq, dk, dv, dradius = (torch.zeros_like(t) for t in (q, k, v, radius))
+        with full_precision(q.device):
+            along = (doutput * output).sum(-1, keepdim=True)
+            tiles = Tiles(q, k, radius, ctx.power, ctx.causal)
+            for heads, scorer in tiles.chunks():
+                for rows, columns, mask in tiles.blocks():
+                    weights = tiles.scores(scorer, rows, columns, mask).sub_(log_total[heads, rows, None]).exp_()
+                    dv[heads, columns] += weights.mT @ doutput[heads, rows]
+                    dweights = doutput[heads, rows] @ v[heads, columns].mT
+                    scorer.backward(rows, columns, dweights.sub_(along[heads, rows]).mul_(weights))
+                dq[heads], dk[heads], dradius[heads] = scorer.gradients()
+        return dq, dk, dv, dradius, None, None, None
+
+
+@torch.compiler.disable
+def sinc_attention_portable(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool
+) -> Tensor:
+    """Same contract as the reference. Memory beyond inputs and output is bounded: see README.md."""
+    batch, heads, _, width = q.shape
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)
+    flat = [t.to(dtype).flatten(0, 1) for t in (q, k, v)]
+    output = _SincAttention.apply(*flat, scale.flatten(0, 1), power, eps, causal)
+    return output.unflatten(0, (batch, heads)).to(q.dtype)

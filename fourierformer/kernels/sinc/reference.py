@@ -1,0 +1,89 @@
+"""Fourier attention exactly as printed: the truth every other backend is tested against. Never optimised.
+
+    z_ijd = R (q_id - k_jd)                                              (Definition 1 of the paper, in log form)
+    s_ij  = power * sum_d log |sin(z_ijd) / z_ijd|                       -inf where a factor is 0
+    y_i   = sum_j exp(s_ij) v_j / (eps + sum_j exp(s_ij))
+
+Any floating dtype, float64 included. Holds several N x M x D tensors at once.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+# log(sin z / z) = - sum_k zeta(2k) / (k pi^2k) z^2k, from the product formula of the sine. Twelve terms: at |z| = 0.5, where the
+# closed form of the slope takes over, the first one left out is (0.5 / pi)^26 / 13 = 1e-22.
+SERIES = [
+    float(torch.special.zeta(torch.tensor(2.0 * k, dtype=torch.float64), 1)) / (k * math.pi ** (2 * k))
+    for k in range(1, 13)
+]
+SERIES_BELOW = 0.5
+
+
+def log_sinc_value(z: Tensor) -> Tensor:
+    """log |sin z / z|, 0 at z = 0."""
+    return torch.where(z == 0, torch.ones_like(z), torch.sin(z) / z).abs().log()
+
+
+def log_sinc_slope(z: Tensor) -> Tensor:
+    """d/dz log |sin z / z| = cot z - 1/z; by its series near 0, where the difference would lose all digits."""
+    terms = len(SERIES) if z.dtype == torch.float64 else 6  # (0.5 / pi)^14 = 7e-12, beyond float32
+    square = z * z
+    series = torch.zeros_like(z)
+    for k in range(terms, 0, -1):
+        series = series * square - 2 * k * SERIES[k - 1]
+    sine = torch.sin(z)
+    near = z.abs() < SERIES_BELOW
+    # A weight whose sine is exactly 0 is 0 and flat (it is an even power), so its slope may be anything finite.
+    safe = near | (sine == 0)
+    closed = torch.cos(z) / torch.where(safe, 1.0, sine) - 1 / torch.where(safe, 1.0, z)
+    return torch.where(near, series * z, torch.where(safe, 0.0, closed))
+
+
+class _LogSinc(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return log_sinc_value(z)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        return grad * log_sinc_slope(z)
+
+
+def arguments(q: Tensor, k: Tensor, radius: Tensor) -> Tensor:
+    """z = R (q - k), held at the largest finite number where it overflows: the sine of infinity is not a number."""
+    largest = torch.finfo(q.dtype).max
+    return ((q - k).clamp(-largest, largest) * radius).clamp(-largest, largest)
+
+
+def future(rows: int, columns: int, device: torch.device, first_row: int = 0) -> Tensor:
+    """True where a query must not look. Bottom-right aligned: with offset = columns - all rows, query i sees keys 0 .. i + offset."""
+    return torch.ones(rows, columns, dtype=torch.bool, device=device).triu(columns - rows + 1 + first_row)
+
+
+def sinc_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool
+) -> Tensor:
+    """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius broadcastable to (H, D) -> (B, H, N, Dv).
+
+    A query with no weight at all (it sees no key, or eps = 0 and every weight is exactly 0) gets the output 0.
+    """
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    with torch.autocast(q.device.type, enabled=False):
+        scale = radius.to(dtype).expand(q.shape[1], q.shape[3])[:, None, None, :]
+        z = arguments(q.to(dtype)[:, :, :, None, :], k.to(dtype)[:, :, None, :, :], scale)
+        scores = power * _LogSinc.apply(z).sum(-1)
+        if causal:
+            scores = scores.masked_fill(future(q.shape[2], k.shape[2], q.device), -math.inf)
+        log_eps = math.log(eps) if eps > 0 else -math.inf
+        # eps is one more key with log-weight log(eps) and value 0, so it takes part in the running maximum.
+        top = scores.detach().amax(-1, keepdim=True).clamp_min(log_eps)
+        top = torch.where(top == -math.inf, 0.0, top)
+        weights = torch.exp(scores - top)
+        total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
+        output = (weights @ v.to(dtype)) / torch.where(total == 0, 1.0, total)
+    return output.to(q.dtype)
