@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from pathlib import Path
 
 
@@ -12,19 +13,17 @@ def evaluation(ppl: float, stride: int = 64, tokens: int = 21_000) -> dict:
 def summary(attention: str, seed: int, ppl: float, **changes) -> dict:
     protocols = {"segment": evaluation(ppl), "sliding": evaluation(0.9 * ppl, 1)}
     results = {"valid": protocols, "test": protocols}
-    return {
-        "schema": 1, "experiment": "quickstart", "model": "lm_tiny", "attention": attention, "data": "builtin_text",
-        "seed": seed, "parameters": 1_234_567, "steps": 600, "tokens": 4_915_200, "primary": "ppl", "results": results,
-        "bad_steps": 0, "seconds": 51.2, "tokens_per_s": 9000, "group": f"group-{attention}", "notes": [], "debug": False,
-        **changes,
-    }  # fmt: skip
+    names = {"experiment": "quickstart", "model": "lm_tiny", "attention": attention, "data": "builtin_text"}
+    counts = {"parameters": 1_234_567, "steps": 600, "tokens": 4_915_200, "bad_steps": 0, "tokens_per_s": 9000}
+    origin = {"seed": seed, "group": f"group-{attention}", "notes": [], "debug": False}
+    return {"schema": 1, "primary": "ppl", "results": results, "seconds": 51.2, **names, **counts, **origin, **changes}
 
 
 def write_run(
     root: Path, attention="fourier", seed=1, ppl=60.0, state="completed", rows=None, changes=None, **status
 ) -> Path:
     """A run directory. `changes` go into the summary, `status` into status.json; only a completed run has a summary."""
-    path = root / "quickstart" / f"lm_tiny-{attention.replace('/', '_')}-s{seed}-{abs(hash(attention)) % 16**8:08x}"
+    path = root / "quickstart" / f"lm_tiny-{attention.replace('/', '_')}-s{seed}-{zlib.crc32(attention.encode()):08x}"
     path.mkdir(parents=True)
     meta = {
         "commit": "0123abcd",

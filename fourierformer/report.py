@@ -1,0 +1,163 @@
+"""One self-contained HTML page about a set of runs: tables, curves, states, where they ran, and how to repeat them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fourierformer.plots import Key, comparison_chart, layer_legend, legend, radius_chart
+from fourierformer.results import Run, Table, comparison, tables
+from fourierformer.results.comparison import Column, Row
+from fourierformer.results.curves import metric_curves, radius_curves, validation_key
+from fourierformer.results.tables import TEXT_COLUMNS, metric_text, row_label
+from fourierformer.rundir import atomic_write_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+# the number a paper would quote comes first
+HEADLINES: tuple[Column, ...] = (("test", "sliding"), ("test", "segment"), ("valid", "sliding"), ("valid", "segment"))
+NAMES = {"ppl": "perplexity", "bpc": "bits per character"}
+UNKNOWN = "not recorded"
+
+
+@dataclass(frozen=True)
+class Chart:
+    svg: str
+    title: str
+    caption: str
+    keys: list[Key]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table with everything that explains it."""
+
+    table: Table
+    headline: str
+    charts: list[Chart]
+    radii: list[Chart]
+
+
+def write_report(runs: Iterable[Run], path: str | Path) -> Path:
+    """Renders the page and puts it in place whole. Returns its path."""
+    runs, path = list(runs), Path(path)
+    html = render(runs, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(path, html)
+    return path
+
+
+def render(runs: list[Run], made: str) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,  # names, errors and tracebacks come from files
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        made=made,
+        counts=sorted(Counter(run.state for run in runs).items(), key=lambda item: (item[0] != "completed", item)),
+        sections=[_section(table, i) for i, table in enumerate(tables(comparison(runs)))],
+        runs=sorted(runs, key=lambda run: (run.completed, str(run.path))),  # what went wrong stands on top
+        origin=origin(runs),
+        commands=commands(runs),
+        text_columns=TEXT_COLUMNS,
+    )
+
+
+def headline(table: Table) -> str:
+    """The one sentence a reader came for; empty where there is nothing to compare."""
+    for column in HEADLINES:
+        cells = {row_label(row, table.rows): cell.mean for row in table.rows if (cell := row.cell(column))}
+        finite = {label: mean for label, mean in cells.items() if math.isfinite(mean)}
+        protocols = {protocol for row in table.rows for protocol in row.protocols(column)}
+        if len(finite) < 2 or len(protocols) != 1 or len({row.model for row in table.rows}) != 1:
+            continue
+        first, second = sorted(finite, key=finite.get)[:2]
+        baseline = "softmax" if "softmax" in finite and first != "softmax" else second
+        change = 100 * (finite[first] / finite[baseline] - 1)
+        metric, unit = NAMES.get(table.primary, table.primary), table.primary
+        values = [metric_text(finite[label], unit) for label in (first, baseline)]
+        return (
+            f"Lowest {column[0]} {metric} ({column[1]}): {first} with {values[0]}, against {values[1]} for {baseline} "
+            f"({change:+.1f} %)."
+        )
+    return ""
+
+
+def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """Where the runs come from: one line per fact, all values it took, with how many runs had each where they differ."""
+    found: dict[str, Counter] = {}
+    runs = [run for run in runs if run.meta]
+    for run in runs:
+        for name, value in _facts(run).items():
+            found.setdefault(name, Counter())[value] += 1
+    lines = []
+    for name, values in found.items():
+        agree = len(values) == 1 and values.total() == len(runs)
+        lines.append((name, "; ".join(value if agree else f"{value} ({n} runs)" for value, n in values.most_common())))
+    return lines
+
+
+def commands(runs: Iterable[Run]) -> list[tuple[str, int]]:
+    """The distinct command lines and how many runs each made (a sweep is one command)."""
+    return list(Counter(str(run.meta["command"]) for run in runs if run.meta.get("command")).items())
+
+
+def _facts(run: Run) -> dict[str, str]:
+    meta = run.meta
+    commit = str(meta.get("commit") or UNKNOWN)
+    versions = meta.get("versions") if isinstance(meta.get("versions"), dict) else {}
+    gpus = Counter(map(str, meta.get("gpus") or [])) if isinstance(meta.get("gpus"), list) else {}
+    facts = {
+        "commit": f"{commit} with uncommitted changes (dirty.diff in the run directory)"
+        if meta.get("dirty")
+        else commit,
+        "GPU": ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "none",
+        "CPU": f"{meta.get('cpu') or UNKNOWN}, {meta.get('cpus', '?')} cores",
+        "attention backend": str((run.summary or {}).get("attention_backend") or UNKNOWN),
+        "platform": str(meta.get("platform") or UNKNOWN),
+        "Python": str(meta.get("python") or UNKNOWN),
+    }
+    return facts | {str(name): str(version) for name, version in versions.items() if version}
+
+
+def _section(table: Table, number: int) -> Section:
+    charts = []
+    metric = NAMES.get(table.primary, table.primary)
+    key = validation_key(table.rows, table.primary)
+    name = "Validation loss" if key == "valid_loss" else f"Validation {metric}"
+    log = key == "valid_ppl"
+    for kind, title, unit, logarithmic in (
+        ("train_loss", "Training loss", "loss (nats)", False),
+        (key, name, metric, log),
+    ):
+        curves, width = metric_curves(table.rows, kind)
+        if curves:
+            svg = comparison_chart(curves, f"chart-{number}-{kind.replace('_', '-')}", title, unit, logarithmic)
+            charts.append(Chart(svg, title, _caption(curves, width, logarithmic), legend(curves)))
+    radii = [chart for i, row in enumerate(table.rows) for chart in _radii(row, table.rows, f"radius-{number}-{i}")]
+    return Section(table, headline(table), charts, radii)
+
+
+def _radii(row: Row, rows: list[Row], name: str) -> list[Chart]:
+    curves = radius_curves(row)
+    if not curves:
+        return []
+    title = f"Learned radius per layer, {row_label(row, rows)}"
+    seeds = max(curve.seeds for curve in curves)
+    caption = f"Mean over {seeds} seeds." if seeds > 1 else ""
+    return [Chart(radius_chart(curves, name, title), title, caption, layer_legend(curves))]
+
+
+def _caption(curves: list, width: int, log: bool) -> str:
+    parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
+    if any(curve.seeds > 1 for curve in curves):
+        parts.append("Line: mean over seeds; band: from the lowest to the highest seed.")
+    if log:
+        parts.append("Logarithmic scale.")
+    return " ".join(parts)
