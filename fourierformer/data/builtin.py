@@ -1,0 +1,131 @@
+"""The embedded corpus: the English of the Python on this machine, so that a first run needs no download.
+
+Prose paragraphs out of docstrings and comments of the standard library and numpy, and Python's own help topics: about
+half a million words of real, if technical, English. Parts that a Linux distribution may leave out (test, tkinter,
+idlelib) are left out everywhere, so that one Python version gives one corpus. Another version gives another: the notes
+say which, and perplexities are only comparable within one.
+"""
+
+import hashlib
+import platform
+import re
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from fourierformer.data.sources import SPLITS, Input, Source
+
+SKIP = {"test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "distutils", "ensurepip", "pydoc_data"}
+SKIP |= {"site-packages", "dist-packages"}
+GENERATED = re.compile(r"_sysconfigdata|__config__")  # differs from build to build
+HELD_OUT_WORDS = 15_000  # per split: large enough for a stable perplexity, small enough to score every position
+LARGEST_SHARE = 0.1  # of a held-out split that one document may take, so that it is not one module's jargon
+
+# A regular expression finds docstrings in a second; parsing every file takes ten times that and finds the same prose:
+# a triple-quoted string at the top of a file or right after a line that ends in ':'.
+DOCSTRING = re.compile(
+    r"(?:\A(?:[ \t]*#[^\n]*\n|[ \t]*\n)*|:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*\n)*)"
+    r"[ \t]*[rRuU]{0,2}(\"\"\"|''')(.*?)\1",
+    re.DOTALL,
+)
+COMMENT = re.compile(r"^[ \t]*# .*\n(?:[ \t]*#.*\n)*", re.MULTILINE)
+UNDERLINED = re.compile(r"^.*\n[ \t]*[-=~^]{3,}[ \t]*$", re.MULTILINE)  # headings: no sentences
+PROSE_WORD = re.compile(r"[\"'(]*[A-Za-z][a-z]*(?:[-'][a-z]+)*[.,;:)\"'?!]*")
+COMMON = re.compile(r"(?i)the|an?|of|to|in|is|are|for|and|or|that|this|it|be|with|as|by|if|on|from|not|which")
+TOKEN = re.compile(r"\w+(?:['-]\w+)*|([^\w\s])\1*")
+
+
+def source(unit: str) -> Source:
+    """The corpus in the form of any other: inputs for the fingerprint, text per split on demand."""
+    files = _python_files()
+    size = sum(size for _, _, size in files)
+    listing = "\n".join(f"{name} {size}" for name, _, size in files)
+    versions = f"Python {platform.python_version()} and numpy {version('numpy')}"
+    stamp = Input(versions, size, 0, lambda: hashlib.sha256(listing.encode()).hexdigest())
+
+    def pieces(split: str) -> Iterator[bytes]:
+        for paragraph in corpus()[split]:
+            yield ((split_words(paragraph) if unit == "word" else paragraph) + "\n").encode()
+
+    notes = [f"embedded text of {versions}: other versions have other text, so compare perplexities within one only"]
+    return Source([stamp], pieces, notes=notes)
+
+
+def split_words(text: str) -> str:
+    """Lower case, punctuation apart (runs of one sign count once), line ends kept: 'See foo().' -> 'see foo ( ) .'"""
+    lines = text.lower().replace("\u2019", "'").split("\n")
+    return "\n".join(" ".join(match[1] or match[0] for match in TOKEN.finditer(line)) for line in lines)
+
+
+@cache
+def corpus() -> dict[str, list[str]]:
+    """Paragraphs per split, none twice; whole documents are held out, in an order drawn from their names."""
+    seen: set[str] = set()
+    documents = []
+    for name, paragraphs in _documents():
+        fresh = {paragraph.lower(): paragraph for paragraph in paragraphs if paragraph.lower() not in seen}
+        seen |= fresh.keys()
+        documents.append((name, list(fresh.values())))
+    documents.sort(key=lambda document: hashlib.sha256(document[0].encode()).digest())
+    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+    filled = dict.fromkeys(SPLITS, 0)
+    for _, paragraphs in documents:
+        words = sum(len(paragraph.split()) for paragraph in paragraphs)
+        small = words <= LARGEST_SHARE * HELD_OUT_WORDS
+        split = next((s for s in ("valid", "test") if small and filled[s] + words <= HELD_OUT_WORDS), "train")
+        splits[split] += paragraphs
+        filled[split] += words
+    return splits
+
+
+def paragraphs_of(text: str) -> Iterator[str]:
+    """Prose paragraphs, each on one line; code, doctests, tables and signatures are not prose."""
+    for block in re.split(r"\n[ \t]*\n", UNDERLINED.sub("\n", text)):
+        if ">>>" in block:
+            continue
+        words = block.split()
+        if len(words) >= 6 and _is_prose(words):
+            yield " ".join(words)
+
+
+def _is_prose(words: list[str]) -> bool:
+    plain = sum(PROSE_WORD.fullmatch(word) is not None for word in words)
+    common = sum(COMMON.fullmatch(word) is not None for word in words)
+    return plain >= 0.75 * len(words) and common >= max(1, len(words) // 12)
+
+
+def _documents() -> Iterator[tuple[str, list[str]]]:
+    for name, path, _ in _python_files():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        blocks = [match[2] for match in DOCSTRING.finditer(text)]
+        blocks += [re.sub(r"(?m)^[ \t]*#+ ?", "", match[0]) for match in COMMENT.finditer(text)]
+        yield name, [paragraph for block in blocks for paragraph in paragraphs_of(block)]
+    for name, text in sorted(_topics().items()):
+        yield f"topic {name}", list(paragraphs_of(text))
+
+
+def _topics() -> dict[str, str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:  # some distributions leave it out; the rest is enough
+        return {}
+    return topics
+
+
+@cache
+def _python_files() -> list[tuple[str, Path, int]]:
+    """(name, path, size) of every module used, in a fixed order."""
+    found = []
+    for package, folder in (("python", Path(sysconfig.get_path("stdlib"))), ("numpy", _numpy_folder())):
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).parts
+            if SKIP.isdisjoint(parts) and not GENERATED.match(path.name):
+                found.append((f"{package} {'/'.join(parts)}", path, path.stat().st_size))
+    return sorted(found)
+
+
+def _numpy_folder() -> Path:
+    return Path(find_spec("numpy").origin).parent

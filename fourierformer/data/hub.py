@@ -1,0 +1,114 @@
+"""The Hugging Face hub as a source: quick to say whether it can serve, and a download into plain token files."""
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fourierformer.data.prepared import Progress
+from fourierformer.data.sources import SPLITS, rows_to_bytes
+from fourierformer.data.spec import TextData
+from fourierformer.errors import SetupError
+
+PROBE_SECONDS = 1.0  # a live network answers in a tenth of that; a dead one must not hold up the message
+
+
+def why_unreachable(data: TextData) -> str:
+    """Empty if `datasets` can serve this set, else why not, within PROBE_SECONDS.
+
+    Left to itself, load_dataset retries for 23 s without a network before it says so.
+    """
+    if not data.hub:
+        return "no hub is known to hold it"
+    if _is_cached(data):
+        return ""
+    if _offline():
+        return f"the hub ({data.hub}) is switched off (HF_HUB_OFFLINE)"
+    host, port = _address()
+    answered = threading.Event()
+
+    def knock():
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=PROBE_SECONDS):
+            answered.set()
+
+    # in a thread, because looking up a name has no time limit of its own
+    thread = threading.Thread(target=knock, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    return "" if answered.is_set() else f"the hub ({data.hub}) cannot be reached: no answer from {host}"
+
+
+def download(data: TextData, folder: Path, progress: Progress) -> None:
+    """Writes wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
+    import datasets
+
+    if not data.hub or data.unit != "word":
+        raise SetupError(f"data '{data.name}' is not on the hub in the form it needs: put its files into {data.root}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        progress(f"downloading {data.hub} {data.hub_config or ''}: {split}")
+        name = "validation" if split == "valid" else split
+        with _hub_mode(cached=_is_cached(data)):
+            rows = datasets.load_dataset(data.hub, data.hub_config, split=name)
+        aside = folder / f".{split}.tmp"
+        with open(aside, "wb") as file:
+            for batch in rows.iter(batch_size=10_000):
+                file.write(rows_to_bytes(batch["text"]))
+        aside.rename(folder / f"wiki.{split}.tokens")
+
+
+@contextlib.contextmanager
+def downloaded(data: TextData, progress: Progress) -> Iterator[TextData]:
+    """The same data with its root in a folder that is filled from the hub and removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{data.name}-hub-", suffix=".tmp", dir=data.cache_path))
+    try:
+        try:
+            download(data, folder, progress)
+        except SetupError:
+            raise
+        except Exception as error:  # datasets and its network layers raise many kinds; the user needs the one sentence
+            raise SetupError(f"downloading {data.hub} failed: {type(error).__name__}: {error}") from error
+        yield replace(data, root=str(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _offline() -> bool:
+    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
+
+
+@contextlib.contextmanager
+def _hub_mode(cached: bool) -> Iterator[None]:
+    """With a cached copy, asks `datasets` not to knock at the network at all."""
+    import datasets
+
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or cached
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def _is_cached(data: TextData) -> bool:
+    """Whether `datasets` has built this set before, by its folder names: importing it to ask takes over a second."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
+    folder = cache / str(data.hub).replace("/", "___").lower() / (data.hub_config or "default")
+    return any(folder.glob("*/*/*-train*.arrow")) if folder.is_dir() else False
+
+
+def _address() -> tuple[str, int]:
+    """Host and port to knock at: the proxy if there is one, else the hub's own."""
+    from huggingface_hub import constants
+
+    proxies = (os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
+    url = urlsplit(next(filter(None, proxies), constants.ENDPOINT))
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

@@ -1,0 +1,205 @@
+"""Tokenise once: text -> a folder of flat id files, written aside and renamed, so it is whole or absent."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from fourierformer.data.prepared import FORMAT, Progress, canonical, disk_error, fingerprint, origin
+from fourierformer.data.sources import SPLITS, Source
+from fourierformer.data.spec import TextData
+from fourierformer.data.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
+from fourierformer.errors import SetupError
+
+BLOCK = 1 << 22  # ids relabelled at a time
+
+
+def prepare(data: TextData, source: Source, progress: Progress) -> Path:
+    """Writes the folder and returns it. Safe beside another process that does the same: the first rename wins."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{data.name}-", suffix=".tmp", dir=data.cache_path))
+    try:
+        progress(f"preparing '{data.name}' in {data.cache_path}")
+        started = time.perf_counter()
+        manifest = _encode(data, source, aside, progress)
+        manifest["seconds"] = round(time.perf_counter() - started, 3)
+        manifest["checksum"] = hashlib.sha256(canonical(manifest)).hexdigest()
+        with _Output(aside / "manifest.json") as file:
+            file.write(json.dumps(manifest, indent=1).encode())
+        aside.chmod(0o755)  # mkdtemp makes it private
+        folder = data.cache_path / f"{data.name}-{manifest['fingerprint']}"
+        with contextlib.suppress(OSError):  # another process was first: its folder serves, it is checked on opening
+            aside.rename(folder)
+        if not folder.is_dir():
+            raise SetupError(f"cannot rename {aside} to {folder}: choose another folder with data.cache=/some/folder")
+        return folder
+    except OSError as error:
+        raise disk_error(data, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _encode(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
+    encode = _encode_words if data.unit == "word" else _encode_bytes
+    facts = encode(data, source, folder, progress)
+    empty = [split for split in SPLITS if not facts["counts"][split]]
+    if empty:
+        raise SetupError(f"data '{data.name}': the {' and '.join(empty)} text is empty")
+    digests = [[entry.name, entry.digest()] for entry in source.inputs]
+    return {
+        "format": FORMAT,
+        "name": data.name,
+        "fingerprint": fingerprint(data.settings, digests),
+        "settings": data.settings,
+        "origin": origin(data),
+        "inputs": digests,
+        "stamps": [[entry.name, entry.size, entry.mtime_ns] for entry in source.inputs],
+        **facts,
+        "notes": _differences(data, facts["counts"]) + source.notes + facts["notes"],
+        "versions": {"python": platform.python_version(), "numpy": version("numpy")},
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
+    """The one sentence a reader of a perplexity must see when the published counts are not met."""
+    tokens = "tokens" if data.unit == "word" else "bytes"
+    words = {"vocabulary": "the vocabulary has {} entries", "lines": "train has {} lines"}
+    wrong = [
+        f"{words.get(key, key + ' has {} ' + tokens).format(f'{counts.get(key, 0):,}')}, the paper's {value:,}"
+        for key, value in (data.expect or {}).items()
+        if counts.get(key) != value
+    ]
+    return [f"your data is not the paper's data: {'; '.join(wrong)}"] if wrong else []
+
+
+def _encode_bytes(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
+    outputs, counts = {}, {"vocabulary": 256}
+    meter = _Meter(source.total, progress)
+    for split in SPLITS:
+        with _Output(folder / f"{split}.bin") as file:
+            for piece in source.pieces(split):
+                file.write(piece)
+                meter.add(split, len(piece), len(piece))
+        outputs[f"{split}.bin"] = file.facts
+        counts[split] = file.size
+    return {"dtype": "uint8", "counts": counts, "outputs": outputs, "notes": []}
+
+
+def _encode_words(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
+    listed = listed_words(source.vocabulary, data.expect) if source.vocabulary else None
+    growing = Growing({word: number for number, word in enumerate(listed or [EOS])})
+    tallies = _first_pass(source, folder, growing, progress)
+    train = tallies["train"]
+    vocabulary = fixed_table(listed, growing) if listed else rank_words(growing, train, data.vocabulary_size)
+    dtype = "uint16" if len(vocabulary.words) < 1 << 16 else "uint32"
+    notes = _unknown_notes(data, list(growing), vocabulary.words, tallies)
+    outputs = {f"{split}.bin": _relabel(folder, split, vocabulary.table, dtype) for split in SPLITS}
+    with _Output(folder / "vocabulary.txt") as file:
+        file.write("".join(word + "\n" for word in vocabulary.words).encode())
+    outputs["vocabulary.txt"] = file.facts
+    counts = {split: int(tally.sum()) for split, tally in tallies.items()}
+    counts |= {"vocabulary": len(vocabulary.words), "lines": int(train[0])}  # one <eos> per line
+    return {"dtype": dtype, "counts": counts, "outputs": outputs, "notes": notes}
+
+
+def _first_pass(source: Source, folder: Path, growing: Growing, progress: Progress) -> dict[str, np.ndarray]:
+    """Writes provisional ids to `<split>.ids`; returns how often each provisional id occurs, per split."""
+    tallies = {}
+    meter = _Meter(source.total, progress)
+    for split in SPLITS:
+        tally = np.zeros(len(growing), np.int64)
+        with open(folder / f"{split}.ids", "wb") as file:
+            for text in _texts(source, split):
+                ids = growing.encode(text)
+                file.write(ids)
+                seen = np.bincount(ids, minlength=len(growing))
+                seen[: len(tally)] += tally
+                tally = seen
+                meter.add(split, len(text), len(ids))
+        tallies[split] = tally
+    return tallies
+
+
+def _unknown_notes(data: TextData, names: list[str], words: list[str], tallies: dict[str, np.ndarray]) -> list[str]:
+    """Says how many tokens became `<unk>` here; words that nothing can stand for are an error."""
+    ids = set(words)
+    unknown = np.array([name not in ids for name in names])
+    notes = []
+    for split, tally in tallies.items():
+        where = unknown[: len(tally)]
+        count = int(tally[where].sum())
+        if count and UNK not in ids:
+            example = names[int(np.flatnonzero(where & (tally > 0))[0])]
+            raise SetupError(
+                f"data '{data.name}': the {split} text has {count:,} words that the training text lacks, the first is "
+                f"{example!r}, and no <unk> to stand for them: limit the vocabulary (data.vocabulary_size=20000)"
+            )
+        if count:
+            notes.append(f"{split}: {count:,} of {tally.sum():,} tokens are not in the vocabulary and count as <unk>")
+    return notes
+
+
+def _texts(source: Source, split: str) -> Iterator[str]:
+    try:
+        yield from whole_lines(source.pieces(split))
+    except UnicodeDecodeError as error:
+        raise SetupError(f"the {split} text is not UTF-8 ({error.reason}): convert it, or read it as bytes") from None
+
+
+def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> dict:
+    final = table.astype(dtype)
+    provisional = folder / f"{split}.ids"
+    with open(provisional, "rb") as ids, _Output(folder / f"{split}.bin") as file:
+        while len(block := np.frombuffer(ids.read(4 * BLOCK), np.uint32)):
+            file.write(final[block])
+    provisional.unlink()
+    return file.facts
+
+
+class _Output:
+    """A file written in one go, hashed on the way and on disk when closed."""
+
+    def __init__(self, path: Path):
+        self.file, self.hash, self.size = open(path, "wb"), hashlib.sha256(), 0  # noqa: SIM115 (closed by __exit__)
+
+    def write(self, data) -> None:
+        self.file.write(data)
+        self.hash.update(data)
+        self.size += memoryview(data).nbytes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with self.file:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+
+    @property
+    def facts(self) -> dict:
+        return {"size": self.size, "sha256": self.hash.hexdigest()}
+
+
+class _Meter:
+    """A line of progress for every tenth of the text."""
+
+    def __init__(self, total: int, progress: Progress):
+        self.total, self.progress = total, progress
+        self.done, self.tokens, self.tenth, self.started = 0, 0, 0, time.perf_counter()
+
+    def add(self, split: str, done: int, tokens: int) -> None:
+        self.done += done
+        self.tokens += tokens
+        if self.total and 10 * self.done // self.total > self.tenth:
+            self.tenth = 10 * self.done // self.total
+            rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
+            self.progress(f"{split}: {min(self.done / self.total, 1):.0%} of the text, {rate / 1e6:.1f} M tokens/s")

@@ -1,0 +1,145 @@
+"""Prepared text on disk: `<cache>/<name>-<fingerprint>/` with a flat file of ids per split, the words and a manifest.
+
+The fingerprint covers the content of the text and the settings that decide its tokens, so another text or another
+setting is another folder, never a silently stale one. To find a folder, sizes and times of the text files are compared
+with the manifest; only where they differ is the text hashed. To open it everything is checked (manifest, sizes, sha256
+of each file) and what does not match is refused with the folder to delete.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fourierformer.data.sources import Source
+from fourierformer.data.spec import TextData
+from fourierformer.errors import SetupError
+
+FORMAT = 1
+Progress = Callable[[str], None]
+
+
+def find_prepared(data: TextData, source: Source | None) -> Path | None:
+    """The folder that holds this text under these settings, or None. Reads manifests only, unless files changed."""
+    candidates = [folder for folder in sorted(data.cache_path.glob(f"{data.name}-*")) if folder.is_dir()]
+    if source is None:
+        return _find_without_text(data, candidates)
+    stamps = [[entry.name, entry.size, entry.mtime_ns] for entry in source.inputs]
+    for folder in candidates:
+        manifest = _peek(folder)
+        if manifest.get("settings") == data.settings and manifest.get("stamps") == stamps:
+            return folder
+    if not candidates:
+        return None
+    digests = [[entry.name, entry.digest()] for entry in source.inputs]
+    folder = data.cache_path / f"{data.name}-{fingerprint(data.settings, digests)}"
+    return folder if folder.is_dir() else None
+
+
+def _find_without_text(data: TextData, candidates: list[Path]) -> Path | None:
+    """A copied cache serves where the text itself is absent, if it was made from the same root and hub names."""
+    fitting = []
+    for folder in candidates:
+        manifest = _peek(folder)
+        if not manifest:
+            raise refuse(folder, "has no readable manifest.json")
+        if manifest.get("settings") == data.settings and manifest.get("origin") == origin(data):
+            fitting.append(folder)
+    if len(fitting) > 1:
+        names = ", ".join(folder.name for folder in fitting)
+        raise SetupError(
+            f"{data.cache_path} holds several prepared copies of '{data.name}' ({names}) and {data.root} has no text "
+            "that tells which is meant: delete all but one"
+        )
+    return fitting[0] if fitting else None
+
+
+def _peek(folder: Path) -> dict:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def origin(data: TextData) -> dict:
+    return {"root": data.root, "hub": data.hub, "hub_config": data.hub_config}
+
+
+def fingerprint(settings: dict, digests: list) -> str:
+    return hashlib.sha256(canonical([FORMAT, settings, digests])).hexdigest()[:12]
+
+
+def canonical(value) -> bytes:
+    return json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
+
+
+def refuse(folder: Path, reason: str) -> SetupError:
+    return SetupError(f"The prepared data in {folder} {reason}. Delete it and run again: rm -r '{folder}'")
+
+
+def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
+    """The manifest, after checking that it belongs to this folder and that the files are as it says."""
+    manifest = _peek(folder)
+    if not manifest:
+        raise refuse(folder, "has no readable manifest.json")
+    if manifest.get("format") != FORMAT:
+        raise refuse(folder, f"has format {manifest.get('format')}, this version reads {FORMAT}")
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    if manifest.get("checksum") != hashlib.sha256(canonical(body)).hexdigest():
+        raise refuse(folder, "has a manifest.json that was changed after it was written")
+    expected = f"{manifest['name']}-{fingerprint(manifest['settings'], manifest['inputs'])}"
+    if expected != folder.name or manifest["settings"] != data.settings:
+        raise refuse(folder, f"has a manifest.json that belongs to another text or other settings ({expected})")
+    for name, facts in manifest["outputs"].items():
+        _check_file(folder, folder / name, facts, thorough)
+    return manifest
+
+
+def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
+    if not path.is_file():
+        raise refuse(folder, f"lacks {path.name}")
+    size = path.stat().st_size
+    if size != facts["size"]:
+        raise refuse(folder, f"is damaged: {path.name} has {size:,} bytes instead of {facts['size']:,}")
+    if thorough:
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != facts["sha256"]:
+                raise refuse(folder, f"is damaged: the content of {path.name} does not match its sha256")
+
+
+@contextlib.contextmanager
+def cache_lock(data: TextData, progress: Progress) -> Iterator[None]:
+    """One process prepares at a time, the others wait and then find the result. Makes the cache folder first."""
+    try:
+        data.cache_path.mkdir(parents=True, exist_ok=True)
+        file = open(data.cache_path / f".{data.name}.lock", "a")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise disk_error(data, error) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"another process prepares '{data.name}': waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks: both prepare, the rename decides
+            yield
+            return
+        for leftover in data.cache_path.glob(f".{data.name}-*.tmp"):  # of a process that was killed: we hold the lock
+            shutil.rmtree(leftover, ignore_errors=True)
+        yield
+
+
+def disk_error(data: TextData, error: OSError) -> SetupError:
+    cache = str(data.cache_path.absolute())
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = f"the disk under {cache} is full (nothing half-written was left behind)"
+    elif error.filename and not str(Path(error.filename).absolute()).startswith(cache):
+        return SetupError(f"Preparing '{data.name}': cannot read {error.filename}: {error.strerror}")
+    else:
+        what = f"cannot write to {cache}: {error.strerror or error}"
+    return SetupError(f"Preparing '{data.name}': {what}. Choose another folder: data.cache=/some/folder")

@@ -1,0 +1,140 @@
+"""Where text comes from: local files (tokens, txt, parquet, one file cut in three), as pieces of bytes per split."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fourierformer.data.spec import TextData
+from fourierformer.errors import SetupError
+
+SPLITS = ("train", "valid", "test")
+PIECE = 1 << 22  # 4 MiB: large enough to be fast, small enough that a piece's word list stays under 100 MB
+HEAD = "wiki.train.head.tokens"
+LISTED_NOTE = (
+    "the vocabulary is dict.txt's, in its order, with <unk> at the rank its count has by the published totals: "
+    "ids equal those counted on the whole training text except among words of equal count"
+)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One thing a prepared copy was made from; size and time decide quickly, the sha256 decides finally."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    digest: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Source:
+    inputs: list[Input]
+    pieces: Callable[[str], Iterator[bytes]]  # split -> its text
+    total: int = 0  # bytes, for the progress report; 0 where it is not known
+    vocabulary: Path | None = None  # dict.txt, where the training text is not whole
+    notes: list[str] = field(default_factory=list)
+
+
+def local_source(data: TextData) -> Source | None:
+    """The files under data.root, or None when they are not (all) there."""
+    root = data.root_path
+    if data.unit == "byte" and (root.is_file() or data.byte_splits is not None):
+        return _one_file(data)
+    for kind in ("tokens", "txt", "parquet"):
+        files = {split: _split_files(root, split, kind, data.hub_config) for split in SPLITS}
+        if all(files.values()):
+            return _files_source(files)
+    head, vocabulary = root / HEAD, root / "dict.txt"
+    files = {"train": [head], "valid": [root / "wiki.valid.tokens"], "test": [root / "wiki.test.tokens"]}
+    if all(path.is_file() for paths in files.values() for path in paths):
+        notes = (f"the training text is only its head ({HEAD}): a model trained on it is no model of the whole set",)
+        if data.unit == "word" and vocabulary.is_file():
+            return _files_source(files, vocabulary, (*notes, LISTED_NOTE))
+        return _files_source(files, notes=notes)
+    return None
+
+
+def describe_missing(data: TextData) -> str:
+    """What of the wanted files the root has and lacks, in one clause."""
+    root = data.root_path
+    if not root.exists():
+        return f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
+    if data.byte_splits is not None:
+        return f"{root} has no file '{data.name}'"
+    names = [f"wiki.{split}.tokens" for split in SPLITS]
+    found = [name for name in names if (root / name).is_file()]
+    missing = [name for name in names if name not in found]
+    return f"{root} lacks {', '.join(missing)}" + (f" (it has {', '.join(found)})" if found else "")
+
+
+def file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files_source(files: dict[str, list[Path]], vocabulary: Path | None = None, notes: tuple[str, ...] = ()) -> Source:
+    paths = [path for split in SPLITS for path in files[split]] + ([vocabulary] if vocabulary else [])
+    inputs = [_input(path) for path in paths]
+
+    def pieces(split: str) -> Iterator[bytes]:
+        for path in files[split]:
+            yield from _parquet_pieces(path) if path.suffix == ".parquet" else _file_pieces(path)
+
+    return Source(inputs, pieces, sum(entry.size for entry in inputs), vocabulary, list(notes))
+
+
+def _split_files(root: Path, split: str, kind: str, hub_config: str | None) -> list[Path]:
+    if kind == "parquet":  # train-00000-of-00002.parquet ...; "validation" begins with "valid"
+        folders = [root, root / hub_config] if hub_config else [root]
+        return next((found for folder in folders if (found := sorted(folder.glob(f"{split}*.parquet")))), [])
+    path = root / (f"wiki.{split}.tokens" if kind == "tokens" else f"{split}.txt")
+    return [path] if path.is_file() else []
+
+
+def _one_file(data: TextData) -> Source | None:
+    """One file cut into train, valid and test by data.byte_splits, or 90/5/5 per cent of its length."""
+    root = data.root_path
+    path = root if root.is_file() else root / data.name
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    splits = data.byte_splits or [size - 2 * (size // 20), size // 20, size // 20]
+    if sum(splits) != size:
+        raise SetupError(
+            f"{path} has {size:,} bytes, but data.byte_splits {splits} need {sum(splits):,}: "
+            "it is cut short or another file (data.byte_splits=null data.expect=null takes any file, 90/5/5)"
+        )
+    starts = dict(zip(SPLITS, (0, splits[0], splits[0] + splits[1]), strict=True))
+    lengths = dict(zip(SPLITS, splits, strict=True))
+    return Source([_input(path)], lambda split: _file_pieces(path, starts[split], lengths[split]), size)
+
+
+def _input(path: Path) -> Input:
+    status = path.stat()
+    return Input(path.name, status.st_size, status.st_mtime_ns, lambda: file_digest(path))
+
+
+def _file_pieces(path: Path, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    left = path.stat().st_size if length is None else length
+    with open(path, "rb") as file:
+        file.seek(start)
+        while left > 0 and (piece := file.read(min(PIECE, left))):
+            left -= len(piece)
+            yield piece
+
+
+def _parquet_pieces(path: Path) -> Iterator[bytes]:
+    """Each row is a line, blank rows included: that is how the hub stores WikiText."""
+    import datasets
+
+    # streaming: nothing is copied into the user's datasets cache
+    rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+    for batch in rows.iter(batch_size=10_000):
+        if "text" not in batch:
+            raise SetupError(f"{path} has no column 'text' (it has: {', '.join(batch)})")
+        yield rows_to_bytes(batch["text"])
+
+
+def rows_to_bytes(rows: list[str]) -> bytes:
+    return "".join(row if row.endswith("\n") else row + "\n" for row in rows).encode()

@@ -1,0 +1,48 @@
+"""The order in which a language model sees its tokens, as pure functions: nothing to save, resumable at any step."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fourierformer.errors import SetupError
+
+
+class OrderedStreams:
+    """The paper's order: `batch_size` contiguous streams, read side by side in slices of `length`, never shuffled.
+
+    As in Transformer-XL, which the paper's code builds on: the tokens are trimmed to a multiple of the batch size,
+    stream b holds the b-th contiguous part, step t reads the t-th slice of every stream, the target is the next token,
+    and an epoch's last slice is shorter. After it the next epoch starts again at the front.
+    WikiText-103, small: (103,227,021 // 96 - 1) / 256 = 4,200.3 -> 4,201 steps per epoch, the last with 80 positions.
+    """
+
+    def __init__(self, tokens: np.ndarray, batch_size: int, length: int):
+        per_stream = len(tokens) // batch_size
+        if per_stream < length + 1:
+            raise SetupError(
+                f"{len(tokens):,} tokens are too few for {batch_size} streams of {length} + 1 tokens "
+                f"({batch_size * (length + 1):,}): lower the batch size or the length, or take more text"
+            )
+        self.streams = tokens[: per_stream * batch_size].reshape(batch_size, per_stream)
+        self.length = length
+        self.steps_per_epoch = -(-(per_stream - 1) // length)
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the streams."""
+        batch_size = len(self.streams)
+        if batch_size % world:
+            raise SetupError(f"a global batch of {batch_size} streams cannot be shared equally by {world} processes")
+        share = batch_size // world
+        start = step % self.steps_per_epoch * self.length
+        # reads only this slice of the memory-mapped file; int64 is what embeddings and losses take
+        part = self.streams[rank * share : (rank + 1) * share, start : start + self.length + 1]
+        part = torch.from_numpy(part.astype(np.int64))
+        return part[:, :-1].contiguous(), part[:, 1:].contiguous()
+
+
+def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """All N - L windows of the sliding evaluation and their targets, (N - L, L) each, as views of the tokens."""
+    if len(tokens) <= length:
+        raise SetupError(f"{len(tokens):,} tokens hold no window of {length} tokens and its next one: lower the length")
+    every = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)
+    return every[:, :-1], every[:, 1:]

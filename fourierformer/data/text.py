@@ -1,0 +1,136 @@
+"""Text as tokens: from a config to memory-mapped ids, with what a reader must know about them.
+
+data = TextData(name="wikitext2", root="data/wikitext-2", ...)     # = configs/data/wikitext2.yaml
+check_available(data)                                             # under two seconds, builds nothing
+corpus = load_corpus(data, progress=print)                        # prepared copy, or local files, or the hub
+OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fourierformer.data import builtin, hub
+from fourierformer.data.prepare import prepare
+from fourierformer.data.prepared import Progress, cache_lock, find_prepared, open_prepared
+from fourierformer.data.sources import SPLITS, Source, describe_missing, local_source
+from fourierformer.data.spec import TextData
+from fourierformer.data.streams import OrderedStreams, windows
+from fourierformer.data.words import EOS, UNK, line_words
+from fourierformer.errors import SetupError
+
+__all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corpus", "windows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Tokens of the three splits, read-only and memory-mapped, and how they came about."""
+
+    name: str
+    unit: str
+    vocab_size: int
+    splits: dict[str, np.ndarray]
+    manifest: dict
+    notes: list[str]
+    folder: Path
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words in id order (words only)."""
+        return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; each line end becomes `<eos>`, a word the vocabulary lacks `<unk>`."""
+        if self.unit == "byte":
+            return list(text.encode())
+        if self.manifest["settings"]["source"] == "builtin":
+            text = builtin.split_words(text)
+        words = line_words(text)
+        lacking = [word for word in words if word not in self.ids]
+        if lacking and UNK not in self.ids:
+            raise SetupError(f"the vocabulary of '{self.name}' has neither {lacking[0]!r} nor <unk>")
+        return [self.ids[word if word in self.ids else UNK] for word in words]
+
+    def decode(self, ids) -> str:
+        """Text of ids, a list or an array; words are joined by one space, `<eos>` is a line end."""
+        if self.unit == "byte":
+            return bytes(int(number) for number in ids).decode("utf-8", "replace")
+        lines: list[list[str]] = [[]]
+        for number in ids:
+            if self.words[int(number)] == EOS:
+                lines.append([])
+            else:
+                lines[-1].append(self.words[int(number)])
+        return "\n".join(" ".join(line) for line in lines)
+
+
+def check_available(data: TextData) -> None:
+    """Raises SetupError with three ways out when no copy can be had. Under two seconds, also without a network."""
+    source = _source(data)
+    if source is None and find_prepared(data, None) is None:
+        reason = hub.why_unreachable(data)
+        if reason:
+            raise _missing(data, reason)
+
+
+def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpus:
+    """The prepared copy, or prepares one: from the local files, else from the hub."""
+    source = _source(data)
+    folder = find_prepared(data, source)
+    if folder is None:
+        with cache_lock(data, progress):
+            folder = find_prepared(data, source) or _prepare(data, source, progress)
+    manifest = open_prepared(data, folder)
+    splits = {split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS}
+    return Corpus(
+        name=data.name,
+        unit=data.unit,
+        vocab_size=manifest["counts"]["vocabulary"],
+        splits=splits,
+        manifest=manifest,
+        notes=manifest["notes"],
+        folder=folder,
+    )
+
+
+def _source(data: TextData) -> Source | None:
+    return builtin.source(data.unit) if data.source == "builtin" else local_source(data)
+
+
+def _prepare(data: TextData, source: Source | None, progress: Progress) -> Path:
+    if source is not None:
+        return prepare(data, source, progress)
+    reason = hub.why_unreachable(data)
+    if reason:
+        raise _missing(data, reason)
+    with hub.downloaded(data, progress) as files:
+        return prepare(data, local_source(files), progress)
+
+
+def _missing(data: TextData, hub_reason: str) -> SetupError:
+    name = data.name
+    if data.byte_splits is not None:
+        files = f"the file '{name}'"
+    else:
+        files = "wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens (or train.txt, valid.txt, test.txt)"
+    if data.hub:
+        elsewhere = (
+            f"on a machine with internet: python scripts/prepare_data.py {name} --download-to {data.root}, "
+            f"then copy that folder here"
+        )
+    else:
+        elsewhere = f"copy a prepared cache from another machine: {data.cache}/{name}-*"
+    embedded = "builtin_text" if data.unit == "word" else "builtin_bytes"
+    return SetupError(
+        f"Data '{name}' is missing: {describe_missing(data)}; nothing is prepared in {data.cache}; {hub_reason}. "
+        "Fix one:\n"
+        f"  (a) put {files} into {data.root}, or point there: data.root=/your/folder\n"
+        f"  (b) {elsewhere}\n"
+        f"  (c) run without it, on the text that is always there: data={embedded}"
+    )
