@@ -16,17 +16,18 @@ from fourierformer.data.sources import SPLITS, rows_to_bytes
 from fourierformer.data.spec import TextData
 from fourierformer.errors import SetupError
 
+_HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
 PROBE_SECONDS = 1.0  # a live network answers in a tenth of that; a dead one must not hold up the message
 
 
 def why_unreachable(data: TextData) -> str:
-    """Empty if `datasets` can serve this set, else why not, within PROBE_SECONDS.
+    """Empty if the hub or its local copy can serve this set, else why not, within PROBE_SECONDS.
 
     Left to itself, load_dataset retries for 23 s without a network before it says so.
     """
     if not data.hub:
         return "no hub is known to hold it"
-    if _is_cached(data):
+    if _cached_files(data, "train"):
         return ""
     if _offline():
         return f"the hub ({data.hub}) is switched off (HF_HUB_OFFLINE)"
@@ -46,21 +47,18 @@ def why_unreachable(data: TextData) -> str:
 
 def download(data: TextData, folder: Path, progress: Progress) -> None:
     """Writes wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
-    import datasets
-
-    if not data.hub or data.unit != "word":
-        raise SetupError(f"data '{data.name}' is not on the hub in the form it needs: put its files into {data.root}")
-    folder.mkdir(parents=True, exist_ok=True)
-    for split in SPLITS:
-        progress(f"downloading {data.hub} {data.hub_config or ''}: {split}")
-        name = "validation" if split == "valid" else split
-        with _hub_mode(cached=_is_cached(data)):
-            rows = datasets.load_dataset(data.hub, data.hub_config, split=name)
-        aside = folder / f".{split}.tmp"
-        with open(aside, "wb") as file:
-            for batch in rows.iter(batch_size=10_000):
-                file.write(rows_to_bytes(batch["text"]))
-        aside.rename(folder / f"wiki.{split}.tokens")
+    if data.unit != "word" or not data.hub:
+        raise SetupError(f"no hub holds data '{data.name}' in the form it needs: put its files into {data.root}")
+    reason = why_unreachable(data)
+    if reason:
+        raise SetupError(f"data '{data.name}': {reason}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for split in SPLITS:
+            progress(f"fetching {data.hub} {data.hub_config or ''}: {split}")
+            _fetch(data, split, folder)
+    except Exception as error:  # datasets and its network layers raise many kinds; the user needs the one sentence
+        raise SetupError(f"fetching {data.hub} into {folder} failed: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -68,41 +66,43 @@ def downloaded(data: TextData, progress: Progress) -> Iterator[TextData]:
     """The same data with its root in a folder that is filled from the hub and removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=f".{data.name}-hub-", suffix=".tmp", dir=data.cache_path))
     try:
-        try:
-            download(data, folder, progress)
-        except SetupError:
-            raise
-        except Exception as error:  # datasets and its network layers raise many kinds; the user needs the one sentence
-            raise SetupError(f"downloading {data.hub} failed: {type(error).__name__}: {error}") from error
+        download(data, folder, progress)
         yield replace(data, root=str(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _fetch(data: TextData, split: str, folder: Path) -> None:
+    import datasets
+
+    cached = _cached_files(data, split)
+    if cached:  # read directly: load_dataset would knock at the network first
+        rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
+    else:
+        rows = datasets.load_dataset(data.hub, data.hub_config, split=_HUB_NAMES[split])
+    aside = folder / f".{split}.tmp"
+    try:
+        with open(aside, "wb") as file:
+            for batch in rows.iter(batch_size=10_000):
+                file.write(rows_to_bytes(batch["text"]))
+        aside.rename(folder / f"wiki.{split}.tokens")
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _cached_files(data: TextData, split: str) -> list[Path]:
+    """Files of the copy that `datasets` keeps, by its folder names: importing it to ask takes over a second."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
+    folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
+    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; the newest build counts
+    builds = sorted((path for path in folder.glob("*/*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    return sorted(builds[-1].glob(f"*-{_HUB_NAMES[split]}*.arrow")) if builds else []
+
+
 def _offline() -> bool:
     values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
     return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
-
-
-@contextlib.contextmanager
-def _hub_mode(cached: bool) -> Iterator[None]:
-    """With a cached copy, asks `datasets` not to knock at the network at all."""
-    import datasets
-
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = before or cached
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
-
-
-def _is_cached(data: TextData) -> bool:
-    """Whether `datasets` has built this set before, by its folder names: importing it to ask takes over a second."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
-    folder = cache / str(data.hub).replace("/", "___").lower() / (data.hub_config or "default")
-    return any(folder.glob("*/*/*-train*.arrow")) if folder.is_dir() else False
 
 
 def _address() -> tuple[str, int]:

@@ -1,0 +1,93 @@
+"""Tokenises a text data set once, or downloads it, and says what it holds.
+
+python scripts/prepare_data.py --list
+python scripts/prepare_data.py wikitext103 --root /data/wikitext-103
+python scripts/prepare_data.py wikitext103 --download-to data/wikitext-103     # on a machine with internet
+"""
+
+import argparse
+import resource
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from fourierformer.data import hub
+from fourierformer.data.text import TextData, load_corpus
+from fourierformer.errors import SetupError, UserError, did_you_mean
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "data"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    try:
+        if options.list:
+            print("\n".join(f"{name:16} {_first_line(name)}" for name in _names()))
+        elif options.download_to:
+            hub.download(_read(options), options.download_to, print)
+            print(f"written: {options.download_to}; copy this folder, then data.root={options.download_to}")
+        else:
+            _prepare(_read(options))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", help="a file name of configs/data")
+    parser.add_argument("--root", help="folder with the text files (default: the config's)")
+    parser.add_argument("--cache", help="folder for the prepared copies (default: the config's)")
+    parser.add_argument("--list", action="store_true", help="the data sets that can be named")
+    parser.add_argument("--download-to", type=Path, metavar="DIR", help="only fetch the text from the hub into DIR")
+    options = parser.parse_args(arguments)
+    if not options.name and not options.list:
+        parser.error("name a data set, or --list")
+    return options
+
+
+def _names() -> list[str]:
+    """Configs of text; those of images describe other things."""
+    return sorted(path.stem for path in CONFIGS.glob("*.yaml") if "unit:" in path.read_text(encoding="utf-8"))
+
+
+def _first_line(name: str) -> str:
+    return (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+
+
+def _read(options: argparse.Namespace) -> TextData:
+    if options.name not in _names():
+        raise SetupError(f"no text data set is called '{options.name}'{did_you_mean(options.name, _names())}")
+    values = yaml.safe_load((CONFIGS / f"{options.name}.yaml").read_text(encoding="utf-8"))
+    unknown = set(values) - {field.name for field in fields(TextData)}
+    if unknown:
+        raise SetupError(f"configs/data/{options.name}.yaml has unknown keys: {', '.join(sorted(unknown))}")
+    values |= {key: value for key in ("root", "cache") if (value := getattr(options, key)) is not None}
+    return TextData(**values)
+
+
+def _prepare(data: TextData) -> None:
+    started = time.perf_counter()
+    corpus = load_corpus(data, print)
+    seconds = time.perf_counter() - started
+    counts = corpus.manifest["counts"]
+    print(
+        f"{data.name}: {corpus.vocab_size:,} {corpus.unit}s" + (" in the vocabulary" if corpus.unit == "word" else "")
+    )
+    for split, tokens in corpus.splits.items():
+        print(f"  {split:5} {len(tokens):>13,} tokens")
+    for note in corpus.notes:
+        print(f"  note: {note}")
+    total = sum(counts[split] for split in corpus.splits)
+    spent = corpus.manifest["seconds"]
+    print(f"  prepared in {spent:.1f} s ({total / spent / 1e6:.1f} M tokens/s), this call took {seconds:.1f} s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
+    print(f"  peak memory of this process {peak:,.0f} MiB\n  folder {corpus.folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
