@@ -1,13 +1,15 @@
 """Curves as inline SVG that takes its colours from the page, so that one picture is readable on white and on black.
 
 matplotlib writes fixed colours; they are exchanged for CSS afterwards: ink for `currentColor`, a series for
-`var(--series-N)` with the fixed colour as its fallback. No name of a user enters a picture: legends are HTML, where text is text.
+`var(--series-N)` with the fixed colour as its fallback. No name from a run enters a picture: legends are HTML.
 """
 
 import io
 import re
 from dataclasses import dataclass
 from html import escape
+
+import numpy as np
 
 from fourierformer.results.curves import Curve
 
@@ -39,7 +41,7 @@ def layer_colour(place: int, count: int) -> str:
 
 def legend(curves: list[Curve]) -> list[Key]:
     places = {curve.place: curve.label for curve in curves}
-    keys = [Key(series_colour(colour), _dashes(style), label) for (colour, style), label in sorted(places.items())]
+    keys = [Key(series_colour(place[0]), _dashes(place), label) for place, label in sorted(places.items())]
     return (
         keys
         if all(curve.finished for curve in curves)
@@ -55,11 +57,11 @@ def comparison_chart(curves: list[Curve], name: str, title: str, y_label: str, l
     """Mean lines with the range over seeds; runs that did not complete are dotted. `name` is unique on its page."""
     figure, axes = _figure(y_label, log)
     for curve in curves:
-        colour, dashes = SERIES[curve.place[0] % len(SERIES)], STYLES[curve.place[1] % len(STYLES)]
+        colour = SERIES[curve.place[0] % len(SERIES)]
         if curve.seeds > 1:
             axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
         style = (
-            {"linestyle": dashes, "linewidth": 1.6}
+            {"linestyle": _style(curve.place), "linewidth": 1.6}
             if curve.finished
             else {"linestyle": (0, (1, 1.5)), "linewidth": 1.1}
         )
@@ -67,6 +69,8 @@ def comparison_chart(curves: list[Curve], name: str, title: str, y_label: str, l
         axes.plot(
             curve.steps, curve.middle, color=colour, alpha=alpha, solid_capstyle="round", **_markers(curve), **style
         )
+    if not log:
+        _skip_the_fall(axes, curves)
     return _svg(figure, name, title, {colour: series_colour(i) for i, colour in enumerate(SERIES)})
 
 
@@ -79,13 +83,31 @@ def radius_chart(curves: list[Curve], name: str, title: str) -> str:
     return _svg(figure, name, title, stand_ins)
 
 
+def _skip_the_fall(axes, curves: list[Curve]) -> None:
+    """The first tenth of training falls so far that it would flatten all that follows: the scale fits the rest.
+
+    A run that diverged may leave the frame too, it must not set the scale.
+    """
+    shown = [curve for curve in curves if curve.finished] or curves
+    last = max(curve.steps[-1] for curve in shown)
+    values = np.concatenate([band[curve.steps >= last / 10] for curve in shown for band in (curve.low, curve.high)])
+    values = values[np.isfinite(values)]
+    if len(values) and np.ptp(values) > 0:
+        axes.set_ylim(values.min() - 0.05 * np.ptp(values), values.max() + 0.05 * np.ptp(values))
+
+
 def _markers(curve: Curve) -> dict:
     """A curve of few points shows them: a line between 3 evaluations should not look like a measurement everywhere."""
     return {"marker": "o", "markersize": 3 if len(curve.steps) > 1 else 5} if len(curve.steps) <= 20 else {}
 
 
-def _dashes(style: int) -> str:
-    return " ".join(str(2 * length) for length in STYLES[style % len(STYLES)][1])
+def _style(place: tuple[int, int]) -> tuple:
+    """Where the colours run out they come again with the next line style."""
+    return STYLES[(place[1] + place[0] // len(SERIES)) % len(STYLES)]
+
+
+def _dashes(place: tuple[int, int]) -> str:
+    return " ".join(str(2 * length) for length in _style(place)[1])
 
 
 def _figure(y_label: str, log: bool):
@@ -106,7 +128,7 @@ def _figure(y_label: str, log: bool):
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.grid(axis="y", color=INK, alpha=0.14, linewidth=0.6)
-    axes.tick_params(colors=INK, length=0, pad=5)
+    axes.tick_params(which="both", colors=INK, length=0, pad=5)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set(color=INK, alpha=0.4, linewidth=0.8)
     axes.margins(x=0.01)

@@ -1,6 +1,7 @@
 """One self-contained HTML page about a set of runs: tables, curves, states, where they ran, and how to repeat them."""
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from pathlib import Path
 
 from fourierformer.plots import Key, comparison_chart, layer_legend, legend, radius_chart
 from fourierformer.results import Run, Table, comparison, tables
-from fourierformer.results.comparison import Column, Row
+from fourierformer.results.comparison import Column, Row, evaluations
 from fourierformer.results.curves import metric_curves, radius_curves, validation_key
-from fourierformer.results.tables import TEXT_COLUMNS, metric_text, row_label
+from fourierformer.results.runs import number
+from fourierformer.results.tables import DASH, TEXT_COLUMNS, duration_text, metric_text, row_label
 from fourierformer.rundir import atomic_write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -62,7 +64,8 @@ def render(runs: list[Run], made: str) -> str:
         made=made,
         counts=sorted(Counter(run.state for run in runs).items(), key=lambda item: (item[0] != "completed", item)),
         sections=[_section(table, i) for i, table in enumerate(tables(comparison(runs)))],
-        runs=sorted(runs, key=lambda run: (run.completed, str(run.path))),  # what went wrong stands on top
+        root=_root(runs),
+        runs=[(run, *_line(run)) for run in sorted(runs, key=lambda run: (run.completed, str(run.path)))],
         origin=origin(runs),
         commands=commands(runs),
         text_columns=TEXT_COLUMNS,
@@ -82,15 +85,17 @@ def headline(table: Table) -> str:
         change = 100 * (finite[first] / finite[baseline] - 1)
         metric, unit = NAMES.get(table.primary, table.primary), table.primary
         values = [metric_text(finite[label], unit) for label in (first, baseline)]
+        single = min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1
+        doubt = "; a single seed, so no claim yet" if single else ""
         return (
-            f"Lowest {column[0]} {metric} ({column[1]}): {first} with {values[0]}, against {values[1]} for {baseline} "
-            f"({change:+.1f} %)."
+            f"Lowest {column[0]} {metric} ({column[1]}): {first} with {values[0]}, "
+            f"against {values[1]} for {baseline} ({change:+.1f}%){doubt}."
         )
     return ""
 
 
 def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
-    """Where the runs come from: one line per fact, all values it took, with how many runs had each where they differ."""
+    """Where the runs come from: one line per fact, with every value it took and how often where runs differ."""
     found: dict[str, Counter] = {}
     runs = [run for run in runs if run.meta]
     for run in runs:
@@ -99,7 +104,14 @@ def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
     lines = []
     for name, values in found.items():
         agree = len(values) == 1 and values.total() == len(runs)
-        lines.append((name, "; ".join(value if agree else f"{value} ({n} runs)" for value, n in values.most_common())))
+        lines.append(
+            (
+                name,
+                "; ".join(
+                    value if agree else f"{value} ({n} of {len(runs)} runs)" for value, n in values.most_common()
+                ),
+            )
+        )
     return lines
 
 
@@ -113,10 +125,9 @@ def _facts(run: Run) -> dict[str, str]:
     commit = str(meta.get("commit") or UNKNOWN)
     versions = meta.get("versions") if isinstance(meta.get("versions"), dict) else {}
     gpus = Counter(map(str, meta.get("gpus") or [])) if isinstance(meta.get("gpus"), list) else {}
+    changed = " with uncommitted changes (dirty.diff in the run directory)" if meta.get("dirty") else ""
     facts = {
-        "commit": f"{commit} with uncommitted changes (dirty.diff in the run directory)"
-        if meta.get("dirty")
-        else commit,
+        "commit": commit + changed,
         "GPU": ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "none",
         "CPU": f"{meta.get('cpu') or UNKNOWN}, {meta.get('cpus', '?')} cores",
         "attention backend": str((run.summary or {}).get("attention_backend") or UNKNOWN),
@@ -126,16 +137,32 @@ def _facts(run: Run) -> dict[str, str]:
     return facts | {str(name): str(version) for name, version in versions.items() if version}
 
 
+def _root(runs: list[Run]) -> Path:
+    """The folder all runs lie under: said once instead of in every line."""
+    return Path(os.path.commonpath([run.path.absolute().parent for run in runs])) if runs else Path()
+
+
+def _line(run: Run) -> tuple[str, str]:
+    """(time, result) of one run; the result is the first of HEADLINES it has."""
+    if not run.completed:
+        return DASH, DASH
+    primary = str(run.summary.get("primary"))
+    measured = {column: values[primary] for column, values in evaluations(run).items() if primary in values}
+    column = next((column for column in HEADLINES if column in measured), None)
+    result = DASH
+    if column:
+        result = f"{column[0]} {primary} {metric_text(number(measured[column]), primary)} ({column[1]})"
+    return duration_text(number(run.summary.get("seconds"))), result
+
+
 def _section(table: Table, number: int) -> Section:
     charts = []
     metric = NAMES.get(table.primary, table.primary)
     key = validation_key(table.rows, table.primary)
     name = "Validation loss" if key == "valid_loss" else f"Validation {metric}"
     log = key == "valid_ppl"
-    for kind, title, unit, logarithmic in (
-        ("train_loss", "Training loss", "loss (nats)", False),
-        (key, name, metric, log),
-    ):
+    kinds = (("train_loss", "Training loss", "loss (nats)", False), (key, name, metric, log))
+    for kind, title, unit, logarithmic in kinds:
         curves, width = metric_curves(table.rows, kind)
         if curves:
             svg = comparison_chart(curves, f"chart-{number}-{kind.replace('_', '-')}", title, unit, logarithmic)
@@ -158,6 +185,5 @@ def _caption(curves: list, width: int, log: bool) -> str:
     parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
     if any(curve.seeds > 1 for curve in curves):
         parts.append("Line: mean over seeds; band: from the lowest to the highest seed.")
-    if log:
-        parts.append("Logarithmic scale.")
+    parts.append("Logarithmic scale." if log else "The scale fits the last nine tenths of training.")
     return " ".join(parts)

@@ -10,13 +10,13 @@ def evaluation(ppl: float, stride: int = 64, tokens: int = 21_000) -> dict:
     return {"nll": math.log(ppl), "ppl": ppl, "tokens": tokens, "context": 64, "stride": stride}
 
 
-def summary(attention: str, seed: int, ppl: float, **changes) -> dict:
+def summary(attention: str, seed: int, ppl: float) -> dict:
     protocols = {"segment": evaluation(ppl), "sliding": evaluation(0.9 * ppl, 1)}
     results = {"valid": protocols, "test": protocols}
     names = {"experiment": "quickstart", "model": "lm_tiny", "attention": attention, "data": "builtin_text"}
     counts = {"parameters": 1_234_567, "steps": 600, "tokens": 4_915_200, "bad_steps": 0, "tokens_per_s": 9000}
     origin = {"seed": seed, "group": f"group-{attention}", "notes": [], "debug": False}
-    return {"schema": 1, "primary": "ppl", "results": results, "seconds": 51.2, **names, **counts, **origin, **changes}
+    return {"schema": 1, "primary": "ppl", "results": results, "seconds": 51.2, **names, **counts, **origin}
 
 
 def write_run(
@@ -25,21 +25,13 @@ def write_run(
     """A run directory. `changes` go into the summary, `status` into status.json; only a completed run has a summary."""
     path = root / "quickstart" / f"lm_tiny-{attention.replace('/', '_')}-s{seed}-{zlib.crc32(attention.encode()):08x}"
     path.mkdir(parents=True)
-    meta = {
-        "commit": "0123abcd",
-        "dirty": False,
-        "python": "3.11.2",
-        "torch": "2.11.0",
-        "cpu": "a processor",
-        "gpu": None,
-    }
-    meta |= {"command": ["python", "train_lm.py", f"attention={attention}"], "started": "2026-08-01T12:00:00+00:00"}
+    meta = {"commit": "0123abcd", "dirty": False, "python": "3.11.2", "versions": {"torch": "2.11.0"}, "gpus": []}
+    meta |= {"cpu": "a processor", "cpus": 2, "command": f"python train_lm.py attention={attention} seed={seed}"}
     _write(path / "meta.json", meta | {"started": "2026-08-01T12:00:00+00:00"})
-    _write(
-        path / "status.json", {"state": state, "step": 600, "steps": 600, "updated": "2026-08-01T12:10:00", **status}
-    )
+    status = {"state": state, "step": 600, "steps": 600, "updated": "2026-08-01T12:10:00", **status}
+    _write(path / "status.json", status)
     if state == "completed":
-        _write(path / "summary.json", summary(attention, seed, ppl, **(changes or {})))
+        _write(path / "summary.json", summary(attention, seed, ppl) | (changes or {}))
     rows = metric_rows(ppl, attention) if rows is None else rows
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path

@@ -57,11 +57,11 @@ class Row:
 
     @property
     def columns(self) -> list[Column]:
-        return sorted({key for run in self.runs for key in _results(run)}, key=column_order)
+        return sorted({key for run in self.runs for key in evaluations(run)}, key=column_order)
 
     def cell(self, column: Column) -> Cell | None:
         """The primary metric on one split under one protocol; None where no seed has it."""
-        return self._over_seeds(lambda run: _results(run).get(column, {}).get(self.primary))
+        return self._over_seeds(lambda run: evaluations(run).get(column, {}).get(self.primary))
 
     def quantity(self, key: str) -> Cell | None:
         """A number that stands at the top of the summary: parameters, seconds, tokens_per_s, steps."""
@@ -82,7 +82,7 @@ class Row:
         return self.others[0].state
 
     def _found(self, column: Column) -> list[dict]:
-        return [found for run in self.runs if (found := _results(run).get(column)) is not None]
+        return [found for run in self.runs if (found := evaluations(run).get(column)) is not None]
 
     def _over_seeds(self, value: Callable[[Run], object]) -> Cell | None:
         found = {seed_of(run): value(run) for run in self.runs}
@@ -125,7 +125,7 @@ def seed_of(run: Run) -> int | str:
     return seed if isinstance(seed, int) else str(run.path)
 
 
-def _results(run: Run) -> dict[Column, dict]:
+def evaluations(run: Run) -> dict[Column, dict]:
     """{(split, protocol): {nll, ppl, tokens, ...}}, without anything that does not have that shape."""
     splits = (run.summary or {}).get("results")
     found = {}

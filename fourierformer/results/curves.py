@@ -11,6 +11,7 @@ from fourierformer.results.runs import Run
 from fourierformer.results.tables import row_label
 
 STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only show noise
+LARGEST = 1e9  # a loss or perplexity beyond this belongs to a diverged run and would flatten every other curve
 RADIUS = re.compile(r"radius/\d+")
 
 
@@ -90,7 +91,7 @@ def _over_seeds(label: str, runs: list[Run], key: str, width: int, place, finish
     if not len(steps):
         return []
     values = np.array([[found[step] for step in steps] for found in series])
-    values[~np.isfinite(values)] = np.nan
+    values[~(np.abs(values) < LARGEST)] = np.nan
     middle, low, high = values.mean(0), values.min(0), values.max(0)
     return [Curve(label, steps, middle, low, high, len(series), place, finished)]
 
@@ -100,7 +101,9 @@ def _thinned(steps: list[int], values: list[float], width: int) -> dict[float, f
     if not width:
         return dict(zip(steps, values, strict=True))
     stretches: dict[float, list[float]] = {}
+    whole = max(max(steps, default=0) // width, 1)
     for step, value in zip(steps, values, strict=True):
-        # steps count from 1: stretch 0 holds steps 1..width
-        stretches.setdefault(((step - 1) // width + 0.5) * width, []).append(value)
+        # steps count from 1: stretch 0 holds 1..width; what remains after the last whole stretch joins it
+        stretch = min(max(step - 1, 0) // width, whole - 1)
+        stretches.setdefault((stretch + 0.5) * width, []).append(value)
     return {middle: sum(found) / len(found) for middle, found in stretches.items()}

@@ -132,7 +132,7 @@ def _table(rows: list[Row]) -> Table:
     comparable = [i for i, column in enumerate(columns) if len(_distinct(rows, column)) == 1]
     best = {(i, len(header) + j) for j in comparable for i in _best(rows, columns[j])}
     title = ", ".join(filter(None, [experiment, *(models if len(models) == 1 else []), data and f"data {data}"]))
-    header += [*names, "tokens/s", "time", "state"]
+    header += [*names, "tokens/s", "train time", "state"]
     return Table(title, primary, rows, header, lines, best, protocols, _notes(rows, data))
 
 
