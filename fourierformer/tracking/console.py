@@ -153,7 +153,7 @@ def _escape(text: str) -> str:
 
 
 def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf  # exp overflows a double at 709.8
+    return math.inf if loss >= 700 else math.exp(loss)  # exp overflows a double at 709.8
 
 
 def _number(value) -> str:

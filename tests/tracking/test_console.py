@@ -1,0 +1,165 @@
+"""What a person reads: exact words in plain output, and what a real terminal shows."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from fourierformer.tracking import console as console_module
+from fourierformer.tracking.console import ConsoleTracker
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when the test says so."""
+    now = [1000.0]
+    monkeypatch.setattr(console_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def plain(steps=600, tokens_per_step=8192, **keywords):
+    stream = io.StringIO()
+    return ConsoleTracker(steps, tokens_per_step, "fourier s1", stream=stream, **keywords), stream
+
+
+def test_a_training_line():
+    tracker, stream = plain()
+    tracker.log({"step": 120, "train_loss": 5.123, "lr": 9.1e-4, "grad_norm": 0.5, "tokens_per_s": 8200.0})
+    # exp(5.123) = 167.8; (600 - 120) * 8192 / 8200 = 479.5 s
+    assert stream.getvalue() == "step 120/600  loss 5.123  ppl 167.8  lr 9.1e-04  8.2k tok/s  ETA 8:00\n"
+
+
+def test_without_perplexity():
+    tracker, stream = plain(perplexity=False, unit="img")
+    tracker.log({"step": 1, "train_loss": 2.0, "tokens_per_s": 1500000.0})
+    assert stream.getvalue() == "step   1/600  loss 2.000  1.50M img/s  ETA 0:03\n"
+
+
+def test_an_evaluation_line_has_every_number_but_the_layers():
+    tracker, stream = plain()
+    tracker.log({"step": 100, "valid_loss": 4.5, "valid_ppl": 90.017, "radius/00": 2.0})
+    assert stream.getvalue() == "step 100/600  valid_loss 4.500  valid_ppl 90.017\n"
+
+
+def test_a_loss_too_large_for_exp():
+    tracker, stream = plain()
+    tracker.log({"step": 1, "train_loss": 1000.0})
+    assert "loss 1000.000  ppl inf" in stream.getvalue()
+    tracker.log({"step": 600, "train_loss": float("nan")})
+    assert "loss nan  ppl nan" in stream.getvalue()
+
+
+def test_a_short_run_prints_about_twenty_lines(clock):
+    tracker, stream = plain()
+    for step in range(1, 601):
+        clock[0] += 0.05
+        tracker.log({"step": step, "train_loss": 5.0})
+    lines = stream.getvalue().splitlines()
+    assert 20 <= len(lines) <= 22
+    assert lines[-1].startswith("step 600/600")
+
+
+def test_a_long_run_prints_a_line_a_minute(clock):
+    tracker, stream = plain(steps=500_000)
+    for step in range(10, 7210, 10):  # a row every 5 s for one hour
+        clock[0] += 5
+        tracker.log({"step": step, "train_loss": 5.0})
+    assert 59 <= len(stream.getvalue().splitlines()) <= 61
+
+
+def test_the_rate_is_measured_when_the_row_has_none(clock):
+    tracker, stream = plain(steps=100, tokens_per_step=1000)
+    tracker.log({"step": 10, "train_loss": 1.0})
+    clock[0] += 10
+    tracker.log({"step": 20, "train_loss": 1.0})
+    # 10 steps of 1000 tokens in 10 s; 80 steps left
+    assert stream.getvalue().splitlines()[-1].endswith("1.0k tok/s  ETA 1:20")
+
+
+def test_evaluation_time_does_not_slow_the_rate(clock):
+    tracker, stream = plain(steps=100, tokens_per_step=1000)
+    tracker.log({"step": 10, "train_loss": 1.0})
+    tracker.evaluating("valid", 1, 2)
+    clock[0] += 1000
+    tracker.log({"step": 20, "train_loss": 1.0})
+    clock[0] += 10
+    tracker.log({"step": 30, "train_loss": 1.0})
+    assert stream.getvalue().splitlines()[-1].endswith("1.0k tok/s  ETA 1:10")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (90061, "25:01:01")])
+def test_durations(seconds, text):
+    assert console_module._duration(seconds) == text
+
+
+TERMINAL = """
+import os, time
+from fourierformer.tracking.console import ConsoleTracker
+tracker = ConsoleTracker(600, 8192, "fourier [s1]", step=300)
+tracker.say("resumed at step 300 [ok]")
+for step in range(310, 350, 10):
+    tracker.log({"step": step, "train_loss": 5.0, "lr": 1e-3, "tokens_per_s": 8200.0})
+    time.sleep(0.1)
+for done in range(4):
+    tracker.evaluating("valid", done, 3)
+    time.sleep(0.3)
+print("a line from elsewhere")
+tracker.log({"step": 340, "valid_ppl": 90.5})
+tracker.close(0)
+"""
+
+
+def on_a_terminal(code, **environment):
+    """Runs code on a pseudo-terminal and returns everything it drew."""
+    parent, child = pty.openpty()
+    environment = {"TERM": "xterm-256color", "COLUMNS": "140", "LINES": "40"} | environment
+    env = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | environment
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=child, stderr=child, env=env)
+    os.close(child)
+    drawn = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:  # Linux answers EIO when the other side is closed
+            break
+        if not part:
+            break
+        drawn += part
+    os.close(parent)
+    assert process.wait(30) == 0, drawn.decode()
+    return drawn.decode()
+
+
+def without_escapes(text):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_a_terminal_gets_a_bar_with_everything_above_it():
+    drawn = on_a_terminal(TERMINAL)
+    text = without_escapes(drawn)
+    assert "fourier [s1]" in text  # brackets are not styles
+    assert "300/600" in text  # a resumed run continues where it was
+    assert "340/600 loss 5.000  ppl 148.4  lr 1.0e-03  8.2k tok/s  ETA 4:20" in text
+    assert "GiB" in text
+    assert "resumed at step 300 [ok]" in text
+    assert re.search(r"valid +\S+ +1/3", text)
+    assert "a line from elsewhere" in text
+    assert "step 340/600  valid_ppl 90.500" in text
+    assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l") >= 0  # the cursor is back
+
+
+def test_no_color_is_respected():
+    colour = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m|\x1b\[38;")
+    assert colour.search(on_a_terminal(TERMINAL))
+    assert not colour.search(on_a_terminal(TERMINAL, NO_COLOR="1"))
+
+
+def test_a_dumb_terminal_and_a_worker_process_get_plain_lines():
+    assert "\x1b" not in on_a_terminal(TERMINAL, TERM="dumb")
+    worker = "import multiprocessing\nmultiprocessing.current_process().name = 'LokyProcess-1'\n" + TERMINAL
+    assert "\x1b" not in on_a_terminal(worker)

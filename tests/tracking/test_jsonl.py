@@ -1,0 +1,141 @@
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from fourierformer.errors import UserError
+from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+
+
+def steps(path):
+    return [row["step"] for row in read_metrics(path)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+def test_rows_come_back(path):
+    rows = [
+        {"step": 1, "train_loss": 5.25, "radius/00": 2.0},
+        {"step": 1, "valid_ppl": math.inf},
+        {"step": 2, "name": "é"},
+    ]
+    assert read_metrics(path) == []
+    tracker = JsonlTracker(path)
+    for row in rows:
+        tracker.log(row)
+    assert read_metrics(path) == rows  # before close: a reader sees a running training
+    tracker.close(0)
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_position_is_the_length_of_what_is_safe(path):
+    tracker = JsonlTracker(path)
+    assert tracker.position() == 0
+    tracker.log({"step": 1})
+    assert tracker.position() == path.stat().st_size == len(b'{"step": 1}\n')
+
+
+def test_rewind_leaves_no_duplicate_and_no_missing_step(path):
+    tracker = JsonlTracker(path)
+    for step in range(1, 6):
+        tracker.log({"step": step})
+    at_checkpoint = tracker.position()
+    for step in range(6, 9):
+        tracker.log({"step": step})
+    with open(path, "ab") as file:
+        file.write(b'{"step": 9, "tra')  # killed here
+    resumed = JsonlTracker(path)
+    resumed.rewind(at_checkpoint)
+    for step in range(6, 11):
+        resumed.log({"step": step})
+    assert steps(path) == list(range(1, 11))
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"step": 3}', b"\xff\x00"])
+def test_a_torn_last_line_is_not_read_and_not_written_after(path, torn):
+    tracker = JsonlTracker(path)
+    tracker.log({"step": 1})
+    tracker.log({"step": 2})
+    tracker.close(1)
+    with open(path, "ab") as file:
+        file.write(torn)
+    assert steps(path) == [1, 2]
+    JsonlTracker(path).log({"step": 3})
+    assert steps(path) == [1, 2, 3]
+
+
+def test_a_file_that_is_only_a_torn_line(path):
+    path.parent.mkdir()
+    path.write_bytes(b'{"step"')
+    assert read_metrics(path) == []
+    JsonlTracker(path).log({"step": 1})
+    assert steps(path) == [1]
+
+
+def test_damage_in_the_middle_is_named(path):
+    path.parent.mkdir()
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match="line 2 is damaged"):
+        read_metrics(path)
+
+
+@pytest.mark.parametrize("content", ["", '{"step": 1}\n', '{"step": 1, "more": 1}\n{"step": 2}\n'])
+def test_a_shortened_or_edited_file_is_refused(path, content):
+    tracker = JsonlTracker(path)
+    tracker.log({"step": 1})
+    tracker.log({"step": 2})
+    offset = tracker.position()
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"metrics\.jsonl .* shortened or edited.*fresh=true"):
+        JsonlTracker(path).rewind(offset)
+
+
+def test_rewind_to_the_beginning(path):
+    tracker = JsonlTracker(path)
+    tracker.log({"step": 1})
+    tracker.rewind(0)
+    assert read_metrics(path) == []
+
+
+def test_a_full_disk_is_fatal_and_clear(path, monkeypatch):
+    tracker = JsonlTracker(path)
+    tracker._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    with pytest.raises(UserError, match=r"metrics\.jsonl \(No space left on device\).*same command resumes"):
+        tracker.log({"step": 1})
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UserError, match="No space left"):
+        tracker.position()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl"):
+        JsonlTracker(tmp_path / "file" / "metrics.jsonl")
+
+
+def test_kill_loses_nothing_that_was_logged(path):
+    code = """
+        import os, signal, sys
+        from fourierformer.tracking.jsonl import JsonlTracker
+        tracker = JsonlTracker(sys.argv[1])
+        for step in range(100):
+            tracker.log({"step": step})
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), path])
+    assert done.returncode == -9
+    assert steps(path) == list(range(100))
+
+
+def test_every_line_is_json(path):
+    tracker = JsonlTracker(path)
+    tracker.log({"step": 1, "text": "two\nlines\u2028"})
+    assert [json.loads(line)["step"] for line in path.read_bytes().split(b"\n") if line] == [1]
+    assert steps(path) == [1]

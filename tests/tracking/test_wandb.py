@@ -1,0 +1,231 @@
+"""wandb without a network: runs are written offline and read back with wandb's own reader. Nothing leaves it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from fourierformer.tracking import build_trackers
+from fourierformer.tracking import wandb as tracking_wandb
+from fourierformer.tracking.jsonl import read_metrics
+from fourierformer.tracking.wandb import WandbTracker, choose_mode, reachable
+
+pytest.importorskip("wandb")
+
+SETTINGS = {
+    "project": "fourierformer",
+    "name": "lm_tiny-fourier-s1",
+    "group": "quickstart/lm_tiny/fourier/0a1b2c3d",
+    "job_type": "train",
+    "tags": ["quickstart"],
+    "run_id": "a1b2c3d4",
+    "config": {"attention": {"name": "fourier", "power": 4}, "seed": 1},
+}
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """No account, no settings of the user, no variable from outside."""
+    for name in list(os.environ):
+        if name.startswith("WANDB_") or name.lower() in ("http_proxy", "https_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    return path
+
+
+def inspect(directory, *options):
+    program = shutil.which("wandb", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if program is None:
+        pytest.skip("the wandb command is not installed")
+    done = subprocess.run([program, "leet", "inspect", "--json", *options, directory], capture_output=True, text=True)
+    if "No such command" in done.stderr:
+        pytest.skip("this wandb has no `wandb leet inspect` to read a run back with")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read_back(directory):
+    """(history rows, run record, exit code) of one offline run."""
+    records = [json.loads(line) for line in inspect(directory).splitlines()]
+    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    run = next(record["run"] for record in records if record["type"] == "run")
+    exits = [record["exit"]["exit_code"] for record in records if record["type"] == "exit"]
+    return history, run, exits[0] if exits else None
+
+
+def offline_runs(run_dir):
+    return sorted((run_dir / "wandb").glob("offline-run-*"))
+
+
+def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
+    said = []
+    tracker = WandbTracker(run_dir, **SETTINGS, mode="offline", say=said.append)
+    tracker.log({"step": 10, "train_loss": 5.5, "lr": 1e-3})
+    tracker.log({"step": 20, "train_loss": 5.25})
+    tracker.log({"step": 20, "valid_ppl": 190.5, "radius/00": 2.0})
+    tracker.summary({"best/val_ppl": 190.5})
+    tracker.log({"step": 15, "train_loss": 9.0})  # comes again after a resume: no harm, no second point
+    tracker.log({"step": 30, "train_loss": 5.0})
+    tracker.close(0)
+    (directory,) = offline_runs(run_dir)
+    assert said == [f"wandb: offline (tracker.mode); send it later with: wandb sync {directory}"]
+    history, run, _ = read_back(directory)
+    summary = json.loads(inspect(directory, "--summary"))
+    assert [row["_step"] for row in history] == [10, 20, 30]
+    assert [row["train_loss"] for row in history] == [5.5, 5.25, 5.0]
+    assert (history[1]["valid_ppl"], history[1]["radius/00"]) == (190.5, 2.0)
+    assert summary["summary"]["best/val_ppl"] == 190.5
+    assert (summary["state"], summary["exit_code"]) == ("finished", 0)
+    assert summary["config"] == SETTINGS["config"]  # nested, as the UI groups it
+    assert (run["run_group"], run["run_id"], run["job_type"]) == (SETTINGS["group"], "a1b2c3d4", "train")
+    assert (run["project"], run["display_name"], run["tags"]) == ("fourierformer", "lm_tiny-fourier-s1", ["quickstart"])
+
+
+def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
+    for steps in ([1, 2, 3], [3, 4]):
+        tracker = WandbTracker(run_dir, **SETTINGS, mode="offline", say=lambda message: None)
+        for step in steps:
+            tracker.log({"step": step, "train_loss": float(step)})
+        tracker.close(143)
+    (first, second) = (read_back(directory) for directory in offline_runs(run_dir))
+    assert [row["_step"] for row in first[0]] == [1, 2, 3]
+    assert [row["_step"] for row in second[0]] == [3, 4]
+    assert first[1]["run_id"] == second[1]["run_id"]
+    assert first[2] == 143
+
+
+def test_a_kill_loses_about_a_second(run_dir):
+    code = """
+        import json, os, signal, sys, time
+        from fourierformer.tracking.wandb import WandbTracker
+        tracker = WandbTracker(sys.argv[1], **json.loads(sys.argv[2]), mode="offline")
+        for step in range(10):
+            tracker.log({"step": step, "train_loss": 1.0})
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), run_dir, json.dumps(SETTINGS)], capture_output=True
+    )
+    assert done.returncode == -signal.SIGKILL
+    history, _, _ = read_back(offline_runs(run_dir)[0])
+    assert len(history) >= 9  # the newest row stays open until the next step begins
+
+
+def test_disabled_writes_nothing(run_dir):
+    tracker = WandbTracker(run_dir, **SETTINGS, mode="disabled")
+    tracker.log({"step": 1})
+    tracker.summary({"best/val_ppl": 1.0})
+    tracker.close(0)
+    assert list(run_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", [("WANDB_MODE", "disabled"), ("WANDB_DISABLED", "true")])
+def test_auto_respects_the_switch_off(monkeypatch, variable):
+    monkeypatch.setenv(*variable)
+    assert choose_mode("auto")[0] == "disabled"
+
+
+def test_auto_respects_wandb_mode_offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert choose_mode("auto") == ("offline", "WANDB_MODE=offline")
+
+
+def test_not_logged_in_is_offline_and_says_so():
+    assert choose_mode("auto") == ("offline", "not logged in: wandb login")
+    assert choose_mode("online")[0] == "offline"  # never a prompt that waits for a key
+
+
+def closed_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("login", ["key", "netrc"])
+def test_logged_in_but_no_network_is_offline_within_seconds(monkeypatch, run_dir, tmp_path, login):
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed_port()}")
+    if login == "key":
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    else:
+        (tmp_path / "netrc").write_text(f"machine 127.0.0.1 login user password {'0' * 40}\n")
+        (tmp_path / "netrc").chmod(0o600)
+    assert choose_mode("auto") == ("offline", "127.0.0.1 cannot be reached")
+
+
+def test_logged_in_and_reachable_is_online(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        assert choose_mode("auto") == ("online", "")
+
+
+def test_behind_a_proxy_the_proxy_is_asked(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.invalid")
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        assert choose_mode("auto") == ("online", "")
+
+
+def test_a_name_that_never_resolves_does_not_hold_the_start(monkeypatch):
+    never = threading.Event()
+
+    def create_connection(address, timeout):
+        never.wait(60)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(socket, "create_connection", create_connection)
+    assert not reachable("host.invalid", 443, seconds=0.1)
+    never.set()
+
+
+def test_an_online_start_that_fails_falls_back_to_offline(monkeypatch, run_dir):
+    import wandb
+
+    real = wandb.init
+
+    def init(*, mode, **keywords):
+        if mode == "online":
+            raise wandb.errors.CommError("no answer\nsecond line")
+        return real(mode=mode, **keywords)
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(tracking_wandb, "choose_mode", lambda mode: ("online", ""))
+    said = []
+    tracker = WandbTracker(run_dir, **SETTINGS, say=said.append)
+    tracker.log({"step": 1, "train_loss": 1.0})
+    tracker.close(0)
+    assert len(said) == 1
+    assert "offline (CommError: no answer); send it later with: wandb sync" in said[0]
+    assert len(offline_runs(run_dir)) == 1
+
+
+def test_no_wandb_at_all_is_one_line(monkeypatch, run_dir):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    said = []
+    trackers = build_trackers(run_dir / "metrics.jsonl", wandb={"run_dir": run_dir, **SETTINGS}, say=said.append)
+    trackers.log({"step": 1})
+    trackers.summary({"best/val_ppl": 1.0})
+    trackers.close(0)
+    assert len(said) == 1
+    assert "wandb is off for this run" in said[0]
+    assert read_metrics(run_dir / "metrics.jsonl") == [{"step": 1}]
