@@ -69,8 +69,7 @@ def comparison_chart(curves: list[Curve], name: str, title: str, y_label: str, l
         axes.plot(
             curve.steps, curve.middle, color=colour, alpha=alpha, solid_capstyle="round", **_markers(curve), **style
         )
-    if not log:
-        _skip_the_fall(axes, curves)
+    _skip_the_fall(axes, curves, log)
     return _svg(figure, name, title, {colour: series_colour(i) for i, colour in enumerate(SERIES)})
 
 
@@ -83,7 +82,7 @@ def radius_chart(curves: list[Curve], name: str, title: str) -> str:
     return _svg(figure, name, title, stand_ins)
 
 
-def _skip_the_fall(axes, curves: list[Curve]) -> None:
+def _skip_the_fall(axes, curves: list[Curve], log: bool) -> None:
     """The first tenth of training falls so far that it would flatten all that follows: the scale fits the rest.
 
     A run that diverged may leave the frame too, it must not set the scale.
@@ -91,9 +90,12 @@ def _skip_the_fall(axes, curves: list[Curve]) -> None:
     shown = [curve for curve in curves if curve.finished] or curves
     last = max(curve.steps[-1] for curve in shown)
     values = np.concatenate([band[curve.steps >= last / 10] for curve in shown for band in (curve.low, curve.high)])
-    values = values[np.isfinite(values)]
-    if len(values) and np.ptp(values) > 0:
-        axes.set_ylim(values.min() - 0.05 * np.ptp(values), values.max() + 0.05 * np.ptp(values))
+    values = values[np.isfinite(values) & ((values > 0) | (not log))]
+    if not len(values) or not np.ptp(values):
+        return
+    low, high = (np.log(values.min()), np.log(values.max())) if log else (values.min(), values.max())
+    limits = np.array([low - 0.05 * (high - low), high + 0.05 * (high - low)])
+    axes.set_ylim(*(np.exp(limits) if log else limits))
 
 
 def _markers(curve: Curve) -> dict:

@@ -185,5 +185,5 @@ def _caption(curves: list, width: int, log: bool) -> str:
     parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
     if any(curve.seeds > 1 for curve in curves):
         parts.append("Line: mean over seeds; band: from the lowest to the highest seed.")
-    parts.append("Logarithmic scale." if log else "The scale fits the last nine tenths of training.")
+    parts.append(f"{'The logarithmic' if log else 'The'} scale fits the last nine tenths of training.")
     return " ".join(parts)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_torn_metrics_line_is_counted_and_the_rest_read(tmp_path):
         stream.write(b'{"step": 30, "train_l')
     (run,) = collect(tmp_path)
     assert run.series("train_loss") == ([10, 20], [5.0, 4.0])
-    assert "metrics.jsonl: 1 unreadable line(s) skipped" in run.remarks()
+    assert "metrics.jsonl: 1 unreadable line skipped" in run.remarks()
 
 
 def test_null_and_nan_in_metrics_become_nan(tmp_path):
@@ -223,6 +224,17 @@ def test_every_markdown_line_has_the_same_number_of_cells(tmp_path):
     write_run(tmp_path, "softmax", 1, state="failed", error="a | b\nc")
     grid = [line for line in render_markdown(comparison(collect(tmp_path))).splitlines() if line.startswith("|")]
     assert len({line.replace(r"\|", "").count("|") for line in grid}) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path):
+    path = write_run(tmp_path).parent
+    path.chmod(0)
+    try:
+        with pytest.raises(SetupError, match="cannot be read"):
+            collect(tmp_path)
+    finally:
+        path.chmod(0o700)
 
 
 def test_missing_root_is_one_clear_error(tmp_path):

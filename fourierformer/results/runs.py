@@ -57,7 +57,7 @@ class Run:
         return {"experiment": self.path.parent.name, **found}
 
     @cached_property
-    def _metrics(self) -> tuple[list[dict], int]:
+    def _metrics(self) -> tuple[list[dict], list[str]]:
         return _read_rows(self.path / "metrics.jsonl")
 
     @property
@@ -72,9 +72,7 @@ class Run:
 
     def remarks(self) -> list[str]:
         """Everything a reader must know before trusting this run, in plain sentences."""
-        found = list(self.problems)
-        if self._metrics[1]:
-            found.append(f"metrics.jsonl: {self._metrics[1]} unreadable line(s) skipped")
+        found = [*self.problems, *self._metrics[1]]
         error = self.status.get("error")
         if error:
             found.append(str(error))
@@ -103,7 +101,12 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
 
 
 def _run_directories(root: Path) -> Iterable[Path]:
-    for folder, children, files in os.walk(root):
+    def refuse(error: OSError):  # os.walk would skip a folder it may not read without a word
+        raise SetupError(
+            f"{error.filename} cannot be read: {error.strerror}. Fix its permissions, or name other folders."
+        )
+
+    for folder, children, files in os.walk(root, onerror=refuse):
         if MARKERS.intersection(files):
             children.clear()  # checkpoints and tracker files of a run are not runs
             yield Path(folder)
@@ -152,20 +155,23 @@ def _read_json(path: Path, problems: list[str]) -> dict | None:
     return value
 
 
-def _read_rows(path: Path) -> tuple[list[dict], int]:
-    """Rows of a metrics file and how many lines could not be read (a kill while writing leaves half a line)."""
-    rows, unreadable = [], 0
+def _read_rows(path: Path) -> tuple[list[dict], list[str]]:
+    """The rows of a metrics file, and what about it could not be read (a kill while writing leaves half a line)."""
     try:
         lines = path.read_bytes().splitlines()
-    except OSError:
-        return [], 0
-    for line in filter(None, lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            unreadable += 1
-    return rows, unreadable
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [f"{path.name} cannot be read: {error.strerror}"]
+    rows = [_row(line) for line in lines if line]
+    read = [row for row in rows if row is not None]
+    lost = len(rows) - len(read)
+    return read, [f"{path.name}: {lost} unreadable line{'s' if lost > 1 else ''} skipped"] if lost else []
+
+
+def _row(line: bytes) -> dict | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
