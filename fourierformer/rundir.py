@@ -66,17 +66,23 @@ class RunDirectory:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise SetupError(
-                f"Cannot write the run directory {self.path} ({error.strerror}). "
-                "Choose a place you can write: runs_root=/some/path"
-            ) from error
+            raise self._not_writable(error) from error
+
+    def _not_writable(self, error: OSError) -> SetupError:
+        return SetupError(
+            f"Cannot write the run directory {self.path} ({error.strerror}). "
+            "Choose a place you can write: runs_root=/some/path"
+        )
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Creates the directory and holds it for this process. The kernel drops the lock when the process dies, however
         it dies."""
         self.create()
-        handle = self._acquire()
+        try:
+            handle = self._acquire()
+        except OSError as error:
+            raise self._not_writable(error) from error
         try:
             yield
         finally:

@@ -115,6 +115,18 @@ def test_no_write_permission_in_an_existing_directory(run, monkeypatch):
         pass
 
 
+def test_a_lock_file_of_another_user(run, monkeypatch):
+    def refuse(path, *arguments, **keywords):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    run.create()
+    with monkeypatch.context() as patch:
+        patch.setattr("fourierformer.rundir.RunDirectory.create", lambda self: None)
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(SetupError, match="Permission denied"), run.lock():
+            pass
+
+
 def test_status_carries_the_last_step_into_the_failure(run):
     run.create()
     assert run.read_status() is None

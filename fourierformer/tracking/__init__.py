@@ -5,6 +5,7 @@ A watcher that fails is named once and dropped; it never stops a training. metri
 are not kept are lost work.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -53,10 +54,11 @@ class Trackers:
                 getattr(watcher, method)(argument)
             except Exception as error:  # any: a watcher's fault is never the run's
                 self.watchers.remove(watcher)
-                self.say(
-                    f"{type(watcher).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for the "
-                    "rest of this run; metrics.jsonl has every number."
-                )
+                with contextlib.suppress(OSError):  # the output itself may be what broke: `python train_lm.py | head`
+                    self.say(
+                        f"{type(watcher).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for "
+                        "the rest of this run; metrics.jsonl has every number."
+                    )
 
 
 def build_trackers(

@@ -66,18 +66,20 @@ class ConsoleTracker:
 
     def _training(self, row: dict) -> None:
         self._measure(row)
-        parts = [f"loss {row['train_loss']:.3f}"]
+        loss = [f"loss {row['train_loss']:.3f}"]
         if self.perplexity:
-            parts.append(f"ppl {_number(_exp(row['train_loss']))}")
-        if "lr" in row:
-            parts.append(f"lr {row['lr']:.1e}")
+            loss.append(f"ppl {_number(_exp(row['train_loss']))}")
+        rate = [f"lr {row['lr']:.1e}"] if "lr" in row else []
+        speed = []
         if self._rate:
             left = max(0, self.steps - row["step"]) * self.tokens_per_step / self._rate
-            parts += [f"{_thousands(self._rate)} {self.unit}/s", f"ETA {_duration(left)}"]
-        memory = row.get("memory_bytes", _resident_bytes())
+            speed = [f"{_thousands(self._rate)} {self.unit}/s", f"ETA {_duration(left)}"]
         if self._live:
-            self._live.update(row["step"], "  ".join([*parts, f"{memory / 2**30:.1f} GiB"]))
+            memory = f"{row.get('memory_bytes', _resident_bytes()) / 2**30:.1f} GiB"
+            # A narrow terminal cuts off the end: what matters least stands there.
+            self._live.update(row["step"], "  ".join(loss + speed + rate + [memory]))
         elif self._due(row["step"]):
+            parts = loss + rate + speed
             print(
                 f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(parts)}",
                 file=self.stream,
@@ -110,12 +112,13 @@ class _LiveBar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+        console = Console(file=stream, highlight=False)
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=24 if console.width >= 110 else 8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
-            console=Console(file=stream, highlight=False),
+            console=console,
             refresh_per_second=4,
         )
         self.training = self.progress.add_task(_escape(title), total=steps, completed=step, numbers="")
@@ -123,7 +126,7 @@ class _LiveBar:
         self.progress.start()
 
     def say(self, message: str) -> None:
-        self.progress.console.print(message, markup=False)
+        self.progress.console.print(message, markup=False, soft_wrap=True)  # a path stays copyable
 
     def update(self, step: int, numbers: str) -> None:
         self.progress.update(self.training, completed=step, numbers=_escape(numbers))

@@ -27,6 +27,7 @@ class StopSignal:
 
     def __init__(self):
         self.signal_number: int | None = None
+        self._raised = False
         self._previous: dict = {}
 
     def __enter__(self) -> "StopSignal":
@@ -34,15 +35,19 @@ class StopSignal:
             self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, kind, *exception) -> None:
         for number, handler in self._previous.items():
             # None: the handler was not installed by Python and cannot be put back by it
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
+        # Came after the last poll: the work is done, but a sweep must not begin its next job as if nobody had asked.
+        if kind is None and not self._raised:
+            self.poll()
 
     def poll(self) -> None:
         """Raises Interrupted if a signal came; every time, so that nested loops all end."""
         if self.signal_number is not None:
+            self._raised = True
             raise Interrupted(self.signal_number)
 
     def _receive(self, number: int, frame) -> None:

@@ -144,13 +144,17 @@ def test_a_terminal_gets_a_bar_with_everything_above_it():
     text = without_escapes(drawn)
     assert "fourier [s1]" in text  # brackets are not styles
     assert "300/600" in text  # a resumed run continues where it was
-    assert "340/600 loss 5.000  ppl 148.4  lr 1.0e-03  8.2k tok/s  ETA 4:20" in text
+    assert "340/600 loss 5.000  ppl 148.4  8.2k tok/s  ETA 4:20  lr 1.0e-03" in text
     assert "GiB" in text
     assert "resumed at step 300 [ok]" in text
     assert re.search(r"valid +\S+ +1/3", text)
     assert "a line from elsewhere" in text
     assert "step 340/600  valid_ppl 90.500" in text
     assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l") >= 0  # the cursor is back
+
+
+def test_eighty_columns_show_the_time_that_is_left():
+    assert "8.2k tok/s  ETA 4:20" in without_escapes(on_a_terminal(TERMINAL, COLUMNS="80"))
 
 
 def test_no_color_is_respected():

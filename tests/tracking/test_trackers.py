@@ -59,6 +59,15 @@ def test_the_truth_failing_is_fatal(tmp_path, monkeypatch):
     assert watcher.heard == []
 
 
+def test_output_that_is_gone_stops_nothing(tmp_path):
+    def say(message):
+        raise BrokenPipeError
+
+    trackers = Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [Watcher("log", BrokenPipeError())], say)
+    session(trackers)
+    assert trackers.watchers == []
+
+
 def test_a_signal_passes_through(tmp_path):
     trackers = Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [Watcher("log", Interrupted(15))])
     with pytest.raises(Interrupted):

@@ -91,6 +91,19 @@ def test_previous_handlers_come_back():
         signal.signal(signal.SIGUSR1, previous)
 
 
+def test_a_signal_after_the_last_poll_is_not_lost():
+    def work(error=None):
+        with StopSignal():
+            os.kill(os.getpid(), signal.SIGTERM)
+            if error:
+                raise error
+
+    with pytest.raises(Interrupted):
+        work()
+    with pytest.raises(KeyError):  # but it does not hide an error either
+        work(KeyError())
+
+
 def test_no_job_loop_can_take_it_for_a_failed_job():
     assert not issubclass(Interrupted, Exception)
 
