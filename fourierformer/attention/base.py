@@ -60,6 +60,10 @@ class Attention(nn.Module):
         """Numbers worth a curve, read at evaluations (the learned radius, say)."""
         return {}
 
+    def backend_name(self, device: torch.device) -> str:
+        """Which implementation runs on this device; printed at the start of a run and kept in its summary."""
+        return "torch"
+
     def forward(self, x: Tensor, last: int | None = None) -> Tensor:
         """All positions, or only the `last` ones when no more are needed (they still attend to everything)."""
         if last is not None and not self.partial_queries:

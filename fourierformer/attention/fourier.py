@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.errors import SetupError
-from fourierformer.kernels.sinc import sinc_attention
+from fourierformer.kernels.sinc import choose_backend, sinc_attention
 
 
 def matched_radius(head_dim: int, power: int) -> float:
@@ -76,3 +76,7 @@ class Fourier(Attention):
 
     def diagnostics(self) -> dict[str, float]:
         return {"radius": self.radius.detach().abs().mean().item()}
+
+    def backend_name(self, device: torch.device) -> str:
+        name, _ = choose_backend(torch.empty(0, device=device), self.backend)
+        return name

@@ -103,6 +103,11 @@ class WordLM(nn.Module):
             h = layer(h)
         return self.dropout(self.layers[-1](h, last))
 
+    def compile_blocks(self) -> None:
+        """torch.compile layer by layer: all layers have one shape, so one compilation serves all of them."""
+        for layer in self.layers:
+            layer.compile()
+
     def next_token(self, tokens: Tensor) -> Tensor:
         """log p of every word as the next token: (B, N) -> (B, V)."""
         return self.output.log_probabilities(self.hidden(tokens, last=1)[:, 0], self.embedding.weight)

@@ -11,7 +11,9 @@ Watch = Callable[[str, int, int], None]  # (label, done, total): progress of an 
 
 class Task(Protocol):
     primary: str  # the evaluation number that selects the best checkpoint, lower is better: "valid_ppl"
-    tokens_per_step: int  # what one step consumes, for throughput
+
+    def tokens_after(self, steps: int) -> int:
+        """Tokens (or images) consumed by the first so many steps: throughput and summaries count these."""
 
     def micro_batches(self, step: int) -> list:
         """The batches of one optimizer step: a pure function of the step, so nothing has to be saved to resume."""

@@ -40,7 +40,8 @@ class LanguageTask:
         global_batch_size: int,
         micro_batch_size: int | None,
         device: torch.device,
-        evaluation_tokens: int = 16384,
+        tokens_per_forward: int = 16384,
+        max_tokens: int | None = None,
     ):
         self.corpus, self.device = corpus, device
         self.length = model.config.length
@@ -48,9 +49,16 @@ class LanguageTask:
         self.streams = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
         self.micro_batch_size = micro_batch_size or global_batch_size
         self.tokens_per_step = global_batch_size * self.length
-        self.evaluation_tokens = evaluation_tokens  # tokens per forward pass of an evaluation: bounds its memory
+        self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
+        self.max_tokens = max_tokens  # evaluations look at the first so many tokens only
         self.metric = "ppl" if corpus.unit == "word" else "bpc"
         self.primary = f"valid_{self.metric}"
+
+    def tokens_after(self, steps: int) -> int:
+        """Tokens trained on, exactly: an epoch's last slice is shorter."""
+        sequences, per_stream = self.streams.streams.shape
+        epochs, rest = divmod(steps, self.streams.steps_per_epoch)
+        return sequences * (epochs * (per_stream - 1) + rest * self.length)
 
     def micro_batches(self, step: int) -> list[TextBatch]:
         tokens, targets = self.streams.batch(step)
@@ -67,7 +75,7 @@ class LanguageTask:
     @torch.inference_mode()
     def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
-        tokens = self.corpus.splits[split]
+        tokens = self.corpus.splits[split][: self.max_tokens]
         batches = {"segment": self._segments, "sliding": self._windows}[protocol](tokens)
         was_training = model.training
         model.eval()
@@ -92,7 +100,7 @@ class LanguageTask:
     def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """Segments are independent, so how many go through the model at once does not change the number."""
         streams = OrderedStreams(tokens, SEGMENT_STREAMS, self.length)
-        together = max(1, self.evaluation_tokens // (SEGMENT_STREAMS * self.length))
+        together = max(1, self.tokens_per_forward // (SEGMENT_STREAMS * self.length))
         full = streams.steps_per_epoch - 1  # the last slice may be shorter: alone
         for start in range(0, full, together):
             parts = [streams.batch(step) for step in range(start, min(start + together, full))]
@@ -103,7 +111,7 @@ class LanguageTask:
         """N - L windows; the first scores L positions, the others one: N - 1 in all."""
         inputs, targets = windows(tokens, self.length)
         yield _tensor(inputs[:1]), _tensor(targets[:1])
-        together = max(1, self.evaluation_tokens // self.length)
+        together = max(1, self.tokens_per_forward // self.length)
         for start in range(1, len(inputs), together):
             chosen = slice(start, start + together)
             yield _tensor(inputs[chosen]), _tensor(targets[chosen, -1:])

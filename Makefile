@@ -1,0 +1,50 @@
+# `make help` lists the targets. Every target that needs Python sets up .venv first.
+VENV ?= .venv
+PY   := $(VENV)/bin/python
+UV   := $(shell command -v uv 2>/dev/null)
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format doctor bench-kernel report clean constraints
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else pip)
+
+# 5.6 GB with PyTorch's CUDA build, which also runs on a CPU. --seed: a uv environment gets pip too.
+$(VENV)/.ok: pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (PyTorch with CUDA: about 6 GB, one to a few minutes)"
+	$(if $(UV),$(UV) venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
+	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[dev]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]')
+	@touch $@
+
+train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 4 minutes)
+	$(PY) train_lm.py sweep=quickstart
+
+test: setup ## all tests, on two processes (under 10 minutes on 2 cores)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q
+
+lint: setup ## style and import rules
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: setup ## rewrite files in the house style
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+doctor: setup ## check this machine: versions, GPU, compiler, Triton, data, write access, wandb
+	@$(PY) scripts/doctor.py
+
+bench-kernel: setup ## time the Fourier attention backends against each other and against softmax
+	$(PY) scripts/bench_kernel.py
+
+report: setup ## one HTML page over everything in runs/
+	$(PY) scripts/report.py
+
+constraints: ## resolve the pinned versions anew (needs uv)
+	uv pip compile pyproject.toml --all-extras --universal --upgrade --no-emit-index-url --no-header --no-annotate -q -o constraints.txt
+
+clean: ## remove caches (never runs/ or data/)
+	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,194 @@
+"""From a composed Hydra config to plain checked values, a hash, and a run directory.
+
+Hydra accepts `+typo=1` and wrong types silently; here every key is held against the signature of what it configures.
+"""
+
+import hashlib
+import inspect
+import json
+import types
+import typing
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fourierformer.errors import SetupError, did_you_mean
+
+# Keys that say where, how visibly or how conveniently a run happens, but not what it computes: not part of the hash, so
+# changing them resumes the same run.
+NOT_HASHED = {
+    *("runs_root", "run_dir", "fresh", "dry_run", "tracker", "evaluation"),
+    *("data.root", "data.cache", "trainer.device", "trainer.compile"),
+    *("trainer.save_every", "trainer.log_every", "trainer.keep_checkpoints"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The top-level keys of a config (configs/base.yaml)."""
+
+    seed: int
+    global_batch_size: int
+    experiment_name: str
+    runs_root: str
+    run_dir: str | None
+    fresh: bool
+    dry_run: bool
+    is_debug: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How the finished run's best checkpoint is measured."""
+
+    splits: list[typing.Literal["train", "valid", "test"]]
+    protocols: list[typing.Literal["segment", "sliding"]]
+    tokens_per_forward: int
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerConfig:
+    """The keys of configs/tracker/*.yaml."""
+
+    name: typing.Literal["none", "wandb"]
+    project: str
+    entity: str | None
+    mode: typing.Literal["auto", "online", "offline", "disabled"]
+
+
+Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
+
+
+def annotations(owner) -> dict[str, object]:
+    """Key -> type of a dataclass, or of a {name: inspect.Parameter} mapping."""
+    if is_dataclass(owner):
+        hints = typing.get_type_hints(owner)
+        return {f.name: hints[f.name] for f in fields(owner)}
+    return {name: parameter.annotation for name, parameter in owner.items()}
+
+
+def checked(config: DictConfig | dict, schema: Schema) -> dict:
+    """The config as plain resolved values, or a SetupError naming the first thing that is wrong."""
+    values = _resolved(config if isinstance(config, DictConfig) else OmegaConf.create(config))
+    sections = {name for name in schema if name}
+    for key in values:
+        if key not in sections and key not in schema[""]:
+            raise SetupError(f"unknown key '{key}'{did_you_mean(key, sections | set(schema['']))}")
+    _check_section("", {k: v for k, v in values.items() if k not in sections}, schema[""])
+    for section in sorted(sections):
+        if not isinstance(values.get(section), dict):
+            raise SetupError(f"'{section}' must be a config group, got {values.get(section)!r}")
+        _check_section(f"{section}.", values[section], schema[section])
+    return values
+
+
+def _resolved(config: DictConfig) -> dict:
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise SetupError(f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose an experiment=")
+    try:
+        values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    except OmegaConfBaseException as error:
+        raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
+    return {str(k): v for k, v in values.items()}
+
+
+def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:
+    for key, value in values.items():
+        if key not in expected:
+            valid = {prefix + name for name in expected}
+            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(prefix + str(key), valid)}")
+        if not _fits(value, expected[key]):
+            raise SetupError(f"{prefix}{key}={value!r}: expected {_describe(expected[key])}")
+    absent = sorted(set(expected) - set(values))
+    if absent:
+        raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
+
+
+def _fits(value: object, hint: object) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return any(value == a and type(value) is type(a) for a in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(v, arguments[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(v, arguments[1]) for v in value.values())
+    if hint in (None, type(None)):
+        return value is None
+    if hint is inspect.Parameter.empty:
+        return True
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: object) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(f"'{a}'" for a in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(a) for a in arguments)
+    if origin is list:
+        return f"a list of {_describe(arguments[0])}, e.g. [a,b]"
+    if origin is dict:
+        return "a mapping"
+    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return plain.get(hint, str(hint))
+
+
+# -- identity of a run ----------------------------------------------------------------------------------------------
+
+
+def hashed_part(values: dict) -> dict:
+    """The part of a config that decides what is computed, as {"section.key": value}."""
+    flat = dict(flatten(values))
+    return {k: v for k, v in flat.items() if k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
+
+
+def flatten(values: dict, prefix: str = ""):
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + str(key), value
+
+
+def config_hash(values: dict, *, seed: bool = True) -> str:
+    """Eight hex digits naming what is computed; seed=False names the group of runs that differ only in their seed."""
+    part = hashed_part(values)
+    if not seed:
+        part.pop("seed")
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def run_directory(values: dict) -> Path:
+    """runs/<experiment>/<model>-<attention>-s<seed>-<hash>: the same command finds its run again."""
+    if values["run_dir"]:
+        return Path(values["run_dir"])
+    name = f"{values['model']['name']}-{values['attention']['name']}-s{values['seed']}-{config_hash(values)}"
+    return Path(values["runs_root"]) / values["experiment_name"] / name
+
+
+def differences(old: dict, new: dict) -> list[str]:
+    """'trainer.steps: 600 -> 700' for every difference that changes what is computed."""
+    old, new = hashed_part(old), hashed_part(new)
+    keys = sorted(set(old) | set(new))
+    return [f"{k}: {old.get(k, '-')} -> {new.get(k, '-')}" for k in keys if old.get(k, "-") != new.get(k, "-")]
+
+
+def to_yaml(values: dict) -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(values))
+
+
+def from_yaml(path: Path) -> dict:
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except FileNotFoundError:
+        raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None

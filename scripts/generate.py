@@ -1,0 +1,52 @@
+"""Text from a trained language model: python scripts/generate.py runs/... --prompt "the function returns" """
+
+import argparse
+from pathlib import Path
+
+from fourierformer.launch import exit_on_user_error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("--prompt", default="", help="how the text begins; empty = the beginning of a line")
+    parser.add_argument("--tokens", type=int, default=60, help="how many to add")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 = always the likeliest token")
+    parser.add_argument("--top-k", type=int, default=50, help="choose among the k likeliest only; 0 = all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    arguments = parser.parse_args()
+    with exit_on_user_error():
+        generate(arguments)
+
+
+def generate(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from fourierformer.build import open_run
+
+    parts, _ = open_run(arguments.run, arguments.device)
+    corpus = parts.corpus
+    # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
+    prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]
+    generator = torch.Generator().manual_seed(arguments.seed)
+    tokens = torch.tensor([prompt], device=parts.device)
+    with torch.inference_mode():
+        for _ in range(arguments.tokens):
+            log_p = parts.model.next_token(tokens[:, -parts.model.config.length :])[0].cpu()
+            chosen = pick(log_p, arguments.temperature, arguments.top_k, generator)
+            tokens = torch.cat([tokens, torch.tensor([[chosen]], device=parts.device)], dim=1)
+    print(corpus.decode(tokens[0].tolist()))
+
+
+def pick(log_p, temperature: float, top_k: int, generator) -> int:
+    import torch
+
+    if temperature <= 0:
+        return int(log_p.argmax())
+    values, ids = log_p.topk(min(top_k, len(log_p)) if top_k > 0 else len(log_p))
+    return int(ids[torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Exact facts about single mechanisms."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fourierformer import attention
+from fourierformer.attention import Geometry
+from fourierformer.attention.fourier import matched_radius
+from fourierformer.attention.gaussian import gaussian_attention
+from fourierformer.attention.softmax import dot_product_attention
+from fourierformer.errors import SetupError
+
+GEOMETRY = Geometry(dim=64, heads=4, length=64, causal=True)
+
+
+def heads(seed: int, n: int = 33, d: int = 16) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(2, 4, n, d, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+def masked_softmax(logits: torch.Tensor, causal: bool) -> torch.Tensor:
+    n, m = logits.shape[-2:]
+    future = torch.arange(m)[None, :] > torch.arange(n)[:, None] + m - n
+    return (logits.masked_fill(future, -math.inf) if causal else logits).softmax(-1)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_softmax_is_the_explicit_formula(causal):
+    q, k, v = heads(0)
+    expected = masked_softmax(q @ k.mT / math.sqrt(16), causal) @ v
+    torch.testing.assert_close(dot_product_attention(q, k, v, causal=causal), expected)
+
+
+@pytest.mark.parametrize("queries", [1, 5, 33])
+def test_fewer_queries_are_the_last_ones(queries):
+    q, k, v = heads(1)
+    full = dot_product_attention(q, k, v, causal=True)
+    torch.testing.assert_close(dot_product_attention(q[:, :, -queries:], k, v, causal=True), full[:, :, -queries:])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gaussian_is_the_nadaraya_watson_estimator(causal):
+    q, k, v = heads(2)
+    distances = (q[:, :, :, None] - k[:, :, None]).square().sum(-1)
+    expected = masked_softmax(-distances / (2 * 3.0), causal) @ v
+    torch.testing.assert_close(gaussian_attention(q, k, v, 3.0, causal=causal), expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gaussian_with_normalised_keys_is_softmax_attention(causal):
+    """Equation 8 of the paper: sigma^2 = sqrt(D) and keys of unit norm give softmax(q k^T / sqrt(D)) v."""
+    q, k, v = heads(3)
+    k = F.normalize(k, dim=-1)
+    expected = dot_product_attention(q, k, v, causal=causal)
+    torch.testing.assert_close(gaussian_attention(q, k, v, math.sqrt(16), causal=causal), expected)
+
+
+def test_gaussian_layer_defaults_to_sqrt_of_the_head_dim():
+    assert attention.build("gaussian", GEOMETRY).bandwidth == 4.0
+    assert attention.build("gaussian", GEOMETRY, bandwidth=2.5).bandwidth == 2.5
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("fourier", ()), ("fourier_head", (4, 1)), ("fourier_vector", (1, 16)), ("fourier_first_coordinate", ())],
+)
+def test_radius_has_one_number_per_layer_head_or_coordinate(name, shape):
+    radius = attention.build(name, GEOMETRY).radius
+    assert radius.shape == shape
+    assert (radius == 2.0).all()
+
+
+@pytest.mark.parametrize(("head_dim", "expected"), [(16, 0.43), (32, 0.36), (64, 0.31)])
+def test_matched_radius(head_dim, expected):
+    assert round(matched_radius(head_dim, 4), 2) == expected
+
+
+@pytest.mark.parametrize("power", [2, 4, 6])
+def test_matched_radius_is_as_sharp_as_softmax(power):
+    """Near 0 the curvature of log w in q - k is that of softmax's q.k / sqrt(D): compare second differences."""
+    radius, step = matched_radius(16, power), 1e-3
+    log_w = power * math.log(math.sin(radius * step) / (radius * step))
+    assert log_w == pytest.approx(-(step**2) / (2 * math.sqrt(16)), rel=1e-4)
+
+
+def test_first_coordinate_ignores_all_others():
+    layer = attention.build("fourier_first_coordinate", GEOMETRY)
+    q, k, v = (t.float() for t in heads(4))
+    q2, k2 = q.clone(), k.clone()
+    q2[..., 1:], k2[..., 1:] = 7.0, -3.0
+    x = torch.zeros(1)
+    torch.testing.assert_close(layer.mix(q, k, v, x), layer.mix(q2, k2, v, x))
+    assert not torch.allclose(layer.mix(q, k, v, x), attention.build("fourier", GEOMETRY).mix(q, k, v, x))
+
+
+def test_radius_learns_at_its_own_rate_and_does_not_decay():
+    layer = attention.build("fourier", GEOMETRY, radius_lr_multiplier=10.0)
+    assert layer.radius.lr_multiplier == 10.0
+    assert layer.radius.no_weight_decay
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "message"),
+    [
+        ("fourier", {"power": 3}, "even"),
+        ("fourier", {"power": 0}, "even"),
+        ("fourier", {"eps": -1e-6}, "eps"),
+        ("gaussian", {"bandwidth": 0.0}, "positive"),
+    ],
+)
+def test_impossible_knobs_are_refused(name, knobs, message):
+    with pytest.raises(SetupError, match=message):
+        attention.build(name, GEOMETRY, **knobs)
+
+
+def test_heads_must_divide_dim():
+    with pytest.raises(SetupError, match="divisible"):
+        Geometry(dim=64, heads=5, length=8, causal=True)
