@@ -35,7 +35,7 @@ COMMENT = re.compile(r"^[ \t]*# .*\n(?:[ \t]*#.*\n)*", re.MULTILINE)
 UNDERLINED = re.compile(r"^.*\n[ \t]*[-=~^]{3,}[ \t]*$", re.MULTILINE)  # headings: no sentences
 PROSE_WORD = re.compile(r"[\"'(]*[A-Za-z][a-z]*(?:[-'][a-z]+)*[.,;:)\"'?!]*")
 COMMON = re.compile(r"(?i)the|an?|of|to|in|is|are|for|and|or|that|this|it|be|with|as|by|if|on|from|not|which")
-TOKEN = re.compile(r"\w+(?:['-]\w+)*|([^\w\s])\1*")
+TOKEN = re.compile(r"\w+(?:['-]\w+)*|[()\[\]{}]|([^\w\s])\1*")
 
 
 def source(unit: str) -> Source:
@@ -55,7 +55,7 @@ def source(unit: str) -> Source:
 
 
 def split_words(text: str) -> str:
-    """Lower case, punctuation apart (runs of one sign count once), line ends kept: 'See foo().' -> 'see foo ( ) .'"""
+    """Lower case, punctuation apart, a run of one sign once, line ends kept: "See foo()..." -> "see foo ( ) ."."""
     lines = text.lower().replace("\u2019", "'").split("\n")
     return "\n".join(" ".join(match[1] or match[0] for match in TOKEN.finditer(line)) for line in lines)
 

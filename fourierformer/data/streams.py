@@ -1,10 +1,15 @@
 """The order in which a language model sees its tokens, as pure functions: nothing to save, resumable at any step."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
-from torch import Tensor
 
 from fourierformer.errors import SetupError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class OrderedStreams:
@@ -32,6 +37,8 @@ class OrderedStreams:
         batch_size = len(self.streams)
         if batch_size % world:
             raise SetupError(f"a global batch of {batch_size} streams cannot be shared equally by {world} processes")
+        import torch  # here, so that preparing data starts in a fraction of a second
+
         share = batch_size // world
         start = step % self.steps_per_epoch * self.length
         # reads only this slice of the memory-mapped file; int64 is what embeddings and losses take

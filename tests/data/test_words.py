@@ -13,7 +13,7 @@ from fourierformer.errors import SetupError
 
 def rule(text: str) -> tuple[list[str], list[int]]:
     """Words in id order and ids, the slow way."""
-    sentences = [line.split() + [EOS] for line in text.splitlines()]
+    sentences = [[*line.split(), EOS] for line in text.splitlines()]
     counter = Counter(word for sentence in sentences for word in sentence if word != EOS)
     words = [EOS] + [word for word, _ in counter.most_common()]  # ties: first seen first
     return words, [words.index(word) for sentence in sentences for word in sentence]
@@ -78,5 +78,5 @@ def test_a_listed_vocabulary_places_unk_by_the_published_totals(tmp_path):
 def test_a_bad_list_is_named(tmp_path):
     path = tmp_path / "dict.txt"
     path.write_text("the many\n")
-    with pytest.raises(SetupError, match="dict.txt is not a list"):
+    with pytest.raises(SetupError, match=r"dict\.txt is not a list"):
         listed_words(path, None)

@@ -1,0 +1,117 @@
+"""The hub, without ever asking it: what is cached is read, what is not is refused quickly."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from fourierformer.data import hub
+from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.errors import SetupError
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch) -> TextData:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
+    return TextData(
+        name="small",
+        root=str(tmp_path / "none"),
+        cache=str(tmp_path / "cache"),
+        hub="Someone/some_text",
+        hub_config="v1",
+    )
+
+
+@pytest.fixture
+def cached(data, tmp_path) -> TextData:
+    """What `datasets` leaves behind after load_dataset("Someone/some_text", "v1"), written by `datasets` itself."""
+    from datasets.arrow_writer import ArrowWriter
+
+    folder = tmp_path / "hf/datasets/Someone___some_text/v1/0.0.0/abcdef"
+    folder.mkdir(parents=True)
+    rows = {"train": ["", " = The = \n", "", " the cat <unk> \n"], "validation": ["the\n"], "test": ["cat\n", ""]}
+    for split, texts in rows.items():
+        with ArrowWriter(path=str(folder / f"some_text-{split}.arrow")) as writer:
+            for text in texts:
+                writer.write({"text": text})
+            writer.finalize()
+    return data
+
+
+def test_a_cached_copy_is_used_without_a_network(cached, monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", None)
+    check_available(cached)
+    corpus = load_corpus(cached)
+    assert corpus.decode(corpus.splits["train"]) == "\n= The =\n\nthe cat <unk>\n"
+    assert corpus.decode(corpus.splits["valid"]) == "the\n"
+    assert corpus.decode(corpus.splits["test"]) == "cat\n\n"
+    assert [path.name for path in Path(cached.cache).glob("[!.]*")] == [corpus.folder.name]
+    assert not list(Path(cached.cache).glob("*.tmp"))
+    monkeypatch.setattr(hub, "download", None)
+    assert load_corpus(cached).folder == corpus.folder  # the prepared copy serves from now on
+
+
+def test_downloading_writes_the_files_another_machine_reads(cached, tmp_path):
+    hub.download(cached, tmp_path / "files", lambda line: None)
+    assert sorted(path.name for path in (tmp_path / "files").iterdir()) == [
+        "wiki.test.tokens",
+        "wiki.train.tokens",
+        "wiki.valid.tokens",
+    ]
+    assert (tmp_path / "files/wiki.train.tokens").read_text() == "\n = The = \n\n the cat <unk> \n"
+
+
+def test_switched_off_is_said_without_a_try(data, monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SetupError, match=r"the hub \(Someone/some_text\) is switched off"):
+        check_available(data)
+
+
+def test_a_network_that_swallows_everything_costs_a_second(data, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: time.sleep(30))
+    started = time.monotonic()
+    with pytest.raises(SetupError, match="cannot be reached"):
+        check_available(data)
+    assert time.monotonic() - started < 2
+
+
+def test_a_reachable_hub_passes_the_check_and_builds_nothing(data, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    here, there = socket.socketpair()
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: here)
+    check_available(data)
+    there.close()
+    assert not Path(data.cache).exists()
+
+
+def test_a_proxy_is_what_gets_asked(data, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    asked = []
+    monkeypatch.setattr(
+        socket, "create_connection", lambda address, **_: asked.append(address) or socket.socketpair()[0]
+    )
+    check_available(data)
+    assert asked == [("proxy.example", 3128)]
+
+
+def test_a_failing_download_is_one_sentence_and_leaves_nothing(data, monkeypatch):
+    import datasets
+
+    def fail(*_, **__):
+        raise ConnectionError("reset by peer")
+
+    monkeypatch.setattr(hub, "why_unreachable", lambda data: "")
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(SetupError, match=r"fetching Someone/some_text .* failed: ConnectionError: reset by peer"):
+        load_corpus(data)
+    assert not list(Path(data.cache).glob("*.tmp")) + list(Path(data.cache).glob(".*.tmp"))
+
+
+def test_bytes_are_not_fetched(data, tmp_path):
+    with pytest.raises(SetupError, match="no hub holds data 'enwik8'"):
+        hub.download(TextData(name="enwik8", unit="byte", root="data/enwik8"), tmp_path, print)
