@@ -1,6 +1,7 @@
 """Errors a user can act on. Each prints as one message without a traceback and ends the process with its exit code."""
 
 import difflib
+import signal
 
 
 class UserError(Exception):
@@ -25,7 +26,7 @@ class Interrupted(BaseException):
     """A signal asked the run to stop. A BaseException, so that no job loop above mistakes it for a failed job."""
 
     def __init__(self, signal_number: int):
-        super().__init__(signal_number)
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
         self.signal_number = signal_number
 
 

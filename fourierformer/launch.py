@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hydra.experimental.callback import Callback
+
 from fourierformer.errors import Interrupted, UserError, did_you_mean
 
 EXIT_CODES = "0 done, 1 crash, 2 set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved"
@@ -21,7 +23,7 @@ class JobFailed(Exception):
         self.exit_code = exit_code
 
 
-class SweepRecord:
+class SweepRecord(Callback):
     """Hydra callback: remembers where the running sweep keeps its record. Jobs, in whatever process, write
     <record>/<number>.run with their run directory; after the sweep the parent reads them back."""
 

@@ -25,7 +25,7 @@ from fourierformer.training.optim import OptimConfig, build_optimizer
 from fourierformer.training.precision import autocast
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
 from fourierformer.training.seeding import seed_everything
-from fourierformer.training.signals import StopSignal
+from fourierformer.training.signals import StopSignal, exit_code
 
 
 def main(config: DictConfig) -> None:
@@ -99,7 +99,8 @@ class _Watchers:
 def _train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal) -> None:
     seed_everything(values["seed"])
     atomic_write_text(directory.config, configs.to_yaml(values))
-    meta = directory.write_meta()
+    # the summary's keys already now: a run that fails must be found in the right row of a table
+    meta = directory.write_meta(**_identity(values))
     parts = build(values)
     print(headline(values, parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -115,7 +116,7 @@ def _train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal) 
         watchers.trackers.summary(_for_watchers(summary, parts.task.metric))
         code = 0
     except Interrupted as interrupted:
-        code = 130 if interrupted.signal_number == 2 else 143
+        code = exit_code(interrupted.signal_number)
         watchers.console.say(f"stopped; the same command resumes {directory.path}")
         raise
     finally:
@@ -217,20 +218,30 @@ def _measure_best(parts: Parts, directory, watchers: _Watchers, checkpoints, pro
     return measurements
 
 
-def _summary(values: dict, directory, parts: Parts, progress: Progress, measurements: Measurements, meta: dict) -> dict:
-    task = parts.task
+def _identity(values: dict) -> dict:
+    """What a run is, known before it starts."""
     return {
-        "schema": 1,
-        "run": directory.name,
         "experiment": values["experiment_name"],
         "model": values["model"]["name"],
         "attention": values["attention"]["name"],
         "data": values["data"]["name"],
         "seed": values["seed"],
+        "primary": "ppl" if values["data"]["unit"] == "word" else "bpc",
+        "config_hash": configs.config_hash(values),
+        "group": configs.config_hash(values, seed=False),
+        "debug": values["is_debug"],
+    }
+
+
+def _summary(values: dict, directory, parts: Parts, progress: Progress, measurements: Measurements, meta: dict) -> dict:
+    task = parts.task
+    return {
+        "schema": 1,
+        "run": directory.name,
+        **_identity(values),
         "parameters": sum(p.numel() for p in parts.model.parameters()),
         "steps": progress.step,
         "tokens": task.tokens_after(progress.step),
-        "primary": task.metric,
         "best": {"step": progress.best_step, task.primary: progress.best},
         "results": measurements.results,
         "bad_steps": progress.bad_steps,
@@ -238,12 +249,9 @@ def _summary(values: dict, directory, parts: Parts, progress: Progress, measurem
         "tokens_per_s": round(task.tokens_after(progress.step) / max(progress.train_seconds, 1e-9), 1),
         "peak_memory_bytes": peak_memory(parts.device),
         "attention_backend": parts.model.layers[0].attention.backend_name(parts.device),
-        "config_hash": configs.config_hash(values),
-        "group": configs.config_hash(values, seed=False),
         "commit": meta.get("commit"),
         "dirty": meta.get("dirty"),
         "notes": parts.corpus.notes,
-        "debug": values["is_debug"],
     }
 
 

@@ -24,7 +24,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from fourierformer.tracking.console import ConsoleTracker
     from fourierformer.training.precision import autocast
 
-    parts, step = open_run(arguments.run, arguments.device, data_root=arguments.data_root, max_tokens=arguments.max_tokens)
+    parts, step = open_run(
+        arguments.run, arguments.device, data_root=arguments.data_root, max_tokens=arguments.max_tokens
+    )
     console = ConsoleTracker(1, 1, arguments.run.name)
     try:
         with autocast(parts.device, parts.trainer.precision):

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fourierformer.data.text import Corpus
 from fourierformer.data.streams import OrderedStreams, windows
+from fourierformer.data.text import Corpus
 from fourierformer.models.lm import WordLM
 from fourierformer.tasks.base import Poll, Watch
 

@@ -21,7 +21,9 @@ CHOICES = [(n, c) for c in (True, False) for n in NAMES if n in attention.availa
 def built(name: str, causal: bool, seed: int = 0, length: int = LENGTH) -> attention.Attention:
     torch.manual_seed(seed)
     grid = (14, 14) if attention.mechanism(name).needs_grid else None
-    return attention.build(name, Geometry(dim=32, heads=4, length=length, causal=causal, grid=grid, prefix=1 if grid else 0))
+    return attention.build(
+        name, Geometry(dim=32, heads=4, length=length, causal=causal, grid=grid, prefix=1 if grid else 0)
+    )
 
 
 def tokens(n: int, batch: int = 2, seed: int = 1) -> torch.Tensor:

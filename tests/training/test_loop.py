@@ -1,0 +1,325 @@
+"""The loop's promises: exact resume at every cut, guarded steps, accumulation, one place where everything is logged."""
+
+import copy
+import signal
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fourierformer import attention
+from fourierformer.errors import Diverged, Interrupted
+from fourierformer.models.lm import LMConfig, WordLM
+from fourierformer.tasks.language import LanguageTask
+from fourierformer.tracking import Trackers
+from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.training.checkpoint import Checkpoints
+from fourierformer.training.loop import Fit, TrainerConfig
+from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
+from fourierformer.training.schedule import ScheduleConfig, learning_rate
+
+MODEL = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=8, dropout=0.2)
+TRAINER = TrainerConfig(
+    steps=6,
+    eval_every=2,
+    save_every=3,
+    log_every=1,
+    clip=0.25,
+    max_bad_steps=3,
+    micro_batch_size=2,
+    ema_decay=0.9,
+    keep_checkpoints=2,
+    device="cpu",
+    precision="fp32",
+    compile="never",
+    deterministic=False,
+)
+OPTIM = OptimConfig(name="adam", lr=1e-2, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0)
+SCHEDULE = ScheduleConfig(name="cosine", warmup_steps=2, min_lr=0.0)
+
+
+def corpus():
+    rng = np.random.default_rng(0)
+    splits = {name: rng.integers(0, 30, size, dtype=np.uint16) for name, size in (("train", 400), ("valid", 200))}
+    return SimpleNamespace(splits=splits, unit="word", notes=[], name="random")
+
+
+class StopAfter:
+    """Stands for StopSignal: the n-th poll finds that a signal has come."""
+
+    def __init__(self, polls: int | None = None):
+        self.left = polls
+
+    def poll(self):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Interrupted(signal.SIGTERM)
+
+
+def start(directory, stop=None, seed=1, name="fourier", **changes) -> Fit:
+    """A run in `directory`, resumed from its newest checkpoint if there is one: what run.py does."""
+    trainer = TrainerConfig(**{**{f: getattr(TRAINER, f) for f in TRAINER.__dataclass_fields__}, **changes})
+    torch.manual_seed(seed)
+    model = WordLM(MODEL, 30, [10, 20], partial(attention.build, name), seed=seed)
+    ema = None
+    if trainer.ema_decay:
+        ema = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(trainer.ema_decay)
+        )
+    fit = Fit(
+        task=LanguageTask(
+            corpus(), model, global_batch_size=4, micro_batch_size=trainer.micro_batch_size, device=torch.device("cpu")
+        ),
+        model=model,
+        ema=ema,
+        optimizer=build_optimizer(model, OPTIM),
+        rate=partial(learning_rate, steps=trainer.steps, peak=OPTIM.lr, config=SCHEDULE),
+        config=trainer,
+        seed=seed,
+        device=torch.device("cpu"),
+        tracker=Trackers(JsonlTracker(directory / "metrics.jsonl")),
+        checkpoints=Checkpoints(directory / "checkpoints", keep=2, say=lambda message: None),
+        stop=stop or StopAfter(None),
+    )
+    found = fit.checkpoints.latest()
+    if found:
+        fit.restore(found[1])
+    else:
+        fit.tracker.rewind(0)
+    return fit
+
+
+def outcome(directory, fit: Fit) -> dict:
+    """Everything two runs must have in common, bit by bit; wall-clock numbers left out."""
+    fit.tracker.close(0)
+    rows = [{k: v for k, v in r.items() if k != "tokens_per_s"} for r in read_metrics(directory / "metrics.jsonl")]
+    return {
+        "rows": rows,
+        "model": fit.model.state_dict(),
+        "ema": fit.ema.state_dict() if fit.ema else {},
+        "optimizer": fit.optimizer.state_dict()["state"],
+        "random": torch.get_rng_state(),
+        "best": (fit.progress.best, fit.progress.best_step),
+    }
+
+
+def assert_same(one, two, where=""):
+    if isinstance(one, dict):
+        assert one.keys() == two.keys(), where
+        for key in one:
+            assert_same(one[key], two[key], f"{where}.{key}")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, two), where
+    elif isinstance(one, list):
+        assert len(one) == len(two), where
+        for i, (a, b) in enumerate(zip(one, two, strict=True)):
+            assert_same(a, b, f"{where}[{i}]")
+    else:
+        assert one == two, where
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("straight")
+    fit = start(directory)
+    fit.run()
+    return outcome(directory, fit)
+
+
+def polls_of_a_whole_run(tmp_path) -> int:
+    stop = StopAfter(10**6)
+    start(tmp_path, stop).run()
+    return 10**6 - stop.left
+
+
+def test_resume_is_bitwise_at_every_cut(tmp_path, straight):
+    """Stop at the 1st, 2nd, 3rd, ... poll: between steps, inside accumulation, inside both evaluations. Then resume."""
+    polls = polls_of_a_whole_run(tmp_path / "count")
+    assert polls > 25
+    for cut in range(polls):
+        directory = tmp_path / str(cut)
+        with pytest.raises(Interrupted):
+            start(directory, StopAfter(cut)).run()
+        fit = start(directory)
+        fit.run()
+        assert_same(outcome(directory, fit), straight, f"cut {cut}: ")
+
+
+def test_many_cuts_in_one_run(tmp_path, straight):
+    """As on a cluster that preempts all the time: each start gets a little further."""
+    for _ in range(60):
+        fit = start(tmp_path, StopAfter(9))  # enough for one evaluation at a time
+        try:
+            fit.run()
+            break
+        except Interrupted:
+            fit.tracker.close(143)
+    assert fit.progress.step == 6
+    assert_same(outcome(tmp_path, fit), straight)
+
+
+def test_a_kill_loses_only_the_steps_since_the_last_save(tmp_path, straight):
+    """No handler runs: the process is simply gone after some step, with rows in metrics.jsonl beyond the checkpoint."""
+
+    class Killed(BaseException):
+        pass
+
+    fit = start(tmp_path)
+    original, steps = fit._step, iter(range(5))
+
+    def step():
+        if next(steps, None) is None:
+            raise Killed
+        return original()
+
+    fit._step = step
+    with pytest.raises(Killed):
+        fit.run()
+    fit.tracker.close(1)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert max(r["step"] for r in rows) == 5
+    fit = start(tmp_path)
+    assert 2 <= fit.progress.step <= 5
+    fit.run()
+    assert_same(outcome(tmp_path, fit), straight)
+
+
+def test_rows_have_every_step_once_in_order(straight):
+    training = [r["step"] for r in straight["rows"] if "train_loss" in r]
+    evaluations = [r["step"] for r in straight["rows"] if "valid_ppl" in r]
+    assert training == [1, 2, 3, 4, 5, 6]
+    assert evaluations == [2, 4, 6]
+    assert all(a["step"] <= b["step"] for a, b in pairwise(straight["rows"]))
+    assert {"radius/00", "radius/01", "ema_valid_ppl"} <= straight["rows"][-1].keys()
+
+
+def test_another_seed_is_another_run(tmp_path, straight):
+    fit = start(tmp_path, seed=2)
+    fit.run()
+    assert not torch.equal(fit.model.embedding.weight, straight["model"]["embedding.weight"])
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
+    """Without dropout, micro-batches of 1, 2 (and 3 + 1: unequal) sum to the gradient of the batch of 4."""
+    gradients = {}
+    for micro in (4, 2, 1, 3):
+        fit = start(tmp_path / str(micro), micro_batch_size=micro)
+        fit.model.eval()
+        for batch in fit.task.micro_batches(0):
+            fit.task.loss(fit.model, batch).backward()
+        gradients[micro] = torch.cat([p.grad.flatten() for p in fit.model.parameters()])
+    for micro in (2, 1, 3):
+        torch.testing.assert_close(gradients[micro], gradients[4], rtol=1e-4, atol=1e-7)
+
+
+def poison(fit: Fit, bad_steps: set[int]):
+    """The loss of these steps is NaN, as a broken batch would make it."""
+    loss = fit.task.loss
+    fit.task.loss = lambda model, batch: loss(model, batch) * (float("nan") if fit.progress.step in bad_steps else 1.0)
+
+
+def test_a_bad_step_changes_nothing_and_is_counted(tmp_path):
+    fit = start(tmp_path, steps=4, eval_every=100, ema_decay=None)
+    poison(fit, {1})
+    states = []
+    original = fit._step
+
+    def step():
+        states.append(copy.deepcopy((fit.model.state_dict(), fit.optimizer.state_dict()["state"])))
+        return original()
+
+    fit._step = step
+    fit.run()
+    before, after = states[1], states[2]
+    assert_same(dict(enumerate(before[1].values())), dict(enumerate(after[1].values())), "optimizer")
+    assert_same(before[0], after[0], "weights")
+    assert not torch.equal(states[3][0]["embedding.weight"], after[0]["embedding.weight"])  # the next step trains again
+    assert fit.progress.bad_steps == 1
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert "train_loss" not in rows[1]
+    assert rows[2]["bad_steps"] == 1
+
+
+def test_too_many_bad_steps_in_a_row_stop_the_run(tmp_path):
+    fit = start(tmp_path)
+    poison(fit, {1, 2, 3})
+    with pytest.raises(Diverged, match=r"3 steps in a row.*lower optim.lr"):
+        fit.run()
+    assert fit.progress.step == 4
+
+
+def test_bad_steps_apart_do_not_stop_it(tmp_path):
+    fit = start(tmp_path)
+    poison(fit, {0, 1, 3, 4})
+    assert fit.run().bad_steps == 4
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_guarded_step_skips_on_the_flag_alone(value):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([parameter], lr=0.1, fused=True)
+    parameter.grad = torch.tensor([value, 1.0, 1.0])
+    guarded_step(optimizer, torch.tensor(1.0))
+    assert torch.equal(parameter, torch.ones(3))
+    parameter.grad = torch.ones(3)
+    guarded_step(optimizer, torch.tensor(0.0))
+    # Adam's first step is lr * sign(gradient)
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), 0.9))
+
+
+def test_best_checkpoint_is_that_of_the_lowest_valid_perplexity(tmp_path):
+    fit = start(tmp_path, steps=12, eval_every=1)
+    fit.run()
+    fit.tracker.close(0)
+    rows = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "valid_ppl" in r]
+    best = min(rows, key=lambda r: r["valid_ppl"])
+    step, state = fit.checkpoints.best()
+    assert (step, state["progress"]["best"]) == (best["step"], best["valid_ppl"])
+
+
+def test_ema_is_the_average_of_the_weights(tmp_path):
+    fit = start(tmp_path, steps=3, eval_every=100)
+    seen, original = [], fit._step
+
+    def step():
+        result = original()
+        seen.append(fit.model.output.bias.detach().clone())
+        return result
+
+    fit._step = step
+    fit.run()
+    expected = seen[0]
+    for bias in seen[1:]:
+        expected = 0.9 * expected + 0.1 * bias
+    torch.testing.assert_close(fit.ema.module.output.bias.detach(), expected)
+
+
+def test_schedule_is_the_papers():
+    """Warm-up 2,000 of 500,000 steps to 2.5e-4, then 1.25e-4 (1 + cos(pi step / steps))."""
+    rate = partial(
+        learning_rate, steps=500_000, peak=2.5e-4, config=ScheduleConfig(name="cosine", warmup_steps=2000, min_lr=0.0)
+    )
+    assert rate(1) == pytest.approx(1.25e-7)
+    assert rate(1000) == pytest.approx(1.25e-4)
+    assert rate(2000) == pytest.approx(2.5e-4, rel=1e-4)
+    assert rate(250_000) == pytest.approx(1.25e-4)
+    assert rate(500_000) == pytest.approx(0.0, abs=1e-12)
+    constant = ScheduleConfig(name="constant", warmup_steps=10, min_lr=0.0)
+    assert [learning_rate(n, 100, 1.0, constant) for n in (5, 10, 99)] == [0.5, 1.0, 1.0]
+
+
+def test_parameter_groups_follow_what_parameters_say():
+    model = WordLM(MODEL, 30, [], lambda g: attention.build("fourier_head", g, radius_lr_multiplier=5.0))
+    optimizer = build_optimizer(
+        model, OptimConfig(name="adamw", lr=0.1, betas=[0.9, 0.99], eps=1e-8, weight_decay=0.05)
+    )
+    of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    set_learning_rate(optimizer, 0.01)
+    for name, p in model.named_parameters():
+        group = of[id(p)]
+        assert group["weight_decay"] == (0.05 if p.dim() > 1 and "radius" not in name else 0.0), name
+        assert group["lr"] == pytest.approx(0.05 if "radius" in name else 0.01), name
