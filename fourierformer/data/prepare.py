@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.prepared import FORMAT, Progress, canonical, disk_error, fingerprint, origin
+from fourierformer.data.prepared import FORMAT, Progress, canonical, fingerprint, origin
 from fourierformer.data.sources import SPLITS, Source
 from fourierformer.data.spec import TextData
 from fourierformer.data.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
@@ -41,8 +41,6 @@ def prepare(data: TextData, source: Source, progress: Progress) -> Path:
         if not folder.is_dir():
             raise SetupError(f"cannot rename {aside} to {folder}: choose another folder with data.cache=/some/folder")
         return folder
-    except OSError as error:
-        raise disk_error(data, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -23,32 +23,42 @@ FORMAT = 1
 Progress = Callable[[str], None]
 
 
-def find_prepared(data: TextData, source: Source | None) -> Path | None:
-    """The folder that holds this text under these settings, or None. Reads manifests only, unless files changed."""
-    candidates = [folder for folder in sorted(data.cache_path.glob(f"{data.name}-*")) if folder.is_dir()]
+def find_prepared(data: TextData, source: Source | None, hash_text: bool = True) -> Path | None:
+    """The folder that holds this text under these settings, or None. Hashes the text only if file times changed."""
+    manifests = {folder: _peek(folder) for folder in _folders(data)}
     if source is None:
-        return _find_without_text(data, candidates)
+        return _find_without_text(data, manifests)
     stamps = [[entry.name, entry.size, entry.mtime_ns] for entry in source.inputs]
-    for folder in candidates:
-        manifest = _peek(folder)
+    for folder, manifest in manifests.items():
         if manifest.get("settings") == data.settings and manifest.get("stamps") == stamps:
             return folder
-    if not candidates:
+    _refuse_unreadable(manifests)
+    if not manifests or not hash_text:
         return None
     digests = [[entry.name, entry.digest()] for entry in source.inputs]
     folder = data.cache_path / f"{data.name}-{fingerprint(data.settings, digests)}"
     return folder if folder.is_dir() else None
 
 
-def _find_without_text(data: TextData, candidates: list[Path]) -> Path | None:
-    """A copied cache serves where the text itself is absent, if it was made from the same root and hub names."""
-    fitting = []
-    for folder in candidates:
-        manifest = _peek(folder)
+def _folders(data: TextData) -> list[Path]:
+    return sorted(data.cache_path.glob(f"{data.name}-{'[0-9a-f]' * 12}"))
+
+
+def _refuse_unreadable(manifests: dict[Path, dict]) -> None:
+    """A folder that cannot say what it holds may be the one that is wanted."""
+    for folder, manifest in manifests.items():
         if not manifest:
             raise refuse(folder, "has no readable manifest.json")
-        if manifest.get("settings") == data.settings and manifest.get("origin") == origin(data):
-            fitting.append(folder)
+
+
+def _find_without_text(data: TextData, manifests: dict[Path, dict]) -> Path | None:
+    """A copied cache serves where the text itself is absent, if it was made from the same root and hub names."""
+    _refuse_unreadable(manifests)
+    fitting = [
+        folder
+        for folder, manifest in manifests.items()
+        if manifest.get("settings") == data.settings and manifest.get("origin") == origin(data)
+    ]
     if len(fitting) > 1:
         names = ", ".join(folder.name for folder in fitting)
         raise SetupError(
@@ -56,6 +66,14 @@ def _find_without_text(data: TextData, candidates: list[Path]) -> Path | None:
             "that tells which is meant: delete all but one"
         )
     return fitting[0] if fitting else None
+
+
+def other_roots(data: TextData) -> str:
+    """For the message about missing text: which prepared copies there are, and for which root."""
+    roots = {_peek(folder).get("origin", {}).get("root") for folder in _folders(data)} - {None}
+    if not roots:
+        return f"nothing is prepared in {data.cache}"
+    return f"{data.cache} holds it only as made from another root or by other settings ({', '.join(sorted(roots))})"
 
 
 def _peek(folder: Path) -> dict:
@@ -115,12 +133,8 @@ def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
 @contextlib.contextmanager
 def cache_lock(data: TextData, progress: Progress) -> Iterator[None]:
     """One process prepares at a time, the others wait and then find the result. Makes the cache folder first."""
-    try:
-        data.cache_path.mkdir(parents=True, exist_ok=True)
-        file = open(data.cache_path / f".{data.name}.lock", "a")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise disk_error(data, error) from error
-    with file:
+    data.cache_path.mkdir(parents=True, exist_ok=True)
+    with open(data.cache_path / f".{data.name}.lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -134,12 +148,21 @@ def cache_lock(data: TextData, progress: Progress) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def disk_errors(data: TextData) -> Iterator[None]:
+    """What the disk refuses, as one sentence with a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(data, error) from error
+
+
 def disk_error(data: TextData, error: OSError) -> SetupError:
     cache = str(data.cache_path.absolute())
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"the disk under {cache} is full (nothing half-written was left behind)"
     elif error.filename and not str(Path(error.filename).absolute()).startswith(cache):
-        return SetupError(f"Preparing '{data.name}': cannot read {error.filename}: {error.strerror}")
+        return SetupError(f"Data '{data.name}': cannot read {error.filename}: {error.strerror}")
     else:
-        what = f"cannot write to {cache}: {error.strerror or error}"
-    return SetupError(f"Preparing '{data.name}': {what}. Choose another folder: data.cache=/some/folder")
+        what = f"cannot use {error.filename or cache}: {error.strerror or error}"
+    return SetupError(f"Data '{data.name}': {what}. Choose another folder: data.cache=/some/folder")

@@ -39,8 +39,11 @@ class Source:
 def local_source(data: TextData) -> Source | None:
     """The files under data.root, or None when they are not (all) there."""
     root = data.root_path
-    if data.unit == "byte" and (root.is_file() or data.byte_splits is not None):
-        return _one_file(data)
+    single = root if root.is_file() else root / data.name
+    if data.unit == "byte" and single.is_file():
+        return _one_file(data, single)
+    if data.byte_splits is not None:
+        return None
     for kind in ("tokens", "txt", "parquet"):
         files = {split: _split_files(root, split, kind, data.hub_config) for split in SPLITS}
         if all(files.values()):
@@ -62,7 +65,8 @@ def describe_missing(data: TextData) -> str:
         return f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
     if data.byte_splits is not None:
         return f"{root} has no file '{data.name}'"
-    names = [f"wiki.{split}.tokens" for split in SPLITS]
+    spellings = [[f"wiki.{split}.tokens" for split in SPLITS], [f"{split}.txt" for split in SPLITS]]
+    names = max(spellings, key=lambda names: sum((root / name).is_file() for name in names))
     found = [name for name in names if (root / name).is_file()]
     missing = [name for name in names if name not in found]
     return f"{root} lacks {', '.join(missing)}" + (f" (it has {', '.join(found)})" if found else "")
@@ -92,12 +96,8 @@ def _split_files(root: Path, split: str, kind: str, hub_config: str | None) -> l
     return [path] if path.is_file() else []
 
 
-def _one_file(data: TextData) -> Source | None:
+def _one_file(data: TextData, path: Path) -> Source:
     """One file cut into train, valid and test by data.byte_splits, or 90/5/5 per cent of its length."""
-    root = data.root_path
-    path = root if root.is_file() else root / data.name
-    if not path.is_file():
-        return None
     size = path.stat().st_size
     splits = data.byte_splits or [size - 2 * (size // 20), size // 20, size // 20]
     if sum(splits) != size:

@@ -36,8 +36,11 @@ class TextData:
             raise SetupError("data.vocabulary_size is for words; bytes always have 256 (data.vocabulary_size=null)")
         if self.vocabulary_size is not None and self.vocabulary_size < 3:
             raise SetupError(f"data.vocabulary_size={self.vocabulary_size} must be at least 3: <eos>, <unk> and a word")
-        if self.byte_splits is not None and (self.unit == "word" or len(self.byte_splits) != 3):
-            raise SetupError("data.byte_splits takes three lengths (train, valid, test) and data.unit=byte")
+        splits = self.byte_splits
+        if splits is not None and (self.unit == "word" or len(splits) != 3 or min(splits) < 1):
+            raise SetupError(
+                f"data.byte_splits={splits} must be three lengths (train, valid, test), with data.unit=byte"
+            )
         unknown = set(self.expect or {}) - set(COUNTS)
         if unknown:
             raise SetupError(f"data.expect has unknown keys {sorted(unknown)} (valid: {', '.join(COUNTS)})")

@@ -14,7 +14,7 @@ import numpy as np
 
 from fourierformer.data import builtin, hub
 from fourierformer.data.prepare import prepare
-from fourierformer.data.prepared import Progress, cache_lock, find_prepared, open_prepared
+from fourierformer.data.prepared import Progress, cache_lock, disk_errors, find_prepared, open_prepared, other_roots
 from fourierformer.data.sources import SPLITS, Source, describe_missing, local_source
 from fourierformer.data.spec import TextData
 from fourierformer.data.streams import OrderedStreams, windows
@@ -72,21 +72,24 @@ class Corpus:
 
 def check_available(data: TextData) -> None:
     """Raises SetupError with three ways out when no copy can be had. Under two seconds, also without a network."""
-    source = _source(data)
-    if source is None and find_prepared(data, None) is None:
-        reason = hub.why_unreachable(data)
-        if reason:
+    with disk_errors(data):
+        source = _source(data)
+        folder = find_prepared(data, source, hash_text=False)
+        if folder:
+            open_prepared(data, folder, thorough=False)
+        elif source is None and (reason := hub.why_unreachable(data)):
             raise _missing(data, reason)
 
 
 def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpus:
     """The prepared copy, or prepares one: from the local files, else from the hub."""
-    source = _source(data)
-    folder = find_prepared(data, source)
-    if folder is None:
-        with cache_lock(data, progress):
-            folder = find_prepared(data, source) or _prepare(data, source, progress)
-    manifest = open_prepared(data, folder)
+    with disk_errors(data):
+        source = _source(data)
+        folder = find_prepared(data, source)
+        if folder is None:
+            with cache_lock(data, progress):
+                folder = find_prepared(data, source) or _prepare(data, source, progress)
+        manifest = open_prepared(data, folder)
     splits = {split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS}
     return Corpus(
         name=data.name,
@@ -128,7 +131,7 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
         elsewhere = f"copy a prepared cache from another machine: {data.cache}/{name}-*"
     embedded = "builtin_text" if data.unit == "word" else "builtin_bytes"
     return SetupError(
-        f"Data '{name}' is missing: {describe_missing(data)}; nothing is prepared in {data.cache}; {hub_reason}. "
+        f"Data '{name}' is missing: {describe_missing(data)}; {other_roots(data)}; {hub_reason}. "
         "Fix one:\n"
         f"  (a) put {files} into {data.root}, or point there: data.root=/your/folder\n"
         f"  (b) {elsewhere}\n"

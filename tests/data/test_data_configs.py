@@ -69,3 +69,9 @@ def test_the_script_lists_and_ends_bad_input_in_one_line(tmp_path):
     assert missing.returncode == 2
     assert "(a) put" in missing.stderr
     assert "Traceback" not in missing.stderr
+
+
+def test_enwik8_is_cut_90_5_5():
+    values = yaml.safe_load((REPOSITORY / "configs/data/enwik8.yaml").read_text())
+    assert values["byte_splits"] == [90_000_000, 5_000_000, 5_000_000]
+    assert sum(values["byte_splits"]) == 100_000_000
