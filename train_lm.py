@@ -1,4 +1,4 @@
-"""Train a language model with any attention: `python train_lm.py attention=fourier`; `--help` shows groups and examples."""
+"""Train a language model with any attention: `python train_lm.py attention=fourier`; `--help` has examples."""
 
 import hydra
 

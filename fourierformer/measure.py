@@ -8,7 +8,7 @@ from fourierformer.tasks.base import Poll, Watch
 
 
 class Measurements:
-    """evaluation.json: {"step": 600, "results": {"valid": {"sliding": {...}}}}; numbers of another checkpoint are dropped."""
+    """evaluation.json: {"step": 600, "results": {"valid": {"sliding": {...}}}}. Another checkpoint's numbers are dropped."""
 
     def __init__(self, path: Path, step: int):
         self.path, self.step = path, step

@@ -45,7 +45,7 @@ def print_plan(values: dict) -> None:
 
 
 def _memory(parameters: int, model: LMConfig, tokens: int, head: int) -> int:
-    """Bytes, float32: weights, gradients and two Adam moments (16 per parameter); per token and layer about 10 activations
-    of width dim and 3 of width inner; per token the logits of the head, their softmax and its gradient."""
+    """Bytes, float32: weights, gradients and two Adam moments (16 per parameter); per token and layer about 10
+    activations of width dim and 3 of width inner; per token the head's logits, their softmax and its gradient."""
     activations = tokens * model.layers * (10 * model.dim + 3 * model.inner) * 4
     return 16 * parameters + activations + tokens * head * 3 * 4

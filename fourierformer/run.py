@@ -127,8 +127,9 @@ def headline(values: dict, parts: Parts, directory: RunDirectory) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     backend = parts.model.layers[0].attention.backend_name(parts.device)
     notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
+    names = {group: values[group]["name"] for group in ("model", "attention", "data")}
     return (
-        f"{values['model']['name']} with {values['attention']['name']} attention ({backend}) on {values['data']['name']}: "
+        f"{names['model']} with {names['attention']} attention ({backend}) on {names['data']}: "
         f"{parameters:,} parameters, {parts.trainer.steps:,} steps of {parts.task.tokens_per_step:,} tokens, "
         f"{parts.device} {parts.trainer.precision}\n  {directory.path}{notes}"
     )
@@ -143,16 +144,17 @@ def _watchers(values: dict, directory: RunDirectory, parts: Parts, step: int) ->
         perplexity=parts.task.metric == "ppl",
     )
     tracker, wandb = values["tracker"], None
+    model, attention = values["model"]["name"], values["attention"]["name"]
     if tracker["name"] == "wandb":
         wandb = {
             "run_dir": directory.path,
             "project": tracker["project"],
             "entity": tracker["entity"],
             "mode": tracker["mode"],
-            "name": f"{values['model']['name']}-{values['attention']['name']}-s{values['seed']}",
-            "group": f"{values['model']['name']}/{values['attention']['name']}/{configs.config_hash(values, seed=False)}",
+            "name": f"{model}-{attention}-s{values['seed']}",
+            "group": f"{model}/{attention}/{configs.config_hash(values, seed=False)}",
             "job_type": "debug" if values["is_debug"] else "train",
-            "tags": [values["experiment_name"], values["data"]["name"], values["attention"]["name"]],
+            "tags": [values["experiment_name"], values["data"]["name"], attention],
             "run_id": _wandb_id(directory),
             "config": values,
         }

@@ -76,14 +76,9 @@ class Attention(nn.Module):
         if last is None:
             q, k, v = self.qkv(x).chunk(3, dim=-1)
         else:  # queries for the last positions only: the same weights, a third of the work saved
-            weights = self.qkv.weight.split([self.geometry.dim, 2 * self.geometry.dim])
-            biases = (
-                (None, None)
-                if self.qkv.bias is None
-                else self.qkv.bias.split([self.geometry.dim, 2 * self.geometry.dim])
-            )
-            q = F.linear(x[:, -last:], weights[0], biases[0])
-            k, v = F.linear(x, weights[1], biases[1]).chunk(2, dim=-1)
+            weight, bias, dim = self.qkv.weight, self.qkv.bias, self.geometry.dim
+            q = F.linear(x[:, -last:], weight[:dim], None if bias is None else bias[:dim])
+            k, v = F.linear(x, weight[dim:], None if bias is None else bias[dim:]).chunk(2, dim=-1)
         return self._split(q), self._split(k), self._split(v)
 
     def _split(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class OptimConfig:
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Vectors, biases and parameters marked `no_weight_decay` are not decayed; `lr_multiplier` scales a parameter's rate.
+    """Vectors, biases and what is marked `no_weight_decay` are not decayed; `lr_multiplier` scales a parameter's rate.
 
     Fused, because fused optimizers skip a step on the device when `found_inf` is set: no host sync to guard a step.
     """

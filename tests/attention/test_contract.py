@@ -1,4 +1,4 @@
-"""What every attention choice owes a model, checked over every registered name: a new mechanism is tested by existing."""
+"""What every attention choice owes a model, over every registered name: a new mechanism is tested by existing."""
 
 import inspect
 from pathlib import Path

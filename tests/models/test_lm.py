@@ -89,7 +89,7 @@ def test_positions_are_reversed_sin_then_cos():
 
 
 def test_the_scored_token_has_position_0_in_any_window():
-    """Shorter inputs use the end of the table: the last position's hidden state of a 1-token input is that of position 0."""
+    """Shorter inputs use the end of the table: a one-token input gets position 0."""
     model = tiny()
     seen = []
     model.dropout.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
