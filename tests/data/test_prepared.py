@@ -1,0 +1,190 @@
+"""Prepared copies when something is missing, damaged, full, locked or killed: one sentence with a way out."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fourierformer.data import prepare as preparing
+from fourierformer.data import prepared
+from fourierformer.data.sources import local_source
+from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.errors import SetupError
+
+
+def tree(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir() if not path.name.endswith(".lock"))
+
+
+def break_manifest(folder):
+    (folder / "manifest.json").write_text("{")
+
+
+def break_count(folder):
+    edit(folder, lambda manifest: manifest["counts"].update(train=17))
+
+
+def break_format(folder):
+    edit(folder, lambda manifest: manifest.update(format=99))
+
+
+def break_digest(folder):
+    edit(folder, lambda manifest: manifest["inputs"][0].__setitem__(1, "0" * 64))
+
+
+def remove_manifest(folder):
+    (folder / "manifest.json").unlink()
+
+
+def remove_file(folder):
+    (folder / "valid.bin").unlink()
+
+
+def truncate(folder):
+    os.truncate(folder / "train.bin", 20)
+
+
+def flip_bit(folder):
+    raw = bytearray((folder / "train.bin").read_bytes())
+    raw[3] ^= 1
+    (folder / "train.bin").write_bytes(raw)
+
+
+def edit(folder, change):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [break_manifest, break_count, break_format, break_digest, remove_manifest, remove_file, truncate, flip_bit],
+    ids=lambda harm: harm.__name__,
+)
+@pytest.mark.parametrize("text_is_there", [True, False], ids=["with text", "without text"])
+def test_damage_is_refused_with_the_folder_to_delete(small, harm, text_is_there):
+    folder = load_corpus(small).folder
+    harm(folder)
+    if not text_is_there:
+        shutil.rmtree(small.root)
+    with pytest.raises(SetupError) as error:
+        load_corpus(small)
+    assert f"rm -r '{folder}'" in str(error.value)
+    assert "\n" not in str(error.value)
+    if harm is not flip_bit:  # the check before a run reads no content, it finds the rest
+        with pytest.raises(SetupError, match="Delete it"):
+            check_available(small)
+    if text_is_there:  # the way out works
+        shutil.rmtree(folder)
+        assert len(load_corpus(small).splits["train"]) == 18
+
+
+def test_a_manifest_under_another_name_is_refused(small):
+    folder = load_corpus(small).folder
+    folder.rename(folder.with_name("small-0123456789ab"))
+    with pytest.raises(SetupError, match=r"small-0123456789ab has a manifest.json that belongs to another text"):
+        load_corpus(small)
+
+
+def test_missing_data_is_said_at_once_with_three_ways_out(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr("socket.create_connection", lambda *_, **__: time.sleep(30))  # a network that never answers
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    data = TextData(
+        name="wikitext103",
+        root=str(tmp_path / "nowhere"),
+        cache=str(tmp_path / "cache"),
+        hub="Salesforce/wikitext",
+        hub_config="wikitext-103-v1",
+    )
+    for call in (check_available, load_corpus):
+        started = time.monotonic()
+        with pytest.raises(SetupError) as error:
+            call(data)
+        assert time.monotonic() - started < 2
+        for part in ("(a)", "(b)", "(c)", "data.root=", "scripts/prepare_data.py wikitext103", "data=builtin_text"):
+            assert part in str(error.value)
+    assert not (tmp_path / "cache").exists() or tree(str(tmp_path / "cache")) == []
+
+
+def test_an_incomplete_root_says_what_it_lacks(small):
+    (Path(small.root) / "wiki.valid.tokens").unlink()
+    with pytest.raises(SetupError, match=r"lacks wiki.valid.tokens \(it has wiki.train.tokens, wiki.test.tokens\)"):
+        check_available(small)
+
+
+def test_an_empty_split_and_a_text_in_another_encoding_are_named(small):
+    path = Path(small.root) / "wiki.valid.tokens"
+    path.write_text("")
+    with pytest.raises(SetupError, match="the valid text is empty"):
+        load_corpus(small)
+    path.write_bytes("Grüße\n".encode("latin-1"))
+    with pytest.raises(SetupError, match="the valid text is not UTF-8"):
+        load_corpus(small)
+    assert tree(small.cache) == []
+
+
+def test_a_cache_that_cannot_be_written_names_the_way_out(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match=r"cannot use .*data.cache=/some/folder"):
+        load_corpus(replace(small, cache=str(tmp_path / "file" / "cache")))
+
+
+def test_a_full_disk_leaves_nothing_behind(small, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SetupError, match=r"disk under .* is full .* data.cache="):
+        load_corpus(small)
+    assert tree(small.cache) == []
+
+
+def test_a_read_only_root_is_never_written_to(small):
+    before = tree(small.root)
+    for path in (Path(small.root), *Path(small.root).iterdir()):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    load_corpus(small)
+    Path(small.root).chmod(0o755)
+    assert tree(small.root) == before
+
+
+def test_leftovers_of_a_killed_process_are_removed(small):
+    leftover = Path(small.cache) / ".small-abc.tmp"
+    leftover.mkdir(parents=True)
+    (leftover / "train.ids").write_bytes(b"1234")
+    folder = load_corpus(small).folder
+    assert tree(small.cache) == [folder.name]
+
+
+def test_without_locks_the_first_rename_wins(small, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(prepared.fcntl, "flock", no_locks)
+    folder = load_corpus(small).folder
+    before = (folder / "manifest.json").stat().st_mtime_ns
+    assert preparing.prepare(small, local_source(small), lambda line: None) == folder
+    assert (folder / "manifest.json").stat().st_mtime_ns == before
+    assert tree(small.cache) == [folder.name]
+
+
+def test_two_processes_at_once_both_end_well(small):
+    code = (
+        "import sys, json; from fourierformer.data.text import TextData, load_corpus;"
+        "print(load_corpus(TextData(**json.loads(sys.argv[1]))).folder)"
+    )
+    values = json.dumps({"name": small.name, "root": small.root, "cache": small.cache})
+    both = [subprocess.Popen([sys.executable, "-c", code, values], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = {process.communicate(timeout=120)[0].strip() for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert outputs == {str(load_corpus(small).folder)}
+    assert len(tree(small.cache)) == 1
