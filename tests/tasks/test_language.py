@@ -1,0 +1,147 @@
+"""Perplexity: our batched protocols against literal ones, and the position counts of the paper on the real text."""
+
+import math
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fourierformer import attention
+from fourierformer.models.lm import LMConfig, WordLM
+from fourierformer.tasks.language import LanguageTask
+
+CPU = torch.device("cpu")
+
+
+def task_for(tokens: np.ndarray, length: int, name="fourier", unit="word", vocab=60, **limits):
+    torch.manual_seed(0)
+    config = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=length, dropout=0.5)
+    model = WordLM(config, vocab, [20, 40], partial(attention.build, name))
+    for p in model.parameters():  # far from the uniform distribution, so that a wrong position or mask shows
+        torch.nn.init.normal_(p, std=0.5)
+    corpus = SimpleNamespace(splits={"train": tokens, "valid": tokens}, unit=unit, notes=[], name="t")
+    return LanguageTask(corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, **limits), model
+
+
+def random_tokens(n: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 60, n, dtype=np.uint16)
+
+
+def measured(task, model, protocol, split="valid"):
+    return task.measure(model, split, protocol, lambda: None, lambda *progress: None)
+
+
+def literal_sliding(model: WordLM, tokens: np.ndarray, length: int) -> tuple[float, int]:
+    """The authors' evaluation: one window at a time, stride 1; the first counts whole, the others their last position."""
+    model.eval()
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for i in range(len(tokens) - length):
+            window = torch.from_numpy(tokens[i : i + length + 1].astype(np.int64))
+            log_p = model.output.log_probabilities(model.hidden(window[None, :-1])[0], model.embedding.weight)
+            nll = -log_p.gather(1, window[1:, None]).double()
+            total += (nll.sum() if i == 0 else nll[-1]).item()
+            count += length if i == 0 else 1
+    return total / count, count
+
+
+@pytest.mark.parametrize("name", ["softmax", "fourier", "gaussian"])
+@pytest.mark.parametrize("tokens_per_forward", [1, 70, 10_000])
+def test_sliding_equals_one_window_at_a_time(name, tokens_per_forward):
+    tokens = random_tokens(90)
+    task, model = task_for(tokens, 12, name, tokens_per_forward=tokens_per_forward)
+    nll, count = literal_sliding(model, tokens, 12)
+    result = measured(task, model, "sliding")
+    assert result["nll"] == pytest.approx(nll, abs=1e-5)
+    assert result["tokens"] == count == 89
+    assert result["ppl"] == pytest.approx(math.exp(nll), rel=1e-4)
+    assert (result["context"], result["stride"]) == (12, 1)
+
+
+@pytest.mark.parametrize("tokens_per_forward", [1, 300, 10_000])
+def test_segments_equal_ten_streams_of_independent_segments(tokens_per_forward):
+    """Transformer-XL's evaluation without memory, written out: 10 streams, slices of 12, the last one shorter."""
+    tokens = random_tokens(517)
+    task, model = task_for(tokens, 12, tokens_per_forward=tokens_per_forward)
+    model.eval()
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for stream in tokens[:510].reshape(10, 51).astype(np.int64):
+            for start in range(0, 50, 12):
+                inputs, targets = stream[start : min(start + 12, 50)], stream[start + 1 : min(start + 13, 51)]
+                hidden = model.hidden(torch.from_numpy(inputs)[None])[0]
+                log_p = model.output.log_probabilities(hidden, model.embedding.weight)
+                total -= log_p.gather(1, torch.from_numpy(targets)[:, None]).double().sum().item()
+                count += len(targets)
+    result = measured(task, model, "segment")
+    assert result["tokens"] == count == 500
+    assert result["nll"] == pytest.approx(total / count, abs=1e-5)
+
+
+def test_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was():
+    task, model = task_for(random_tokens(200), 12)
+    model.train()
+    assert measured(task, model, "segment") == measured(task, model, "segment")
+    assert model.training
+
+
+def test_max_tokens_scores_the_first_ones_only():
+    task, model = task_for(random_tokens(400), 12, max_tokens=60)
+    short, _ = task_for(random_tokens(400)[:60], 12)
+    assert measured(task, model, "sliding") == measured(short, model, "sliding")
+    assert measured(task, model, "sliding")["tokens"] == 59
+
+
+def test_bytes_are_measured_in_bits():
+    task, model = task_for(random_tokens(200), 12, unit="byte")
+    result = measured(task, model, "segment")
+    assert task.primary == "valid_bpc"
+    assert result["bpc"] == pytest.approx(result["nll"] / math.log(2))
+
+
+def test_a_poll_can_stop_an_evaluation():
+    task, model = task_for(random_tokens(200), 12, tokens_per_forward=1)
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        task.measure(model, "valid", "sliding", stop, lambda *progress: None)
+
+
+def test_tokens_after_counts_the_short_slice():
+    task, _ = task_for(random_tokens(121), 12)  # 2 streams of 60: 59 predictions each, in slices of 12, 12, 12, 12, 11
+    assert [task.tokens_after(n) for n in (1, 4, 5, 6)] == [24, 96, 118, 142]
+    shapes = [task.streams.batch(step)[0].numel() for step in range(6)]
+    assert sum(shapes) == 142
+
+
+class Uniform(torch.nn.Module):
+    """A stand-in model that counts what it is asked: every token has probability 1/e."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.config = SimpleNamespace(length=length)
+        self.output = SimpleNamespace(split=lambda targets: [])
+
+    def forward(self, tokens, targets, rows):
+        assert targets.shape[1] in (1, tokens.shape[1])
+        return torch.ones(targets.numel())
+
+
+@pytest.mark.parametrize(("split", "scored", "segments"), [("valid", 217_645, 217_630), ("test", 245_568, 245_550)])
+@pytest.mark.parametrize("length", [256, 384])
+def test_position_counts_of_the_paper_on_wikitext(real_data, split, scored, segments, length):
+    """PAPER: sliding counts N - 1 positions, segments in 10 streams 217,630 on valid (N = 217,646, 245,569)."""
+    text = (real_data / "wikitext-103" / f"wiki.{split}.tokens").read_text(encoding="utf-8")
+    tokens = np.zeros(sum(len(line.split()) + 1 for line in text.splitlines()), dtype=np.uint16)
+    model = Uniform(length)
+    corpus = SimpleNamespace(splits={"train": tokens, split: tokens}, unit="word")
+    task = LanguageTask(
+        corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, tokens_per_forward=2**20
+    )
+    sliding, segment = measured(task, model, "sliding", split), measured(task, model, "segment", split)
+    assert (sliding["tokens"], segment["tokens"]) == (scored, segments)
+    assert sliding["nll"] == segment["nll"] == 1.0
