@@ -32,20 +32,23 @@ def fourier_attention(
         w_ij = product over d of sinc(radius * (q_id - k_jd)) ** power
         y_i  = sum_j w_ij v_j / (eps + sum_j w_ij)
 
-    It is the Nadaraya-Watson estimate of the value at q_i, with the generalised Fourier integral estimator as the density: a token
-    attends to keys NEAR its query. The larger the radius, the nearer they have to be; radius -> 0 averages over all keys.
+    It is the Nadaraya-Watson estimate of the value at q_i with the generalised Fourier integral estimator as the
+    density: a token attends to keys NEAR its query. The larger the radius, the nearer they have to be; radius -> 0
+    averages over all keys.
 
     Args:
         q: queries, (batch, heads, N, D).
         k: keys, (batch, heads, M, D).
         v: values, (batch, heads, M, Dv).
-        radius: a number, or a tensor of shape () for one radius, (heads, 1) for one per head, (1, D) for one per coordinate, or
-            (heads, D). A tensor may require a gradient; its sign does not matter.
+        radius: a number, or a tensor of shape () for one radius, (heads, 1) for one per head, (1, D) for one per
+            coordinate, or (heads, D). A tensor may require a gradient; its sign does not matter.
         power: even, at least 2; the paper uses 4. Odd powers would give negative weights and are refused.
-        eps: added to the sum of the unnormalised weights. 0 is Definition 1 of the paper; 1e-6 is what its authors' code does. With
-            eps > 0 a query far from every key gets an output near 0 instead of the value of the least distant key.
+        eps: added to the sum of the unnormalised weights. 0 is Definition 1 of the paper; 1e-6 is what its authors'
+            code does. With eps > 0 a query far from every key gets an output near 0 instead of the value of the least
+            distant key.
         causal: query i sees keys 0 .. i + M - N, so that the last query sees every key. Queries that see no key get 0.
-        backend: "auto", "portable" (any device, memory linear in the number of tokens) or "reference" (the formula as printed).
+        backend: "auto", "portable" (any device, memory linear in the number of tokens) or "reference" (the formula as
+            printed, N x M x D numbers at a time).
 
     Returns:
         (batch, heads, N, Dv), in the dtype of q. Half-precision inputs are computed in float32.

@@ -1,7 +1,8 @@
 """Fourier (sinc-kernel) attention: one signature, several backends.
 
-`sinc_attention` checks its inputs, picks a backend, says once which one and why, and calls it. To add a backend: write a function
-with the keyword signature of the ones below, put it into `BACKENDS`, and say in `choose_backend` when "auto" should prefer it.
+`sinc_attention` checks its inputs, picks a backend, says once which one and why, and calls it. To add a backend: write
+a function with the keyword signature of the ones below, put it into `BACKENDS`, and say in `choose_backend` when "auto"
+should prefer it.
 """
 
 import logging
@@ -66,7 +67,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: flo
             raise ValueError(f"q is on {q.device} but {name} is on {tensor.device}")
     if isinstance(power, bool) or not isinstance(power, int) or power < 2 or power % 2:
         raise ValueError(
-            f"power must be an even integer >= 2, got {power!r}: sinc changes sign, only an even power keeps every weight non-negative"
+            f"power must be an even integer >= 2, got {power!r}: sinc changes sign, and only an even power keeps every "
+            "weight non-negative"
         )
     if not (0 <= eps < math.inf):
         raise ValueError(f"eps must be a finite number >= 0, got {eps!r}: it is added to a sum of non-negative weights")
@@ -90,5 +92,6 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> None:
     heads, width = q.shape[1], q.shape[3]
     if tuple(radius.shape) not in {(), (heads, 1), (1, width), (heads, width)}:
         raise ValueError(
-            f"radius must have shape (), ({heads}, 1) per head, (1, {width}) per coordinate or ({heads}, {width}), got {tuple(radius.shape)}"
+            f"radius must have shape (), ({heads}, 1) per head, (1, {width}) per coordinate or ({heads}, {width}), "
+            f"got {tuple(radius.shape)}"
         )

@@ -1,11 +1,12 @@
 """Fourier attention in plain torch: the CPU path, and any device without Triton. Needs no compiler.
 
-Tiles of (some heads) x (some query rows) x (the keys they see) are worked through one after the other; the backward recomputes them.
-The scores of a tile come from one of two classes with the same three methods:
+Tiles of (some heads) x (some query rows) x (the keys they see) are worked through one after the other; the backward
+recomputes them. The scores of a tile come from one of two classes with the same three methods:
 
-* `Direct`: the printed formula, a few coordinates at a time. Any dtype, any range. A sine and a logarithm per query, key and coordinate.
-* `Cosines`: float32 and moderate |z| only. A sine of differences is an inner product of sines and cosines of the tokens, so nearly
-  all work becomes small matrix products (README.md of this folder derives it).
+* `Direct`: the printed formula, a few coordinates at a time. Any dtype, any range; a sine and a logarithm per query,
+  key and coordinate.
+* `Cosines`: float32 and moderate |z| only. A sine of differences is an inner product of sines and cosines of the
+  tokens, so nearly all work becomes small matrix products (README.md of this folder derives it).
 """
 
 import contextlib
@@ -15,47 +16,57 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fourierformer.kernels.sinc.reference import SERIES, arguments, future, log_sinc_slope, log_sinc_value
+from fourierformer.kernels.sinc.reference import (
+    SERIES,
+    arguments,
+    differences,
+    future,
+    log_sinc_slope,
+    log_sinc_value,
+)
 
 TILE = 2**20  # numbers in the largest tensor of a tile: 4 MiB in float32, so it stays in the last-level cache
-ROWS = (16, 64)  # query rows of a tile: at least, at most (fewer waste the matrix products, more waste the causal half)
-HARMONICS = (1, 16, 32, 64)  # nothing between 1 and 16: fewer than 16 columns cost a matrix product as much as 16
+ROWS = (16, 32)  # query rows of a tile, at least and at most: fewer waste the products, more waste the causal half
+# Nothing between 1 and 16: fewer than 16 columns cost a product as much as 16. Not 32: a sum of 32 cosines loses more
+# digits than the printed formula does, against the accuracy rule at D = 64 (README.md).
+HARMONICS = (1, 16)
 TAIL_TERMS = 5  # terms kept of the series of log sinc
 TAIL_RANGE = 1.15  # ... for arguments up to here: the first term left out is (1.15 / pi)^12 / 6 = 1e-6
+PAIRS_PER_SINE = 1.0  # pairs of tokens per sine of a feature from which the products pay (measured, README.md)
 
 
 class Direct:
     """The printed formula for one chunk of heads: q (G, N, D), k (G, M, D), radius (G, D)."""
 
     def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int):
-        self.q, self.k, self.radius, self.power = q, k, radius, power
-        self.dq, self.dk, self.dradius = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(radius)
+        self.power = power
+        # (G, D, N, 1), (G, D, 1, M), (G, D, 1, 1): keys innermost, so that every operation runs along memory.
+        self.q, self.k = q.mT.contiguous()[..., None], k.mT.contiguous()[:, :, None]
+        self.radius = radius[:, :, None, None]
+        self.dq, self.dk, self.dradius = (torch.zeros_like(t) for t in (self.q, self.k, self.radius))
 
-    def _coordinates(self, rows: slice, columns: slice) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of coordinates with their z, as many at once as fill an eighth of a tile (about eight temporaries live)."""
-        groups, width = self.radius.shape
-        pairs = groups * (rows.stop - rows.start) * (columns.stop - columns.start)
-        step = max(1, TILE // 8 // pairs)
+    def _coordinates(self, rows: slice, columns: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(d, q - k, z) for slices d of coordinates: as many at once as fill an eighth of a tile (8 such tensors)."""
+        groups, width = self.radius.shape[:2]
+        step = max(1, TILE // 8 // (groups * (rows.stop - rows.start) * (columns.stop - columns.start)))
         for start in range(0, width, step):
             d = slice(start, start + step)
-            yield d, arguments(self.q[:, rows, None, d], self.k[:, None, columns, d], self.radius[:, None, None, d])
+            difference = differences(self.q[:, d, rows], self.k[:, d, :, columns])
+            yield d, difference, arguments(difference, self.radius[:, d])
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
-        return self.power * sum(log_sinc_value(z).sum(-1) for _, z in self._coordinates(rows, columns))
+        return self.power * sum(log_sinc_value(z).sum(1) for _, _, z in self._coordinates(rows, columns))
 
     def backward(self, rows: slice, columns: slice, dscores: Tensor) -> None:
-        for d, z in self._coordinates(rows, columns):
-            slope = log_sinc_slope(z) * (self.power * dscores[..., None])
-            scale = self.radius[:, None, d]
-            self.dq[:, rows, d] += slope.sum(2) * scale
-            self.dk[:, columns, d] -= slope.sum(1) * scale
-            difference = arguments(
-                self.q[:, rows, None, d], self.k[:, None, columns, d], torch.ones_like(scale[:, None])
-            )
-            self.dradius[:, d] += (slope * difference).sum((1, 2))
+        dscores = self.power * dscores[:, None]
+        for d, difference, z in self._coordinates(rows, columns):
+            slope = log_sinc_slope(z).mul_(dscores)
+            self.dq[:, d, rows] += slope.sum(3, keepdim=True) * self.radius[:, d]
+            self.dk[:, d, :, columns] -= slope.sum(2, keepdim=True) * self.radius[:, d]
+            self.dradius[:, d] += slope.mul_(difference).sum((2, 3), keepdim=True)
 
     def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.dq, self.dk, self.dradius
+        return self.dq.squeeze(3).mT, self.dk.squeeze(2).mT, self.dradius[..., 0, 0]
 
 
 class Cosines:
@@ -66,34 +77,49 @@ class Cosines:
     log sinc(z / n) = - sum_k SERIES_k (z / n)^2k, a polynomial in x and y
     """
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, harmonics: int):
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, harmonics: int, scratch: Tensor):
         self.power, self.harmonics = power, harmonics
+        self.scratch, self.spare = scratch.split(2 * scratch.numel() // 3)
         self.leaves = tuple(t.detach().requires_grad_() for t in (q, k, radius))
-        with torch.enable_grad():  # the features are per token, so autograd does their chain rule at no noticeable cost
-            centre = middle(q, k)  # only differences count, and powers of large numbers would lose digits
-            x = (self.leaves[0] - centre) * self.leaves[2][:, None] / harmonics
-            y = (self.leaves[1] - centre) * self.leaves[2][:, None] / harmonics
+        centre = middle(q, k).detach()  # only differences count, and powers of large numbers would lose digits
+        with torch.enable_grad():  # features are per token: autograd does their chain rule at little cost
+            x = (self.leaves[0] - centre) * (self.leaves[2][:, None] / harmonics)
+            y = (self.leaves[1] - centre) * (self.leaves[2][:, None] / harmonics)
             self.features = [(powers(x) @ tail_coefficients(x)).flatten(2), powers(y).flatten(2)]
             if harmonics > 1:
-                self.features += [waves(x, harmonics) * (2 / harmonics), waves(y, harmonics)]
+                # Angles in double precision: rounded to float32 they would move every zero of the sine by 1e-6.
+                wide = torch.float32 if q.device.type == "mps" else torch.float64  # which has no other
+                q, k, radius = (t.to(wide) for t in self.leaves)
+                x = (q - centre) * (radius[:, None] / harmonics)
+                y = (k - centre) * (radius[:, None] / harmonics)
+                self.features += [(waves(x, harmonics) * (2 / harmonics)).float(), waves(y, harmonics).float()]
         self.values = [feature.detach() for feature in self.features]
-        self.sums = [torch.zeros_like(value) for value in self.values]
+        self.sums: list[Tensor] = []
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
         x_tail, y_tail, *_ = self.values
         scores = x_tail[:, rows] @ y_tail[:, columns].mT
         if self.harmonics > 1:
-            self.factors = self.values[2][:, :, rows] @ self.values[3][:, :, columns].mT
-            for four in self.factors.split(4, dim=1):
-                # One logarithm per four coordinates. Below 1e-37 is rounding noise of a factor, four of which still fit float32.
-                product = four[:, 0]
-                for d in range(1, four.shape[1]):
-                    product = product * four[:, d]
-                scores += product.abs().clamp_min_(1e-37).log_()
+            scores += self._log_factors(self.values[2][:, :, rows], self.values[3][:, :, columns])
         return scores.mul_(self.power)
+
+    def _log_factors(self, x: Tensor, y: Tensor) -> Tensor:
+        """sum_d log |sin(z) / (n sin(z / n))|; keeps the factors themselves, (G, D, rows, columns), for `backward`."""
+        groups, width, rows, _ = x.shape
+        shape = (groups * width, rows, y.shape[2])
+        factors = torch.bmm(x.flatten(0, 1), y.flatten(0, 1).mT, out=self.scratch[: math.prod(shape)].view(shape))
+        self.factors = factors.view(groups, width, *shape[1:])
+        # One logarithm per four coordinates: four factors of 1e-9 (below is rounding noise) still fit float32.
+        half, quarter = width // 2, width // 4
+        spare = self.spare[: math.prod(shape) // 2].view(groups, half, *shape[1:])
+        product = torch.mul(self.factors[:, :half], self.factors[:, half:], out=spare)
+        product = product[:, :quarter].mul_(product[:, quarter:])
+        return product.abs_().log_().sum(1)
 
     def backward(self, rows: slice, columns: slice, dscores: Tensor) -> None:
         """Adds this tile to the gradients of the features; `scores` of the same tile ran just before."""
+        if not self.sums:
+            self.sums = [torch.zeros_like(value) for value in self.values]
         x_tail, y_tail, *_ = self.values
         dscores = dscores * self.power
         self.sums[0][:, rows] += dscores @ y_tail[:, columns]
@@ -117,7 +143,7 @@ def middle(q: Tensor, k: Tensor) -> Tensor:
 def waves(u: Tensor, harmonics: int) -> Tensor:
     """cos and sin of (2h - 1) u for h = 1 .. harmonics / 2: (G, T, D) -> (G, D, T, harmonics)."""
     odd = torch.arange(1, harmonics, 2, dtype=u.dtype, device=u.device)
-    angles = u.mT.unsqueeze(-1) * odd
+    angles = torch.nn.functional.pad(u, (0, -u.shape[2] % 4)).mT.unsqueeze(-1) * odd
     return torch.cat((angles.cos(), angles.sin()), -1)
 
 
@@ -147,28 +173,32 @@ def choose_harmonics(q: Tensor, k: Tensor, radius: Tensor) -> int | None:
     reach = ((q - centre).abs().amax(1) + (k - centre).abs().amax(1)) * radius.abs()
     needed = reach.max().item() / TAIL_RANGE
     harmonics = next((n for n in HARMONICS if n >= needed), None)
-    # Features cost about `harmonics` sines per token and coordinate, the printed formula about one per pair and coordinate.
-    if harmonics is None or q.shape[1] * k.shape[1] < 2 * harmonics * (q.shape[1] + k.shape[1]):
+    pairs, tokens = q.shape[1] * k.shape[1], q.shape[1] + k.shape[1]
+    # The features cost `harmonics` sines per token and coordinate, the printed formula one per pair and coordinate.
+    if harmonics is None or pairs < PAIRS_PER_SINE * harmonics * tokens:
         return None
     return harmonics
 
 
 class Tiles:
-    """How the work is cut: chunks of heads, and for each chunk the scorer and the blocks of query rows with the keys they see."""
+    """How the work is cut: chunks of heads, for each a scorer, and blocks of query rows with the keys they see."""
 
     def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, causal: bool):
         self.q, self.k, self.radius, self.power, self.causal = q, k, radius, power, causal
         self.harmonics = choose_harmonics(q, k, radius)
-        per_pair = 8 if self.harmonics is None else q.shape[2]
+        width = -4 * (-q.shape[2] // 4)  # Cosines works on four coordinates at a time
+        per_pair = 8 if self.harmonics is None else width
         per_row = per_pair * k.shape[1]
         self.rows = min(q.shape[1], max(ROWS[0], min(ROWS[1], TILE // per_row)))
-        self.heads = max(1, TILE // (per_row * self.rows))
+        self.heads = min(q.shape[0], max(1, TILE // (per_row * self.rows)))
+        # Allocated once: fresh memory for every tile would cost more than the products that fill it (README.md).
+        self.scratch = q.new_empty(0 if self.harmonics is None else 3 * (self.heads * per_row * self.rows // 2))
 
     def chunks(self) -> Iterator[tuple[slice, Direct | Cosines]]:
         for start in range(0, self.q.shape[0], self.heads):
             heads = slice(start, start + self.heads)
             inputs = self.q[heads], self.k[heads], self.radius[heads], self.power
-            yield heads, Direct(*inputs) if self.harmonics is None else Cosines(*inputs, self.harmonics)
+            yield heads, Direct(*inputs) if self.harmonics is None else Cosines(*inputs, self.harmonics, self.scratch)
 
     def blocks(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
         """(rows, columns, mask); rows that see no key are left out."""
@@ -190,7 +220,7 @@ class Tiles:
 
 @contextlib.contextmanager
 def full_precision(device: torch.device):
-    """No autocast, and no reduced-precision float32 products: four factors multiply up, bfloat16 ones are not good enough."""
+    """No autocast, and no float32 products in reduced precision: errors of many factors multiply up."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,0 +1,153 @@
+"""The public function: every backend stays finite on hostile numbers; wrong arguments end in one clear message."""
+
+import logging
+
+import pytest
+import torch
+from sinc_cases import inputs, run
+
+import fourierformer
+from fourierformer.kernels import sinc
+from fourierformer.kernels.sinc import BACKENDS, choose_backend, sinc_attention
+
+PI = 3.141592653589793
+
+
+def hostile():
+    """name -> (q, k, v, radius), float64."""
+    (q, k, v, radius), _ = inputs(queries=40, width=8)
+    zeros = torch.zeros_like(q)
+    grid = zeros + PI * torch.randint(1, 9, q.shape, generator=torch.Generator().manual_seed(0))
+    one = torch.tensor(1.0, dtype=torch.float64)
+    spread = q.clone()
+    spread[:, :, 3] = 1e30
+    return {
+        "q equals k": (q, q.clone(), v, radius),
+        "all tokens equal": (zeros, zeros, v, radius),
+        "far apart": (q + 1e4, k, v, radius),
+        "very far apart": (q + 1e30, k - 1e30, v, radius),
+        "extremely far apart": (zeros + 1e36, zeros - 1e36, v, radius),
+        "tiny differences": (q * 1e-30, k * 1e-30, v, radius),
+        "subnormal differences": (q * 1e-42, k * 1e-42, v, radius),
+        "one token far away": (spread, k, v, radius),
+        "every sine zero": (grid, zeros, v, one),
+        "radius 0": (q, k, v, radius * 0),
+        "radius negative": (q, k, v, -radius),
+        "radius 1e4": (q, k, v, radius * 1e4),
+        "radius 1e30": (q, k, v, radius * 1e30),
+        "radius and queries 1e30": (q * 1e30, k * 1e30, v, radius * 1e30),
+        "radius 1e-30": (q, k, v, radius * 1e-30),
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+@pytest.mark.parametrize("causal", [False, True])
+def test_finite_for_any_finite_input(backend, dtype, eps, causal):
+    for name, tensors in hostile().items():
+        doutput = torch.ones_like(tensors[2])
+        found = run(sinc_attention, tensors, doutput, dtype, eps=eps, causal=causal, backend=backend)
+        for what, value in zip(("output", "dq", "dk", "dv", "dradius"), found, strict=True):
+            assert value.isfinite().all(), f"{what} is not finite: {name}"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_overflowing_differences_do_not_poison_the_output(backend):
+    (q, k, v, radius), _ = inputs(queries=9)
+    q, k = torch.full_like(q, 3e38).float(), torch.full_like(k, -3e38).float()
+    assert sinc_attention(q, k, v.float(), radius.float(), backend=backend).isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_not_a_number_is_not_hidden(backend):
+    (q, k, v, radius), doutput = inputs(queries=70)
+    q[0, 0, 3, 2] = float("nan")
+    output, dq, *_ = run(sinc_attention, (q, k, v, radius), doutput, torch.float32, backend=backend)
+    assert output[0, 0, 3].isnan().all()
+    assert dq[0, 0, 3].isnan().any()
+    assert output[0, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_without_weight_are_zero(backend, dtype):
+    tensors, doutput = inputs(queries=50, keys=20)
+    output, dq, *_ = run(sinc_attention, tensors, doutput, dtype, causal=True, backend=backend)
+    assert not output[:, :, :30].any()  # bottom-right alignment: the first query that sees a key is the 31st
+    assert not dq[:, :, :30].any()
+    assert torch.allclose(output[:, :, 30], tensors[2][:, :, 0].to(dtype), atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_eps_decides_what_a_lost_query_gets(backend):
+    (q, k, v, radius), _ = inputs(queries=20)
+    q = q + 100.0
+    assert sinc_attention(q, k, v, radius, eps=1e-6, backend=backend).abs().max() < 1e-20
+    assert sinc_attention(q, k, v, radius, eps=0.0, backend=backend).abs().max() > 1e-3
+
+
+def test_auto_is_portable_and_said_once(caplog):
+    (q, k, v, radius), _ = inputs()
+    sinc._announced.clear()
+    with caplog.at_level(logging.INFO, "fourierformer"):
+        assert torch.equal(sinc_attention(q, k, v, radius), sinc_attention(q, k, v, radius, backend="portable"))
+        sinc_attention(q, k, v, radius)
+    lines = [r.getMessage() for r in caplog.records]
+    assert len([line for line in lines if "only fast backend" in line]) == 1
+    assert choose_backend(q)[0] == "portable"
+    assert choose_backend(q, "reference") == ("reference", "asked for by name")
+
+
+def test_an_unknown_backend_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"'cuda'; available: auto, portable, reference"):
+        choose_backend(torch.zeros(1), "cuda")
+
+
+@pytest.mark.parametrize("power", [3, 1, 0, -2, 2.5, True])
+def test_power_must_be_even(power):
+    tensors, _ = inputs()
+    with pytest.raises(ValueError, match="non-negative"):
+        sinc_attention(*tensors, power=power)
+
+
+@pytest.mark.parametrize("eps", [-1e-9, float("nan"), float("inf")])
+def test_eps_must_not_be_negative(eps):
+    tensors, _ = inputs()
+    with pytest.raises(ValueError, match="eps must be a finite number >= 0"):
+        sinc_attention(*tensors, eps=eps)
+
+
+def test_shapes_and_dtypes_are_checked():
+    (q, k, v, radius), _ = inputs(heads=2, queries=5, width=4)
+    cases = [
+        ((q[0], k, v, radius), r"must be \(batch, heads, tokens, width\)"),
+        ((q[..., :3], k, v, radius), "same width"),
+        ((q, k, v[:, :, :4], radius), "same number of tokens"),
+        ((q[:, :1], k, v, radius), "batch and heads"),
+        ((q.float(), k, v, radius), "one dtype"),
+        ((q, k, v, radius.expand(4)), r"radius must have shape \(\), \(2, 1\) per head, \(1, 4\) per coordinate"),
+        ((q.int(), k, v, radius), "q must be floating point"),
+        ((q[:, :, :0], k, v, radius), "must not be empty"),
+        ((q.to("meta"), k, v, radius), "q is on meta but k is on cpu"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            sinc_attention(*arguments)
+    with pytest.raises(TypeError, match="radius must be a tensor"):
+        sinc_attention(q, k, v, 2.0)
+
+
+def test_public_function_takes_a_number():
+    (q, k, v, radius), _ = inputs()
+    assert torch.equal(fourierformer.fourier_attention(q, k, v, 2.0), sinc_attention(q, k, v, radius))
+
+
+def test_inside_a_compiled_model():
+    tensors, doutput = inputs(queries=9)
+    # backend "eager" traces and breaks the graph as the real compiler does, without a C++ compiler.
+    model = torch.compile(
+        lambda q, k, v, radius: 2 * sinc_attention(q * 1.0, k, v, radius, causal=True), backend="eager"
+    )
+    plain = run(lambda *a: 2 * sinc_attention(*a, causal=True), tensors, doutput)
+    assert all(torch.allclose(a, b) for a, b in zip(run(model, tensors, doutput), plain, strict=True))
