@@ -13,13 +13,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from fourierformer.errors import SetupError, did_you_mean
+from fourierformer.errors import SetupError, check_range, did_you_mean
 
 # Keys that say where, how visibly or how conveniently a run happens, but not what it computes: not part of the hash, so
 # changing them resumes the same run.
 NOT_HASHED = {
-    *("runs_root", "run_dir", "fresh", "dry_run", "tracker", "evaluation"),
+    *("runs_root", "run_dir", "fresh", "dry_run", "tracker"),
+    *("evaluation.splits", "evaluation.protocols", "evaluation.tokens_per_forward"),
     *("data.root", "data.cache", "trainer.device", "trainer.compile"),
     *("trainer.save_every", "trainer.log_every", "trainer.keep_checkpoints"),
 }
@@ -38,6 +40,12 @@ class RunConfig:
     dry_run: bool
     is_debug: bool
 
+    def __post_init__(self):
+        check_range("seed", self.seed, 0, 2**63)
+        check_range("global_batch_size", self.global_batch_size, 1)
+        if not self.experiment_name or "/" in self.experiment_name or self.experiment_name.startswith("."):
+            raise SetupError(f"experiment_name='{self.experiment_name}' becomes a folder: no '/', no leading dot")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
@@ -47,6 +55,10 @@ class EvaluationConfig:
     protocols: list[typing.Literal["segment", "sliding"]]
     tokens_per_forward: int
     max_tokens: int | None
+
+    def __post_init__(self):
+        check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
+        check_range("evaluation.max_tokens", self.max_tokens, 100)  # 10 streams of a few tokens each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +98,10 @@ def checked(config: DictConfig | dict, schema: Schema) -> dict:
 
 
 def _resolved(config: DictConfig) -> dict:
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise SetupError(f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose an experiment=")
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise SetupError(f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose experiment=")
         values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
     except OmegaConfBaseException as error:
         raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
@@ -189,6 +201,14 @@ def to_yaml(values: dict) -> str:
 
 def from_yaml(path: Path) -> dict:
     try:
-        return OmegaConf.to_container(OmegaConf.load(path))
+        values = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+        raise SetupError(
+            f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside with "
+            "fresh=true."
+        ) from None
+    if not isinstance(values, dict):
+        raise SetupError(f"{path} is damaged: it holds no config. Restore it, or move the run aside with fresh=true.")
+    return values

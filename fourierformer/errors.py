@@ -1,6 +1,7 @@
 """Errors a user can act on. Each prints as one message without a traceback and ends the process with its exit code."""
 
 import difflib
+import math
 import signal
 
 
@@ -26,8 +27,19 @@ class Interrupted(BaseException):
     """A signal asked the run to stop. A BaseException, so that no job loop above mistakes it for a failed job."""
 
     def __init__(self, signal_number: int):
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        super().__init__(signal_number)  # the only argument, so that it survives pickling between processes
         self.signal_number = signal_number
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.signal_number).name}"
+
+
+def check_range(key: str, value: float | None, low: float, below: float = math.inf, *, above_low: bool = False) -> None:
+    """SetupError unless low <= value < below, or low < value with `above_low`. None, "not set", passes."""
+    if value is None or (low <= value < below and not (above_low and value == low)):
+        return  # NaN fails every comparison
+    upper = "" if below == math.inf else f" and less than {below:g}"
+    raise SetupError(f"{key}={value}: must be {'more than' if above_low else 'at least'} {low:g}{upper}")
 
 
 def did_you_mean(word: str, options) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
+from fourierformer.errors import SetupError, check_range
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
 
 
@@ -28,6 +29,13 @@ class LMConfig:
     inner: int  # width of the feed-forward layer
     length: int  # tokens per training segment, and the context of evaluation
     dropout: float
+
+    def __post_init__(self):
+        for key in ("layers", "dim", "heads", "inner", "length"):
+            check_range(f"model.{key}", getattr(self, key), 1)
+        check_range("model.dropout", self.dropout, 0, 1)
+        if self.dim % 2 or self.dim % self.heads:
+            raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
 
 
 def reversed_sinusoids(length: int, dim: int) -> Tensor:

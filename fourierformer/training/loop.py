@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fourierformer.errors import Diverged, Interrupted
+from fourierformer.errors import Diverged, Interrupted, check_range
 from fourierformer.tasks.base import Task, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
@@ -40,6 +40,13 @@ class TrainerConfig:
     precision: Precision
     compile: Literal["auto", "always", "never"]
     deterministic: bool
+
+    def __post_init__(self):
+        counts = ("steps", "eval_every", "save_every", "log_every", "max_bad_steps", "micro_batch_size")
+        for key in (*counts, "keep_checkpoints"):
+            check_range(f"trainer.{key}", getattr(self, key), 1)
+        check_range("trainer.clip", self.clip, 0, above_low=True)
+        check_range("trainer.ema_decay", self.ema_decay, 0, 1)
 
 
 @dataclass

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from fourierformer.errors import check_range
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
@@ -12,6 +14,10 @@ class ScheduleConfig:
     name: Literal["cosine", "constant"]
     warmup_steps: int
     min_lr: float
+
+    def __post_init__(self):
+        check_range("schedule.warmup_steps", self.warmup_steps, 0)
+        check_range("schedule.min_lr", self.min_lr, 0)
 
 
 def learning_rate(update: int, steps: int, peak: float, config: ScheduleConfig) -> float:
