@@ -1,0 +1,133 @@
+"""Is this machine ready? One line a check, one fix a failure: python scripts/doctor.py [--runs-root runs]"""
+
+import argparse
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("torch", "triton", "hydra", "omegaconf", "timm", "datasets", "wandb", "rich", "matplotlib", "jinja2")
+INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
+
+
+class Problem(Exception):
+    """What is wrong and, after the arrow, the one thing to do about it."""
+
+
+def python() -> str:
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        raise Problem(f"{sys.version.split()[0]} -> use Python 3.11, 3.12 or 3.13 (hydra-core does not start on 3.14)")
+    return sys.version.split()[0]
+
+
+def packages() -> str:
+    found = []
+    for name in PACKAGES:
+        try:
+            importlib.import_module(name)
+            found.append(f"{name} {version('hydra-core' if name == 'hydra' else name)}")
+        except PackageNotFoundError:
+            found.append(name)
+        except ImportError as error:
+            raise Problem(f"{name} does not import ({error}) -> {INSTALL}") from None
+    return ", ".join(found)
+
+
+def gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none seen: training runs on the CPU (a GPU that should be here: check nvidia-smi and the driver)"
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+
+
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    return found or "none: torch.compile cannot be used on the CPU; nothing here needs it (apt install g++)"
+
+
+def fourier_kernel() -> str:
+    """The attention that will run here against the formula as printed."""
+    import torch
+
+    from fourierformer.kernels.sinc import choose_backend, sinc_attention
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 40, 16, generator=generator).to(device) for _ in range(3))
+    radius = torch.tensor(1.0, device=device)
+    fast = sinc_attention(q, k, v, radius, eps=1e-6, causal=True)
+    exact = sinc_attention(*(t.double() for t in (q, k, v, radius)), eps=1e-6, causal=True, backend="reference")
+    error = ((fast - exact).norm() / exact.norm()).item()
+    name, reason = choose_backend(q)
+    if not error < 1e-2:
+        raise Problem(f"{name} is off by {error:.1e} -> attention.backend=reference works; please report this")
+    return f"{name} ({reason}), relative error {error:.0e} against the float64 formula"
+
+
+def embedded_corpus() -> str:
+    from fourierformer.data.text import TextData, check_available
+
+    check_available(TextData(name="builtin_text", source="builtin"))
+    return "the documentation it is made of is here"
+
+
+def real_data() -> str:
+    places = {name: Path("data") / name for name in ("wikitext-2", "wikitext-103", "enwik8")}
+    here = [name for name, place in places.items() if place.exists()]
+    return ", ".join(here) or "none in data/: the embedded corpus needs none; python scripts/prepare_data.py --list"
+
+
+def write_access(runs_root: Path) -> str:
+    try:
+        runs_root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=runs_root):
+            free = shutil.disk_usage(runs_root).free / 2**30
+    except OSError as error:
+        raise Problem(f"cannot write {runs_root} ({error.strerror}) -> runs_root=/a/folder/of/yours") from None
+    if free < 1:
+        raise Problem(f"{free:.1f} GiB free in {runs_root} -> free some space, or runs_root=/a/larger/disk")
+    return f"{runs_root.resolve()}, {free:.0f} GiB free"
+
+
+def wandb_mode() -> str:
+    from fourierformer.tracking.wandb import choose_mode
+
+    mode, reason = choose_mode("auto")
+    return f"tracker=wandb would be {mode}" + (f" ({reason})" if reason else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs-root", type=Path, default=Path("runs"))
+    arguments = parser.parse_args()
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("python", python),
+        ("packages", packages),
+        ("gpu", gpu),
+        ("compiler", compiler),
+        ("fourier kernel", fourier_kernel),
+        ("embedded text", embedded_corpus),
+        ("real data", real_data),
+        ("write access", lambda: write_access(arguments.runs_root)),
+        ("wandb", wandb_mode),
+    ]
+    failed = 0
+    for name, check in checks:
+        try:
+            print(f"ok    {name:15s} {check()}", flush=True)
+        except Problem as problem:
+            failed += 1
+            print(f"FAIL  {name:15s} {problem}", flush=True)
+        except Exception as error:  # a check that breaks is a finding, not the end of the list
+            failed += 1
+            print(f"FAIL  {name:15s} {type(error).__name__}: {error} -> {INSTALL}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
