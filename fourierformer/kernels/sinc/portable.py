@@ -77,12 +77,12 @@ class Cosines:
     log sinc(z / n) = - sum_k SERIES_k (z / n)^2k, a polynomial in x and y
     """
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, harmonics: int, scratch: Tensor):
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, harmonics: int, scratch: Tensor, graph: bool):
         self.power, self.harmonics = power, harmonics
         self.scratch, self.spare = scratch.split(2 * scratch.numel() // 3)
         self.leaves = tuple(t.detach().requires_grad_() for t in (q, k, radius))
         centre = middle(q, k).detach()  # only differences count, and powers of large numbers would lose digits
-        with torch.enable_grad():  # features are per token: autograd does their chain rule at little cost
+        with torch.set_grad_enabled(graph):  # features are per token: autograd does their chain rule at little cost
             x = (self.leaves[0] - centre) * (self.leaves[2][:, None] / harmonics)
             y = (self.leaves[1] - centre) * (self.leaves[2][:, None] / harmonics)
             self.features = [(powers(x) @ tail_coefficients(x)).flatten(2), powers(y).flatten(2)]
@@ -92,7 +92,7 @@ class Cosines:
                 q, k, radius = (t.to(wide) for t in self.leaves)
                 x = (q - centre) * (radius[:, None] / harmonics)
                 y = (k - centre) * (radius[:, None] / harmonics)
-                self.features += [(waves(x, harmonics) * (2 / harmonics)).float(), waves(y, harmonics).float()]
+                self.features += [waves(x, harmonics) * (2 / harmonics), waves(y, harmonics)]
         self.values = [feature.detach() for feature in self.features]
         self.sums: list[Tensor] = []
 
@@ -141,10 +141,17 @@ def middle(q: Tensor, k: Tensor) -> Tensor:
 
 
 def waves(u: Tensor, harmonics: int) -> Tensor:
-    """cos and sin of (2h - 1) u for h = 1 .. harmonics / 2: (G, T, D) -> (G, D, T, harmonics)."""
-    odd = torch.arange(1, harmonics, 2, dtype=u.dtype, device=u.device)
-    angles = torch.nn.functional.pad(u, (0, -u.shape[2] % 4)).mT.unsqueeze(-1) * odd
-    return torch.cat((angles.cos(), angles.sin()), -1)
+    """cos, sin of (2h - 1) u, h = 1 .. harmonics / 2 (a power of 2), in float32: (G, T, D) -> (G, D, T, harmonics).
+
+    From exp(iu) and its squares in the precision of u: 1, then 1 3, then 1 3 5 7, ...
+    """
+    u = torch.nn.functional.pad(u, (0, -u.shape[2] % 4)).mT.unsqueeze(-1)
+    step = torch.complex(u.cos(), u.sin())
+    odd = step.to(torch.complex64)
+    while odd.shape[-1] < harmonics // 2:
+        step = step * step
+        odd = torch.cat((odd, odd * step.to(torch.complex64)), -1)
+    return torch.view_as_real(odd).flatten(-2)
 
 
 def powers(u: Tensor) -> Tensor:
@@ -183,8 +190,8 @@ def choose_harmonics(q: Tensor, k: Tensor, radius: Tensor) -> int | None:
 class Tiles:
     """How the work is cut: chunks of heads, for each a scorer, and blocks of query rows with the keys they see."""
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, causal: bool):
-        self.q, self.k, self.radius, self.power, self.causal = q, k, radius, power, causal
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, causal: bool, graph: bool):
+        self.q, self.k, self.radius, self.power, self.causal, self.graph = q, k, radius, power, causal, graph
         self.harmonics = choose_harmonics(q, k, radius)
         width = -4 * (-q.shape[2] // 4)  # Cosines works on four coordinates at a time
         per_pair = 8 if self.harmonics is None else width
@@ -198,7 +205,10 @@ class Tiles:
         for start in range(0, self.q.shape[0], self.heads):
             heads = slice(start, start + self.heads)
             inputs = self.q[heads], self.k[heads], self.radius[heads], self.power
-            yield heads, Direct(*inputs) if self.harmonics is None else Cosines(*inputs, self.harmonics, self.scratch)
+            if self.harmonics is None:
+                yield heads, Direct(*inputs)
+            else:
+                yield heads, Cosines(*inputs, self.harmonics, self.scratch, self.graph)
 
     def blocks(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
         """(rows, columns, mask); rows that see no key are left out."""
@@ -239,7 +249,7 @@ class _SincAttention(torch.autograd.Function):
         log_total = q.new_full(q.shape[:2], math.inf)  # rows without any weight keep this: exp(score - inf) = 0
         log_eps = math.log(eps) if eps > 0 else -math.inf
         with full_precision(q.device):
-            tiles = Tiles(q, k, radius, power, causal)
+            tiles = Tiles(q, k, radius, power, causal, graph=False)
             for heads, scorer in tiles.chunks():
                 for rows, columns, mask in tiles.blocks():
                     scores = tiles.scores(scorer, rows, columns, mask)
@@ -261,7 +271,7 @@ class _SincAttention(torch.autograd.Function):
         dq, dk, dv, dradius = (torch.zeros_like(t) for t in (q, k, v, radius))
         with full_precision(q.device):
             along = (doutput * output).sum(-1, keepdim=True)
-            tiles = Tiles(q, k, radius, ctx.power, ctx.causal)
+            tiles = Tiles(q, k, radius, ctx.power, ctx.causal, graph=True)
             for heads, scorer in tiles.chunks():
                 for rows, columns, mask in tiles.blocks():
                     weights = tiles.scores(scorer, rows, columns, mask).sub_(log_total[heads, rows, None]).exp_()
