@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from fourierformer import attention
+from fourierformer.attention import Geometry
 from fourierformer.config import EvaluationConfig, RunConfig, Schema, TrackerConfig, annotations, checked, from_yaml
 from fourierformer.data.text import Corpus, TextData, load_corpus
 from fourierformer.errors import SetupError
@@ -53,7 +54,38 @@ def checked_values(config) -> dict:
     name = (config.get("attention") or {}).get("name")
     if name is None:
         raise SetupError("no attention chosen: attention=fourier, or another of " + ", ".join(attention.available()))
-    return checked(config, schema(name))
+    values = checked(config, schema(name))
+    _check_ranges(values)
+    return values
+
+
+def _check_ranges(values: dict) -> None:
+    """The right type is not yet a possible value; what each part refuses, it refuses here, before data and model."""
+    RunConfig(**{key: values[key] for key in annotations(RunConfig)})
+    EvaluationConfig(**values["evaluation"])
+    OptimConfig(**values["optim"])
+    ScheduleConfig(**values["schedule"])
+    TextData(**values["data"])
+    micro, batch = TrainerConfig(**values["trainer"]).micro_batch_size, values["global_batch_size"]
+    if micro is not None and micro > batch:
+        raise SetupError(f"trainer.micro_batch_size={micro} is a part of global_batch_size={batch}: at most {batch}")
+    _one_attention(values)
+
+
+def _one_attention(values: dict) -> attention.Attention:
+    """A layer without memory, to ask what it refuses."""
+    model = LMConfig(**values["model"])
+    with torch.device("meta"):
+        return _make_attention(values)(Geometry(dim=model.dim, heads=model.heads, length=model.length, causal=True))
+
+
+def check_device(values: dict) -> None:
+    """Whether this machine has the device and the attention's implementation for it."""
+    device = pick_device(values["trainer"]["device"])
+    try:
+        _one_attention(values).backend_name(device)
+    except ValueError as error:
+        raise SetupError(f"attention={values['attention']['name']} on {device}: {error}") from None
 
 
 def pick_device(name: str) -> torch.device:
@@ -63,15 +95,23 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise SetupError(f"trainer.device='{name}': expected auto, cpu, cuda, or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise SetupError(f"trainer.device='{name}': expected auto, cpu, cuda, or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SetupError(f"trainer.device={name}, but torch sees no GPU: use trainer.device=auto, or run `make doctor`")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SetupError(f"trainer.device={name}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
     return device
 
 
-def build_model(values: dict, vocab_size: int) -> WordLM:
+def _make_attention(values: dict) -> partial:
     knobs = {k: v for k, v in values["attention"].items() if k != "name"}
-    make = partial(attention.build, values["attention"]["name"], **knobs)
-    return WordLM(LMConfig(**values["model"]), vocab_size, values["data"]["cutoffs"] or [], make, seed=values["seed"])
+    return partial(attention.build, values["attention"]["name"], **knobs)
+
+
+def build_model(values: dict, vocab_size: int) -> WordLM:
+    config, cutoffs = LMConfig(**values["model"]), values["data"]["cutoffs"] or []
+    return WordLM(config, vocab_size, cutoffs, _make_attention(values), seed=values["seed"])
 
 
 def build(values: dict, say=print) -> Parts:

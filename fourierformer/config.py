@@ -111,8 +111,7 @@ def _resolved(config: DictConfig) -> dict:
 def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:
     for key, value in values.items():
         if key not in expected:
-            valid = {prefix + name for name in expected}
-            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(prefix + str(key), valid)}")
+            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
         if not _fits(value, expected[key]):
             raise SetupError(f"{prefix}{key}={value!r}: expected {_describe(expected[key])}")
     absent = sorted(set(expected) - set(values))
@@ -206,8 +205,8 @@ def from_yaml(path: Path) -> dict:
         raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None
     except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
         raise SetupError(
-            f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside with "
-            "fresh=true."
+            f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside "
+            "with fresh=true."
         ) from None
     if not isinstance(values, dict):
         raise SetupError(f"{path} is damaged: it holds no config. Restore it, or move the run aside with fresh=true.")

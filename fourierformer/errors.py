@@ -42,10 +42,10 @@ def check_range(key: str, value: float | None, low: float, below: float = math.i
     raise SetupError(f"{key}={value}: must be {'more than' if above_low else 'at least'} {low:g}{upper}")
 
 
-def did_you_mean(word: str, options) -> str:
+def did_you_mean(word: str, options, prefix: str = "") -> str:
     """' (did you mean x?)' for the nearest option, or the options themselves when nothing is near."""
     options = sorted(map(str, options))
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     if near:
-        return f" (did you mean '{near[0]}'?)"
-    return f" (valid: {', '.join(options)})" if options else ""
+        return f" (did you mean '{prefix}{near[0]}'?)"
+    return f" (valid: {', '.join(prefix + option for option in options)})" if options else ""

@@ -1,60 +1,65 @@
-"""The process around Hydra: one-line errors, exit codes, and the table after a sweep."""
+"""The process around Hydra: every end has one line on stderr and an exit code; Hydra's errors in our words."""
 
 import contextlib
 import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable
-from pathlib import Path
 
-from hydra.experimental.callback import Callback
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig, OmegaConf
 
+from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean
+from fourierformer.provenance import REPOSITORY
+from fourierformer.sweep import StopSweep, SweepRecord, summarise
+from fourierformer.training.signals import exit_code
 
 EXIT_CODES = "0 done, 1 crash, 2 set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved"
 
 
-class JobFailed(Exception):
-    """A run failed and has said so itself (console, status.json); Hydra goes on with the other jobs of a sweep."""
-
-    def __init__(self, exit_code: int):
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-
-
-class SweepRecord(Callback):
-    """Hydra callback: remembers where the running sweep keeps its record. Jobs, in whatever process, write
-    <record>/<number>.run with their run directory; after the sweep the parent reads them back."""
-
-    current: Path | None = None
-
-    def on_multirun_start(self, config, **_):
-        SweepRecord.current = Path(config.hydra.sweep.dir)
-
-
 def launch(train: Callable[[], None]) -> None:
     """Run a Hydra main and end the process with one of EXIT_CODES."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise instead of print: the text below is shorter and says what to do
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise instead of print: `explain` is shorter and says what to do
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
-    code = 0
+    SweepRecord.current = None
     try:
-        train()
-    except JobFailed as failure:
-        code = failure.exit_code
-    except Interrupted as stop:
-        code = 130 if stop.signal_number == 2 else 143
-    except KeyboardInterrupt:
-        code = 130
-    except UserError as error:
-        code = complain(error, error.exit_code)
-    except Exception as error:
-        if not _from_hydra(error):
-            raise
-        code = complain(explain(error), 2)
-    if SweepRecord.current:
-        _sweep_summary(SweepRecord.current)
+        with StopSweep() as stop:
+            code = _ended(train)
+            if SweepRecord.current:
+                code = _ended(lambda: summarise(SweepRecord.current)) or code
+            if stop.signal_number:
+                code = exit_code(stop.signal_number)
+        sys.stdout.flush()
+    except (
+        BrokenPipeError
+    ):  # `python train_lm.py | head`: who read this has left; Python must not flush into it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     sys.exit(code)
+
+
+def _ended(action: Callable[[], int | None]) -> int:
+    """The exit code of an action, its error said in one line."""
+    try:
+        return action() or 0
+    except (Interrupted, KeyboardInterrupt) as stop:
+        return exit_code(getattr(stop, "signal_number", 2))
+    except SystemExit as end:  # of one run, which has said why; or of Hydra's argument parser
+        return end.code if isinstance(end.code, int) else 0
+    except UserError as error:
+        return complain(error, error.exit_code)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
+            return complain(explain(error), 2)
+        if isinstance(error, OSError):
+            return complain(f"{error.filename}: {error.strerror}. Make room, or choose another runs_root=", 2)
+        traceback.print_exc()
+        return 1
 
 
 def complain(message: object, code: int) -> int:
@@ -71,70 +76,49 @@ def exit_on_user_error():
         sys.exit(complain(error, error.exit_code))
 
 
-def in_sweep() -> bool:
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-
-
-def record_job(run_dir: Path) -> None:
-    """Called by a job: in a sweep it leaves its run directory where the parent looks for it."""
-    from hydra.core.hydra_config import HydraConfig
-
-    if in_sweep():
-        record = Path(HydraConfig.get().sweep.dir)
-        record.mkdir(parents=True, exist_ok=True)
-        (record / f"{HydraConfig.get().job.num:04d}.run").write_text(str(run_dir.resolve()))
-
-
-def show(runs: list[Path], report: Path) -> None:
-    """The table of these runs on the console, and the page with the curves."""
-    from fourierformer.report import write_report
-    from fourierformer.results import collect, comparison, render_text
-
-    found = collect(runs)
-    print(f"\n{render_text(comparison(found), colour=sys.stdout.isatty())}")
-    print(f"\nreport: {write_report(found, report)}")
-
-
-def _sweep_summary(record: Path) -> None:
-    runs = [Path(p.read_text()) for p in sorted(record.glob("*.run"))]
-    if runs:
-        show(runs, report=runs[0].parent / "report.html")
-
-
-def _from_hydra(error: Exception) -> bool:
-    return type(error).__module__.split(".")[0] in ("hydra", "omegaconf")
-
-
 def explain(error: Exception) -> str:
     """Hydra's error as one line with the nearest valid name."""
     text = str(error)
-    unknown = re.search(r"Could not override '([^']+)'", text)
-    if unknown:
-        key = unknown.group(1)
-        return f"unknown key '{key}'{did_you_mean(key, _known_keys())}"
-    option = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
-    if option:
-        group, name = option.groups()
-        valid = re.findall(r"^\t(\S+)", text, flags=re.M)
-        return f"{group}={name}: no such {group}{did_you_mean(name, valid)}. Options: {', '.join(valid)}"
-    return re.sub(r"\s*\n\s*", " | ", text.strip())
+    options = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
+    if options:
+        return _unknown_option(*options.groups(), text)
+    node = getattr(error.__cause__, "parent_node", None)
+    if isinstance(node, DictConfig):  # the key was looked for here
+        return _unknown_key(error.__cause__.full_key, node)
+    group = re.search(r"Could not override '([^']+)'", text)
+    if group:
+        return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
+    several = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    if several:
+        return f"{several[1]} names several values: add -m (--multirun) to run each of them"
+    text = re.sub(r"\s*\n\s*", "; ", re.sub(r"\s*See https://hydra\S+ for details", "", text).strip())
+    if isinstance(error, OverrideParseException):
+        return f"cannot read '{error.override}' ({text}). An override is key=value, quoted for the shell: 'key=[1,2]'"
+    return text
 
 
-def _known_keys() -> set[str]:
-    """Every dotted key and group of the default configs, for suggestions."""
-    import yaml
+def _groups() -> list[str]:
+    return sorted(path.name for path in (REPOSITORY / "configs").iterdir() if path.is_dir())
 
-    folder = Path(__file__).parent.parent / "configs"
-    keys: set[str] = set()
-    for file in folder.glob("*.yaml"):
-        keys |= {k for k in yaml.safe_load(file.read_text()) if k not in ("defaults", "hydra")}
-    for group in (p for p in folder.iterdir() if p.is_dir()):
-        keys.add(group.name)
-        for file in group.glob("*.yaml"):
-            text = file.read_text()
-            prefix = "" if "@package _global_" in text else f"{group.name}."
-            keys |= {prefix + k for k in (yaml.safe_load(text) or {}) if k not in ("defaults", "hydra")}
-    return keys
+
+def _unknown_option(group: str, name: str, text: str) -> str:
+    listed = text.partition("Available options in")[2].partition("Config search path")[0]
+    valid = re.findall(r"^\t(\S+)", listed, flags=re.M)
+    plugin = group == "hydra/launcher" and re.match("joblib|submitit", name)
+    hint = ". It comes with: pip install -e '.[sweep]'" if plugin else f". Options: {', '.join(valid)}" if valid else ""
+    near = did_you_mean(name, valid)
+    return f"{group}={name}: no such {group}{near if 'did you mean' in near else ''}{hint}"
+
+
+def _unknown_key(key: str, node: DictConfig) -> str:
+    """The nearest key of the same group, else of the whole config, else what the group has."""
+    group, dot, name = key.rpartition(".")
+    chosen = f" for {group}={node['name']}" if group and "name" in node else ""
+    near = did_you_mean(name, node, prefix=group + dot)
+    if "did you mean" in near:
+        return f"unknown key '{key}'{chosen}{near}"
+    everything = [known for known, _ in flatten(OmegaConf.to_container(node._get_root()))]
+    elsewhere = [known for known in everything if known.rpartition(".")[2] == name]
+    if elsewhere:
+        return f"unknown key '{key}'{chosen} (did you mean '{elsewhere[0]}'?)"
+    return f"unknown key '{key}'{chosen}{near}"

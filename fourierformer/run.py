@@ -1,22 +1,22 @@
 """One run, from a composed config to summary.json. The same command finds its run directory again and goes on there."""
 
-import resource
+import sys
 import traceback
 import uuid
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from omegaconf import DictConfig
 
 from fourierformer import config as configs
-from fourierformer.build import Parts, build, checked_values
+from fourierformer.build import Parts, build, check_device, checked_values
 from fourierformer.data.text import TextData, check_available
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
-from fourierformer.launch import JobFailed, complain, in_sweep, record_job, show
-from fourierformer.measure import Measurements, measure_all
+from fourierformer.launch import complain
+from fourierformer.measure import Measurements, for_watchers, identity, measure_all, read_or_none, run_summary
 from fourierformer.plan import print_plan
 from fourierformer.rundir import RunDirectory, atomic_write_text
+from fourierformer.sweep import Job, SweepRecord, in_sweep, show
 from fourierformer.tracking import Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.checkpoint import Checkpoints
@@ -29,23 +29,48 @@ from fourierformer.training.signals import StopSignal, exit_code
 
 
 def main(config: DictConfig) -> None:
-    """The job Hydra calls: ends well, or says in one line what was wrong and raises JobFailed."""
+    """The job Hydra calls. One run ends the process when it does not end well; in a sweep, the record keeps how each
+    job ended, and the next one begins."""
+    job = Job() if in_sweep() else None
+    code, error = _outcome(config, job)
+    if job:
+        job.write(exit_code=code, error=error)
+    elif code:
+        sys.exit(code)
+
+
+def _outcome(config: DictConfig, job: Job | None) -> tuple[int, str | None]:
+    """Exit code and error of a job, said on stderr."""
     try:
+        if job and job.stop_asked():
+            return 143, "not begun: the sweep was stopped"
         values = checked_values(config)
         if values["dry_run"]:
             print_plan(values)
-            return
-        _run(values)
+        else:
+            _run(values, job)
+        return 0, None
     except UserError as error:
-        raise JobFailed(complain(error, error.exit_code)) from None
-    except Exception:
+        return complain(f"{job.facts['job']}: {error}" if job else error, error.exit_code), str(error)
+    except Interrupted as stop:
+        code = exit_code(stop.signal_number)
+        if job:
+            job.write(exit_code=code, error=str(stop))
+        if job is None or SweepRecord.current:  # the sweep runs in this process too: it ends here
+            raise
+        return code, str(stop)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
         traceback.print_exc()
-        raise JobFailed(1) from None
+        return 1, f"{type(error).__name__}: {error}"
 
 
-def _run(values: dict) -> None:
+def _run(values: dict, job: Job | None) -> None:
     directory = RunDirectory(configs.run_directory(values))
-    record_job(directory.path)
+    if job:
+        job.write(run=str(directory.path.resolve()))
+    check_device(values)
     check_available(TextData(**values["data"]))
     if values["fresh"] and (aside := directory.set_aside()):
         print(f"fresh=true: the earlier run is now {aside}")
@@ -55,7 +80,7 @@ def _run(values: dict) -> None:
         else:
             with StopSignal() as stop, _status(directory):
                 _train_and_measure(values, directory, stop)
-    if not in_sweep():
+    if job is None:
         show([directory.path], report=directory.path / "report.html")
 
 
@@ -69,7 +94,11 @@ def _already_done(directory: RunDirectory, values: dict) -> bool:
             f"{directory.path} holds a run of another config: {'; '.join(changed)}. "
             "Choose another run_dir=, or fresh=true to move that run aside."
         )
-    return (directory.read_status() or {}).get("state") == "completed" and directory.summary.exists()
+    status, summary = read_or_none(directory.status), read_or_none(directory.summary)
+    if status is None or summary is None or status.get("state") != "completed":
+        return False
+    wanted, measured = values["evaluation"], summary.get("results", {})
+    return all(protocol in measured.get(split, {}) for split in wanted["splits"] for protocol in wanted["protocols"])
 
 
 class _status:
@@ -85,7 +114,8 @@ class _status:
         if error is None:
             self.directory.write_status("completed")
             return
-        state = {Diverged: "diverged", Interrupted: "interrupted"}.get(kind, "failed")
+        stopped = (Interrupted, KeyboardInterrupt, SystemExit)
+        state = "diverged" if kind is Diverged else "interrupted" if issubclass(kind, stopped) else "failed"
         text = "".join(traceback.format_exception(kind, error, trace))
         self.directory.write_status(state, error=f"{kind.__name__}: {error}", traceback=text)
 
@@ -100,7 +130,7 @@ def _train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal) 
     seed_everything(values["seed"])
     atomic_write_text(directory.config, configs.to_yaml(values))
     # the summary's keys already now: a run that fails must be found in the right row of a table
-    meta = directory.write_meta(**_identity(values))
+    meta = directory.write_meta(**identity(values))
     parts = build(values)
     print(headline(values, parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -111,9 +141,9 @@ def _train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal) 
     try:
         progress = _fit(parts, directory, watchers, checkpoints, found, stop)
         measurements = _measure_best(parts, directory, watchers, checkpoints, progress, stop)
-        summary = _summary(values, directory, parts, progress, measurements, meta)
+        summary = run_summary(directory, parts, progress, measurements, meta)
         directory.write_summary(summary)
-        watchers.trackers.summary(_for_watchers(summary, parts.task.metric))
+        watchers.trackers.summary(for_watchers(summary, parts.task.metric))
         code = 0
     except Interrupted as interrupted:
         code = exit_code(interrupted.signal_number)
@@ -218,56 +248,3 @@ def _measure_best(parts: Parts, directory, watchers: _Watchers, checkpoints, pro
             parts.task, parts.model, parts.values["evaluation"], measurements, stop.poll, watchers.console.evaluating
         )
     return measurements
-
-
-def _identity(values: dict) -> dict:
-    """What a run is, known before it starts."""
-    return {
-        "experiment": values["experiment_name"],
-        "model": values["model"]["name"],
-        "attention": values["attention"]["name"],
-        "data": values["data"]["name"],
-        "seed": values["seed"],
-        "primary": "ppl" if values["data"]["unit"] == "word" else "bpc",
-        "config_hash": configs.config_hash(values),
-        "group": configs.config_hash(values, seed=False),
-        "debug": values["is_debug"],
-    }
-
-
-def _summary(values: dict, directory, parts: Parts, progress: Progress, measurements: Measurements, meta: dict) -> dict:
-    task = parts.task
-    return {
-        "schema": 1,
-        "run": directory.name,
-        **_identity(values),
-        "parameters": sum(p.numel() for p in parts.model.parameters()),
-        "steps": progress.step,
-        "tokens": task.tokens_after(progress.step),
-        "best": {"step": progress.best_step, task.primary: progress.best},
-        "results": measurements.results,
-        "bad_steps": progress.bad_steps,
-        "seconds": round(progress.train_seconds, 1),
-        "tokens_per_s": round(task.tokens_after(progress.step) / max(progress.train_seconds, 1e-9), 1),
-        "peak_memory_bytes": peak_memory(parts.device),
-        "attention_backend": parts.model.layers[0].attention.backend_name(parts.device),
-        "commit": meta.get("commit"),
-        "dirty": meta.get("dirty"),
-        "notes": parts.corpus.notes,
-    }
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU's allocator, or of the whole process on a CPU (ru_maxrss counts KiB on Linux)."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _for_watchers(summary: dict, metric: str) -> dict:
-    final = {
-        f"final/{split}_{protocol}_{metric}": numbers[metric]
-        for split, protocols in summary["results"].items()
-        for protocol, numbers in protocols.items()
-    }
-    return {f"best/val_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"], **final}

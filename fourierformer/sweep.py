@@ -1,0 +1,135 @@
+"""A sweep as one thing, whichever launcher runs its jobs: a record of each job, one table at the end, one Ctrl-C.
+
+Jobs may run in this process (basic), in workers (joblib), or in processes far away (submitit). They share a folder:
+each job keeps `<record>/<number>.json` there, so nothing depends on what a launcher passes back or prints. A file
+`stop` in it keeps jobs that have not begun from beginning.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+
+from fourierformer.errors import Interrupted, SetupError
+from fourierformer.rundir import atomic_write_text
+from fourierformer.training.signals import SIGNALS
+
+
+class SweepRecord(Callback):
+    """Hydra callback in the process that runs the sweep: remembers its folder."""
+
+    current: Path | None = None
+
+    def on_multirun_start(self, config, **_):
+        folder = Path(config.hydra.sweep.dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SetupError(
+                f"Cannot write {folder} ({error.strerror}). Choose a place you can write: runs_root=/some/path"
+            ) from None
+        SweepRecord.current = folder
+
+
+def in_sweep() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+class Job:
+    """This job's line in the record of its sweep. A job that dies leaves a line without an exit code."""
+
+    def __init__(self):
+        hydra = HydraConfig.get()
+        self.record = Path(hydra.sweep.dir)
+        self.number = hydra.job.num
+        self.facts = {
+            "job": f"job {self.number} ({', '.join(hydra.overrides.task)})",
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        self._write()
+
+    def write(self, **facts) -> None:
+        self.facts |= facts
+        self._write()
+
+    def stop_asked(self) -> bool:
+        return (self.record / "stop").exists()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
+            atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
+
+
+def read_record(record: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(record.glob("[0-9]*.json"))]
+
+
+class StopSweep:
+    """Signal handler of the sweeping process while it waits for jobs elsewhere: hands the signal to them, begins no
+    more, and goes on waiting, so that each can save. (Jobs in this process install their own, see signals.py.)"""
+
+    def __init__(self):
+        self.signal_number: int | None = None
+
+    def __enter__(self) -> "StopSweep":
+        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame) -> None:
+        again, self.signal_number = self.signal_number is not None, number
+        record = SweepRecord.current
+        if record is None or again or not self._others_told(record):
+            raise Interrupted(number)
+        print("\nstopping: running jobs save first; press Ctrl-C again to abort at once", file=sys.stderr)
+
+    def _others_told(self, record: Path) -> bool:
+        with contextlib.suppress(OSError):
+            (record / "stop").touch()
+        others = [
+            job["pid"]
+            for job in read_record(record)
+            if "exit_code" not in job and job["host"] == socket.gethostname() and job["pid"] != os.getpid()
+        ]
+        for pid in others:
+            # SIGTERM whatever came here: a terminal sends Ctrl-C to all of them itself, and a second one would abort
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+        return bool(others)
+
+
+def summarise(record: Path) -> int:
+    """Table and report of the sweep's runs, a line for each job that did not end well; the first exit code that is not
+    0."""
+    jobs = read_record(record)
+    runs = [Path(job["run"]) for job in jobs if job.get("run")]
+    runs = [run for run in dict.fromkeys(runs) if run.is_dir()]
+    if runs:
+        show(runs, report=runs[0].parent / "report.html")
+    failed = [job for job in jobs if job.get("exit_code") != 0]
+    for job in failed:
+        print(f"{job['job']}: {job.get('error', 'died without a word: killed, or out of memory')}", file=sys.stderr)
+    if failed:
+        print(f"{len(failed)} of {len(jobs)} jobs did not end well; the same command tries them again", file=sys.stderr)
+    return next((job.get("exit_code", 1) for job in failed), 0)
+
+
+def show(runs: list[Path], report: Path) -> None:
+    """The table of these runs on the console, and the page with the curves."""
+    from fourierformer.report import write_report
+    from fourierformer.results import collect, comparison, render_text
+
+    found = collect(runs)
+    print(f"\n{render_text(comparison(found), colour=sys.stdout.isatty()).rstrip()}")
+    print(f"\nreport: {write_report(found, report)}")
