@@ -174,17 +174,15 @@ def tail_coefficients(like: Tensor) -> Tensor:
 
 def choose_harmonics(q: Tensor, k: Tensor, radius: Tensor) -> int | None:
     """How many harmonics these numbers need; None where `Direct` is the better choice."""
-    if q.dtype != torch.float32 or not q.numel() or not k.numel():
+    # The features cost `harmonics` sines per token and coordinate, the printed formula one per pair and coordinate.
+    worth = q.shape[1] * k.shape[1] / (PAIRS_PER_SINE * (q.shape[1] + k.shape[1]))
+    affordable = [n for n in HARMONICS if n <= worth]
+    if q.dtype != torch.float32 or not affordable:
         return None
     centre = middle(q, k)
     reach = ((q - centre).abs().amax(1) + (k - centre).abs().amax(1)) * radius.abs()
     needed = reach.max().item() / TAIL_RANGE
-    harmonics = next((n for n in HARMONICS if n >= needed), None)
-    pairs, tokens = q.shape[1] * k.shape[1], q.shape[1] + k.shape[1]
-    # The features cost `harmonics` sines per token and coordinate, the printed formula one per pair and coordinate.
-    if harmonics is None or pairs < PAIRS_PER_SINE * harmonics * tokens:
-        return None
-    return harmonics
+    return next((n for n in affordable if n >= needed), None)
 
 
 class Tiles:
