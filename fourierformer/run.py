@@ -1,5 +1,6 @@
 """One run, from a composed config to summary.json. The same command finds its run directory again and goes on there."""
 
+import signal
 import sys
 import traceback
 import uuid
@@ -51,7 +52,7 @@ def _outcome(config: DictConfig, job: Job | None) -> tuple[int, str | None]:
             _run(values, job)
         return 0, None
     except UserError as error:
-        return complain(f"{job.facts['job']}: {error}" if job else error, error.exit_code), str(error)
+        return complain(f"{job.label}: {error}" if job else error, error.exit_code), str(error)
     except Interrupted as stop:
         code = exit_code(stop.signal_number)
         if job:
@@ -79,6 +80,8 @@ def _run(values: dict, job: Job | None) -> None:
             print(f"already done: {directory.path} (fresh=true runs it again)")
         else:
             with StopSignal() as stop, _status(directory):
+                if job and job.stop_asked():  # the signal itself came before this process listened
+                    raise Interrupted(signal.SIGTERM)
                 _train_and_measure(values, directory, stop)
     if job is None:
         show([directory.path], report=directory.path / "report.html")
@@ -233,9 +236,10 @@ def _fit(parts: Parts, directory: RunDirectory, watchers: _Watchers, checkpoints
         watchers.console.say(f"resuming at step {step:,} of {trainer.steps:,}")
     else:
         watchers.trackers.rewind(0)  # rows of a start that died before its first checkpoint
-    progress = fit.run()
-    heartbeat(progress)
-    return progress
+    try:
+        return fit.run()
+    finally:
+        heartbeat(fit.progress)  # status.json has the last step, however this ended
 
 
 def _measure_best(parts: Parts, directory, watchers: _Watchers, checkpoints, progress: Progress, stop) -> Measurements:

@@ -50,10 +50,12 @@ class Job:
         self.record = Path(hydra.sweep.dir)
         self.number = hydra.job.num
         self.facts = {
-            "job": f"job {self.number} ({', '.join(hydra.overrides.task)})",
+            "number": self.number,
+            "overrides": list(hydra.overrides.task),
             "pid": os.getpid(),
             "host": socket.gethostname(),
         }
+        self.label = _label(self.facts)
         self._write()
 
     def write(self, **facts) -> None:
@@ -66,6 +68,11 @@ class Job:
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
             atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
+
+
+def _label(facts: dict, common: frozenset[str] = frozenset()) -> str:
+    own = [override for override in facts["overrides"] if override not in common]
+    return f"job {facts['number']} ({', '.join(own)})"
 
 
 def read_record(record: Path) -> list[dict]:
@@ -88,25 +95,27 @@ class StopSweep:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame) -> None:
-        again, self.signal_number = self.signal_number is not None, number
+        again = self.signal_number is not None
+        if again and number != signal.SIGINT:
+            return  # schedulers and `timeout` send the same request several times
+        self.signal_number = self.signal_number or number
         record = SweepRecord.current
-        if record is None or again or not self._others_told(record):
+        # SIGTERM whatever came here: a terminal sends Ctrl-C to all of them itself, and a second one would abort them
+        if record is None or not _tell_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
             raise Interrupted(number)
         print("\nstopping: running jobs save first; press Ctrl-C again to abort at once", file=sys.stderr)
 
-    def _others_told(self, record: Path) -> bool:
+
+def _tell_others(record: Path, number: int) -> bool:
+    """Sends a signal to the sweep's unfinished jobs in other processes of this machine; whether there were any."""
+    with contextlib.suppress(OSError):
+        (record / "stop").touch()
+    unfinished = [job for job in read_record(record) if "exit_code" not in job and job["host"] == socket.gethostname()]
+    others = [job["pid"] for job in unfinished if job["pid"] != os.getpid()]
+    for pid in others:
         with contextlib.suppress(OSError):
-            (record / "stop").touch()
-        others = [
-            job["pid"]
-            for job in read_record(record)
-            if "exit_code" not in job and job["host"] == socket.gethostname() and job["pid"] != os.getpid()
-        ]
-        for pid in others:
-            # SIGTERM whatever came here: a terminal sends Ctrl-C to all of them itself, and a second one would abort
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGTERM)
-        return bool(others)
+            os.kill(pid, number)
+    return bool(others)
 
 
 def summarise(record: Path) -> int:
@@ -118,8 +127,10 @@ def summarise(record: Path) -> int:
     if runs:
         show(runs, report=runs[0].parent / "report.html")
     failed = [job for job in jobs if job.get("exit_code") != 0]
+    common = frozenset.intersection(*(frozenset(job["overrides"]) for job in jobs)) if len(jobs) > 1 else frozenset()
     for job in failed:
-        print(f"{job['job']}: {job.get('error', 'died without a word: killed, or out of memory')}", file=sys.stderr)
+        error = job.get("error", "died without a word: killed, or out of memory")
+        print(f"{_label(job, common)}: {error}", file=sys.stderr)
     if failed:
         print(f"{len(failed)} of {len(jobs)} jobs did not end well; the same command tries them again", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
