@@ -27,9 +27,10 @@ from fourierformer.kernels.sinc.reference import (
 
 TILE = 2**20  # numbers in the largest tensor of a tile: 4 MiB in float32, so it stays in the last-level cache
 ROWS = (16, 32)  # query rows of a tile, at least and at most: fewer waste the products, more waste the causal half
-# Nothing between 1 and 16: fewer than 16 columns cost a product as much as 16. Not 32: a sum of 32 cosines loses more
-# digits than the printed formula does, against the accuracy rule at D = 64 (README.md).
-HARMONICS = (1, 16)
+# Harmonics per coordinate -> coordinates that share one matrix product. harmonics ** coordinates = 16 columns, because
+# fewer cost a product as much. Not 32 harmonics: a sum of so many cosines loses more digits than the printed formula
+# does, against the accuracy rule at D = 64 (README.md). With 1 there is nothing but the tail.
+HARMONICS = {1: 1, 4: 2, 16: 1}
 TAIL_TERMS = 5  # terms kept of the series of log sinc
 TAIL_RANGE = 1.15  # ... for arguments up to here: the first term left out is (1.15 / pi)^12 / 6 = 1e-6
 PAIRS_PER_SINE = 1.0  # pairs of tokens per sine of a feature from which the products pay (measured, README.md)
@@ -75,6 +76,8 @@ class Cosines:
     sinc(z) = sin(z) / (n sin(z / n)) * sinc(z / n)
     sin(z) / (n sin(z / n)) = 2/n sum_{h=1}^{n/2} cos(w_h z) = 2/n sum_h [cos(w_h x) cos(w_h y) + sin(w_h x) sin(w_h y)]
     log sinc(z / n) = - sum_k SERIES_k (z / n)^2k, a polynomial in x and y
+
+    With n = 4 two coordinates share a matrix product: a product of two inner products of 4 features is one of 16.
     """
 
     def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, harmonics: int, scratch: Tensor, graph: bool):
@@ -85,31 +88,33 @@ class Cosines:
         with torch.set_grad_enabled(graph):  # features are per token: autograd does their chain rule at little cost
             x = (self.leaves[0] - centre) * (self.leaves[2][:, None] / harmonics)
             y = (self.leaves[1] - centre) * (self.leaves[2][:, None] / harmonics)
-            self.features = [(powers(x) @ tail_coefficients(x)).flatten(2), powers(y).flatten(2)]
+            self.features = [tail_coefficients(x) @ powers(x), powers(y)]
+            self.features = [f.unflatten(2, (x.shape[2], -1)).flatten(1, 2) for f in self.features]  # (G, powers D, T)
             if harmonics > 1:
                 # Angles in double precision: rounded to float32 they would move every zero of the sine by 1e-6.
                 wide = torch.float32 if q.device.type == "mps" else torch.float64  # which has no other
                 q, k, radius = (t.to(wide) for t in self.leaves)
                 x = (q - centre) * (radius[:, None] / harmonics)
                 y = (k - centre) * (radius[:, None] / harmonics)
-                self.features += [waves(x, harmonics) * (2 / harmonics), waves(y, harmonics)]
+                scale = (2 / harmonics) ** HARMONICS[harmonics]
+                self.features += [waves(x, harmonics) * scale, waves(y, harmonics)]
         self.values = [feature.detach() for feature in self.features]
         self.sums: list[Tensor] = []
 
     def scores(self, rows: slice, columns: slice) -> Tensor:
         x_tail, y_tail, *_ = self.values
-        scores = x_tail[:, rows] @ y_tail[:, columns].mT
+        scores = x_tail[:, :, rows].mT @ y_tail[:, :, columns]
         if self.harmonics > 1:
             scores += self._log_factors(self.values[2][:, :, rows], self.values[3][:, :, columns])
         return scores.mul_(self.power)
 
     def _log_factors(self, x: Tensor, y: Tensor) -> Tensor:
-        """sum_d log |sin(z) / (n sin(z / n))|; keeps the factors themselves, (G, D, rows, columns), for `backward`."""
+        """sum_d log |sin(z) / (n sin(z / n))|; keeps the factors, (G, D or D / 2, rows, columns), for `backward`."""
         groups, width, rows, _ = x.shape
         shape = (groups * width, rows, y.shape[2])
         factors = torch.bmm(x.flatten(0, 1), y.flatten(0, 1).mT, out=self.scratch[: math.prod(shape)].view(shape))
         self.factors = factors.view(groups, width, *shape[1:])
-        # One logarithm per four coordinates: four factors of 1e-9 (below is rounding noise) still fit float32.
+        # One logarithm per four factors: four of 1e-9 (below is rounding noise) still fit float32.
         half, quarter = width // 2, width // 4
         spare = self.spare[: math.prod(shape) // 2].view(groups, half, *shape[1:])
         product = torch.mul(self.factors[:, :half], self.factors[:, half:], out=spare)
@@ -122,8 +127,8 @@ class Cosines:
             self.sums = [torch.zeros_like(value) for value in self.values]
         x_tail, y_tail, *_ = self.values
         dscores = dscores * self.power
-        self.sums[0][:, rows] += dscores @ y_tail[:, columns]
-        self.sums[1][:, columns] += dscores.mT @ x_tail[:, rows]
+        self.sums[0][:, :, rows] += y_tail[:, :, columns] @ dscores.mT
+        self.sums[1][:, :, columns] += x_tail[:, :, rows] @ dscores
         if self.harmonics > 1:
             # d log |factor| = d factor / factor. A factor of exactly 0 has weight 0: 0 / 0 stands for 0.
             ratio = torch.div(dscores[:, None], self.factors, out=self.factors).nan_to_num_(0.0, 0.0, 0.0)
@@ -143,32 +148,44 @@ def middle(q: Tensor, k: Tensor) -> Tensor:
 def waves(u: Tensor, harmonics: int) -> Tensor:
     """cos, sin of (2h - 1) u, h = 1 .. harmonics / 2 (a power of 2), in float32: (G, T, D) -> (G, D, T, harmonics).
 
-    From exp(iu) and its squares in the precision of u: 1, then 1 3, then 1 3 5 7, ...
+    From exp(iu) and its squares in the precision of u: 1, then 1 3, then 1 3 5 7, ... Where two coordinates share a
+    product, all products of one's features with the other's: (G, D / 2, T, harmonics^2).
     """
-    u = torch.nn.functional.pad(u, (0, -u.shape[2] % 4)).mT.unsqueeze(-1)
+    u = torch.nn.functional.pad(u, (0, padded(u.shape[2], harmonics) - u.shape[2])).mT.unsqueeze(-1)
     step = torch.complex(u.cos(), u.sin())
     odd = step.to(torch.complex64)
     while odd.shape[-1] < harmonics // 2:
         step = step * step
         odd = torch.cat((odd, odd * step.to(torch.complex64)), -1)
-    return torch.view_as_real(odd).flatten(-2)
+    features = torch.view_as_real(odd).flatten(-2)
+    if HARMONICS[harmonics] == 1:
+        return features
+    one, other = features.chunk(2, dim=1)
+    return (one.unsqueeze(-1) * other.unsqueeze(-2)).flatten(-2)
+
+
+def padded(width: int, harmonics: int) -> int:
+    """Coordinates rounded up so that their factors come in fours: cos(0) = 1 changes nothing."""
+    unit = 4 * HARMONICS[harmonics]
+    return -(-width // unit) * unit
 
 
 def powers(u: Tensor) -> Tensor:
-    """1, u, u^2, ... u^(2 TAIL_TERMS): (G, T, D) -> (G, T, D, 2 TAIL_TERMS + 1)."""
+    """1, u, u^2, ... u^(2 TAIL_TERMS): (G, T, D) -> (G, 2 TAIL_TERMS + 1, D T); whole rows, so that nothing is strided."""
+    u = u.mT.flatten(1)
     columns = [torch.ones_like(u)]
     for _ in range(2 * TAIL_TERMS):
         columns.append(columns[-1] * u)
-    return torch.stack(columns, -1)
+    return torch.stack(columns, 1)
 
 
 def tail_coefficients(like: Tensor) -> Tensor:
-    """C with powers(a) @ C @ powers(b)^T = - sum_k SERIES_k (a - b)^2k, by the binomial theorem."""
+    """C with (C @ powers(a))^T powers(b) = - sum_k SERIES_k (a - b)^2k, by the binomial theorem."""
     size = 2 * TAIL_TERMS + 1
     rows = [[0.0] * size for _ in range(size)]
     for k in range(1, TAIL_TERMS + 1):
         for j in range(2 * k + 1):
-            rows[2 * k - j][j] = -SERIES[k - 1] * math.comb(2 * k, j) * (-1) ** j
+            rows[j][2 * k - j] = -SERIES[k - 1] * math.comb(2 * k, j) * (-1) ** j
     return torch.tensor(rows, dtype=like.dtype, device=like.device)
 
 
@@ -191,8 +208,8 @@ class Tiles:
     def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, causal: bool, graph: bool):
         self.q, self.k, self.radius, self.power, self.causal, self.graph = q, k, radius, power, causal, graph
         self.harmonics = choose_harmonics(q, k, radius)
-        width = -4 * (-q.shape[2] // 4)  # Cosines works on four coordinates at a time
-        per_pair = 8 if self.harmonics is None else width
+        n = self.harmonics
+        per_pair = 8 if n is None else padded(q.shape[2], n) // HARMONICS[n]  # factors of Cosines
         per_row = per_pair * k.shape[1]
         self.rows = min(q.shape[1], max(ROWS[0], min(ROWS[1], TILE // per_row)))
         self.heads = min(q.shape[0], max(1, TILE // (per_row * self.rows)))
