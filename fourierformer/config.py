@@ -208,6 +208,6 @@ def from_yaml(path: Path) -> dict:
             f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside "
             "with fresh=true."
         ) from None
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or "attention" not in values:
         raise SetupError(f"{path} is damaged: it holds no config. Restore it, or move the run aside with fresh=true.")
     return values

@@ -33,9 +33,11 @@ def launch(train: Callable[[], None]) -> None:
             if stop.signal_number:
                 code = exit_code(stop.signal_number)
         sys.stdout.flush()
+    except Interrupted as again:
+        code = exit_code(again.signal_number)
     except (
         BrokenPipeError
-    ):  # `python train_lm.py | head`: who read this has left; Python must not flush into it at exit
+    ):  # `python train_lm.py | head`: the reader has left; flushing at exit must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
@@ -57,7 +59,9 @@ def _ended(action: Callable[[], int | None]) -> int:
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
             return complain(explain(error), 2)
         if isinstance(error, OSError):
-            return complain(f"{error.filename}: {error.strerror}. Make room, or choose another runs_root=", 2)
+            return complain(
+                f"{error.filename}: {error.strerror}. Make room, or choose another place: runs_root=/some/path", 2
+            )
         traceback.print_exc()
         return 1
 

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 
-from fourierformer.errors import Interrupted, SetupError
+from fourierformer.errors import Interrupted
 from fourierformer.rundir import atomic_write_text
 from fourierformer.training.signals import SIGNALS
 
@@ -28,14 +28,7 @@ class SweepRecord(Callback):
     current: Path | None = None
 
     def on_multirun_start(self, config, **_):
-        folder = Path(config.hydra.sweep.dir)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SetupError(
-                f"Cannot write {folder} ({error.strerror}). Choose a place you can write: runs_root=/some/path"
-            ) from None
-        SweepRecord.current = folder
+        SweepRecord.current = Path(config.hydra.sweep.dir)
 
 
 def in_sweep() -> bool:
@@ -87,12 +80,13 @@ class StopSweep:
         self.signal_number: int | None = None
 
     def __enter__(self) -> "StopSweep":
-        self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        for number in SIGNALS:
+            signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *exception) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        for number in SIGNALS:  # how the process ends is decided: a late Ctrl-C must not change it
+            signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame) -> None:
         again = self.signal_number is not None

@@ -1,0 +1,121 @@
+"""Wrong input: one line on stderr that names the thing and a way out, exit code 2, and nothing written."""
+
+import time
+
+import pytest
+from command_line import start, train_lm
+
+WRONG = {
+    "sed=3": "unknown key 'sed' (did you mean 'seed'?)",
+    "+typo=1": "unknown key 'typo' (valid: attention, data,",
+    "++optim.lrr=1": "unknown key 'optim.lrr' (did you mean 'optim.lr'?)",
+    "lr=1": "unknown key 'lr' (did you mean 'optim.lr'?)",
+    "data.rot=x": "unknown key 'data.rot' for data=builtin_text (did you mean 'data.root'?)",
+    "attn=fourier": "unknown key 'attn' (did you mean 'attention'?)",
+    "attention=fourierr": "attention=fourierr: no such attention (did you mean 'fourier'?). Options: fourier, ",
+    "experiment=wt103_smal": "no such experiment (did you mean 'wt103_small'?). Options: builtin,",
+    "sweep=quickstrt": "no such sweep (did you mean 'quickstart'?)",
+    "data=wikitext": "data=wikitext: no such data (did you mean 'wikitext2'?)",
+    "hydra/launcher=joblb": "(did you mean 'joblib'?)",
+    "attention.powr=2": "unknown key 'attention.powr' for attention=fourier (did you mean 'attention.power'?)",
+    "attention=softmax attention.power=2": "unknown key 'attention.power' for attention=softmax",
+    "attention=softmax ++attention.power=2": "unknown key 'attention.power' (valid: attention.name)",
+    "attention.power=3": "attention.power must be an even integer >= 2, got 3",
+    "attention.power=four": "attention.power='four': expected a whole number",
+    "attention.backend=foo": "unknown Fourier attention backend 'foo'",
+    "attention=softmax,fourier": "several values: add -m",
+    "~attention": "no attention chosen: attention=fourier, or another of",
+    "~attention.power": "no value for attention.power",
+    "seed=abc": "seed='abc': expected a whole number",
+    "seed=true": "seed=True: expected a whole number",
+    "seed=-1": "seed=-1: must be at least 0",
+    "seed=[1": "cannot read 'seed=[1'",
+    "seed": "cannot read 'seed'",
+    "trainer.steps=many": "trainer.steps='many': expected a whole number",
+    "trainer.steps=0": "trainer.steps=0: must be at least 1",
+    "trainer.steps=???": "no value for trainer.steps",
+    "trainer.eval_every=-1": "trainer.eval_every=-1: must be at least 1",
+    "trainer.precision=fp17": "trainer.precision='fp17': expected 'fp32' or 'tf32' or 'bf16'",
+    "trainer.device=tpu9": "trainer.device='tpu9': expected auto, cpu, cuda, or cuda:N",
+    "trainer.device=meta": "trainer.device='meta': expected auto, cpu, cuda, or cuda:N",
+    "trainer.micro_batch_size=17": "micro_batch_size=17 is a part of global_batch_size=16",
+    "global_batch_size=0": "global_batch_size=0: must be at least 1",
+    "optim.lr=0": "optim.lr=0: must be more than 0",
+    "optim.lr=nan": "optim.lr=nan: must be more than 0",
+    "optim.betas=[0.9]": "optim.betas=[0.9]: two numbers",
+    "schedule.warmup_steps=-1": "schedule.warmup_steps=-1: must be at least 0",
+    "model.dropout=2": "model.dropout=2: must be at least 0 and less than 1",
+    "model.dim=63": "model.dim=63 must be even and divisible by model.heads=4",
+    "model.dim=${nope}": "cannot resolve 'model.dim': Interpolation key 'nope' not found",
+    "experiment_name=a/b": "experiment_name='a/b' becomes a folder",
+    "evaluation.protocols=[slide]": "expected a list of 'segment' or 'sliding'",
+    "evaluation.max_tokens=1": "evaluation.max_tokens=1: must be at least 100",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_is_one_clear_line(arguments, tmp_path, capfd):
+    assert train_lm(*arguments.split(), f"runs_root={tmp_path / 'runs'}") == 2
+    printed, error = capfd.readouterr()
+    assert error.startswith("error: ")
+    assert WRONG[arguments] in error
+    assert error.count("\n") == 1
+    assert printed == ""
+    assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
+
+
+def test_a_gpu_that_is_not_there(tmp_path, capfd):
+    device = "cuda:99"
+    assert train_lm(f"trainer.device={device}", f"runs_root={tmp_path / 'runs'}") == 2
+    assert f"error: trainer.device={device}" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_is_said_at_once_with_three_ways_out(tmp_path, capfd):
+    started = time.monotonic()
+    code = train_lm("data=wikitext2", f"data.root={tmp_path / 'no'}", f"data.cache={tmp_path}", f"runs_root={tmp_path}")
+    assert code == 2
+    assert time.monotonic() - started < 10  # the promise is 2; this machine may be busy
+    error = capfd.readouterr().err
+    assert error.startswith("error: Data 'wikitext2' is missing")
+    assert all(f"\n  ({letter}) " in error for letter in "abc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written(smoke, tmp_path, capfd):
+    (tmp_path / "file").write_text("in the way")
+    assert train_lm(*smoke, f"runs_root={tmp_path}/file/runs") == 2
+    assert "error: Cannot write the run directory" in capfd.readouterr().err
+    assert train_lm("-m", *smoke, f"runs_root={tmp_path}/file/runs") == 2
+    error = capfd.readouterr().err
+    assert "choose another place: runs_root=" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--help"], ["Examples", "attention: fourier,", "experiment: builtin,", "runs_root"]),
+        (["--cfg", "job", "--resolve"], ["name: lm_tiny", "experiment_name: builtin", "steps: 600"]),
+        (["-sc", "install=bash"], ["hydra_bash_completion"]),
+    ],
+)
+def test_what_hydra_offers_still_works(arguments, parts, capfd):
+    assert train_lm(*arguments) == 0
+    printed, error = capfd.readouterr()
+    assert error == ""
+    for part in parts:
+        assert part in printed
+
+
+def test_the_defaults_tree():
+    process = start("--info", "defaults-tree")
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "experiment: builtin" in printed
+
+
+def test_a_reader_that_leaves_early_makes_no_noise():
+    process = start("--help")
+    process.stdout.close()  # as `| head` does
+    assert process.wait(timeout=60) == 1

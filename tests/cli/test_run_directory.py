@@ -1,0 +1,200 @@
+"""One command, one directory: the same command again goes on or is done, another config never mixes with it."""
+
+import json
+import os
+import shutil
+
+import pytest
+from command_line import only_run, rows, status, train_lm
+
+from fourierformer.rundir import RunDirectory
+
+
+def directories(root) -> set[str]:
+    return {path.parent.name for path in root.rglob("config.yaml")}
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A finished run that a test may change: (its runs_root, its directory)."""
+    root, run = finished
+    shutil.copytree(root, tmp_path / "runs")
+    return tmp_path / "runs", tmp_path / "runs" / run.relative_to(root)
+
+
+def test_a_finished_run_leaves_its_files_and_no_others(finished):
+    root, run = finished
+    assert {path.name for path in root.iterdir()} == {"smoke"}
+    expected = {"config.yaml", "metrics.jsonl", "status.json", "summary.json", "meta.json", "report.html"}
+    assert expected <= {path.name for path in run.iterdir()}
+    assert status(run)["state"] == "completed"
+    assert status(run)["step"] == status(run)["steps"] == 4
+    assert [row["step"] for row in rows(run) if "train_loss" in row] == [1, 2, 3, 4]
+    assert [row["step"] for row in rows(run) if "valid_ppl" in row] == [2, 4]
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["run"] == run.name
+    assert summary["results"]["valid"]["segment"]["context"] == 8
+
+
+@pytest.mark.parametrize(
+    "convenience",
+    [
+        [],
+        ["trainer.device=cpu", "trainer.save_every=1", "trainer.log_every=3", "tracker=wandb", "trainer.compile=never"],
+        ["trainer.keep_checkpoints=9", "evaluation.tokens_per_forward=64"],
+    ],
+)
+def test_the_same_command_again_is_already_done(finished, smoke, convenience, capfd):
+    """Also with keys changed that do not change what is computed."""
+    root, run = finished
+    before = (run / "metrics.jsonl").read_bytes(), (run / "status.json").read_bytes()
+    assert train_lm(*smoke, *convenience, f"runs_root={root}") == 0
+    assert f"already done: {run}" in capfd.readouterr().out
+    assert ((run / "metrics.jsonl").read_bytes(), (run / "status.json").read_bytes()) == before
+    assert directories(root) == {run.name}
+
+
+def test_a_measurement_asked_for_later_is_made_without_training(copied, smoke):
+    root, run = copied
+    before = (run / "metrics.jsonl").read_bytes()
+    assert train_lm(*smoke, f"runs_root={root}", "evaluation.protocols=[segment,sliding]") == 0
+    results = json.loads((run / "summary.json").read_text())["results"]
+    assert set(results["valid"]) == {"segment", "sliding"}
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_fresh_moves_the_old_run_aside(copied, smoke, capfd):
+    root, run = copied
+    mark = run / "a note"
+    mark.write_text("kept")
+    assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 0
+    aside = run.with_name(f"{run.name}.old-1")
+    assert (aside / "a note").read_text() == "kept"
+    assert str(aside) in capfd.readouterr().out
+    assert rows(run) == rows(aside)
+
+
+def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smoke, capfd):
+    _, run = copied
+    before = (run / "metrics.jsonl").read_bytes()
+    assert train_lm(*smoke, f"run_dir={run}", "optim.lr=1", "seed=2") == 2
+    error = capfd.readouterr().err
+    assert "holds a run of another config: optim.lr: 0.002 -> 1; seed: 1 -> 2" in error
+    assert "fresh=true" in error
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
+    root, run = copied
+    with RunDirectory(run).lock():
+        assert train_lm(*smoke, f"runs_root={root}") == 2
+        assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 2
+    assert capfd.readouterr().err.count(f"pid {os.getpid()}") == 2
+
+
+@pytest.mark.parametrize("file", ["status.json", "summary.json"])
+@pytest.mark.parametrize("damage", ['{"state": "comp', "[]", "", "\x00\x01"])
+def test_a_damaged_file_is_written_anew(copied, smoke, file, damage):
+    root, run = copied
+    before = (run / "metrics.jsonl").read_bytes()
+    original = json.loads((run / file).read_text())
+    (run / file).write_text(damage)
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    repaired = json.loads((run / file).read_text())
+    assert repaired.keys() == original.keys()
+    assert repaired.get("results") == original.get("results")
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_damaged_measurements_are_made_anew(copied, smoke):
+    root, run = copied
+    results = json.loads((run / "summary.json").read_text())["results"]
+    (run / "evaluation.json").write_text("{")
+    (run / "summary.json").unlink()
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert json.loads((run / "summary.json").read_text())["results"] == results
+
+
+@pytest.mark.parametrize("damage", ["seed: [1", "just text", "\x00", ""])
+def test_a_damaged_config_is_named(copied, smoke, damage, capfd):
+    root, run = copied
+    (run / "config.yaml").write_text(damage)
+    assert train_lm(*smoke, f"runs_root={root}") == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"error: {run / 'config.yaml'}")
+    assert "fresh=true" in error
+    assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 0
+
+
+def test_a_damaged_newest_checkpoint_falls_back(copied, smoke, finished, capfd):
+    root, run = copied
+    (run / "summary.json").unlink()
+    newest = sorted((run / "checkpoints").glob("step_*"))[-1]
+    with open(newest / "state.pt", "r+b") as file:
+        file.truncate(1000)
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert f"{newest} is damaged" in capfd.readouterr().out
+    assert rows(run) == rows(finished[1])
+
+
+def test_only_damaged_checkpoints_are_a_crash_that_is_said(copied, smoke, capfd):
+    root, run = copied
+    (run / "summary.json").unlink()
+    for state in run.glob("checkpoints/*/state.pt"):
+        state.write_bytes(b"")
+    assert train_lm(*smoke, f"runs_root={root}") == 1
+    error = capfd.readouterr().err
+    assert "is damaged" in error
+    assert "fresh=true" in error
+    assert status(run)["state"] == "failed"
+    assert "Traceback" in status(run)["traceback"]
+    assert status(run)["step"] == 4
+
+
+def test_a_run_that_diverges_says_so_once(smoke, tmp_path, capfd):
+    code = train_lm(*smoke, f"runs_root={tmp_path}", "optim.lr=1e30", "trainer.max_bad_steps=2", "trainer.steps=50")
+    assert code == 3
+    error = capfd.readouterr().err
+    assert error.startswith("error: diverged at step")
+    assert error.count("\n") == 1
+    run = only_run(tmp_path)
+    assert status(run)["state"] == "diverged"
+    assert not (run / "summary.json").exists()
+
+
+def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
+    def burst(*_):
+        raise ZeroDivisionError("burst pipe")
+
+    monkeypatch.setattr("fourierformer.tasks.language.LanguageTask.evaluate", burst)
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == 1
+    assert "ZeroDivisionError: burst pipe" in capfd.readouterr().err
+    found = status(only_run(tmp_path))
+    assert found["state"] == "failed"
+    assert found["step"] == 2
+    assert found["error"] == "ZeroDivisionError: burst pipe"
+    assert "in burst" in found["traceback"]
+
+
+def test_dry_run_says_everything_and_makes_nothing(smoke, small_text, tmp_path, capfd):
+    assert train_lm(*smoke, f"runs_root={tmp_path / 'runs'}", "dry_run=true") == 0
+    printed = capfd.readouterr().out
+    # dim 16, inner 16, one layer, 50 words and <eos>: embedding 51*16, output bias 51; attention 4*16^2; feed-forward
+    # 2*16*16 + 32; two LayerNorms 4*16
+    parameters = 51 * 16 + 51 + 4 * 256 + 2 * 256 + 32 + 64
+    for part in (f"parameters   {parameters:,}", "steps        4 of 16 tokens = 64 tokens", "GiB", "vocabulary 51"):
+        assert part in printed
+    assert "log_every: 1" in printed
+    assert "(new)" in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_run_without_data_says_the_rest_first(tmp_path, capfd):
+    arguments = ["experiment=wt103_small", f"data.root={tmp_path}/no", f"data.cache={tmp_path}/no", "dry_run=true"]
+    assert train_lm(*arguments, f"runs_root={tmp_path}") == 2
+    printed, error = capfd.readouterr()
+    assert "parameters   44,018,410" in printed
+    assert "steps        500,000 of 24,576 tokens" in printed
+    assert "Data 'wikitext103' is missing" in printed
+    assert error.startswith("error: the data is missing")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,92 @@
+"""Signals and kills on real processes: nothing is lost but the steps since the last save, and the same command goes on
+to the same numbers."""
+
+import hashlib
+import signal
+import time
+
+import pytest
+import torch
+from command_line import only_run, rows, start, status, train_lm
+
+# long enough to be caught in the middle on any machine: a step takes about a millisecond
+LONG = ("trainer.steps=1000", "trainer.eval_every=500", "trainer.save_every=500", "trainer.log_every=50")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(smoke, tmp_path_factory):
+    root = tmp_path_factory.mktemp("uninterrupted")
+    assert train_lm(*smoke, *LONG, f"runs_root={root}") == 0
+    return only_run(root)
+
+
+def weights_hash(run) -> str:
+    newest = sorted((run / "checkpoints").glob("step_*"))[-1]
+    state = torch.load(newest / "state.pt", weights_only=True)
+    parts = [value.numpy().tobytes() for _, value in sorted(state["model"].items())]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def after(process, text: str, wait: float = 0) -> str:
+    """Reads the output up to a line with `text`."""
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            time.sleep(wait)
+            return seen
+    raise AssertionError(f"ended ({process.wait()}) without {text!r}:\n{seen}")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+def test_a_stop_saves_and_the_same_command_resumes(smoke, uninterrupted, tmp_path, number, code):
+    process = start(*smoke, *LONG, f"runs_root={tmp_path}")
+    after(process, "loss")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code, output
+    assert "the same command resumes" in output
+    assert "Traceback" not in output
+    run = only_run(tmp_path)
+    assert status(run)["state"] == "interrupted"
+    saved = [int(path.name.split("_")[1]) for path in (run / "checkpoints").iterdir()]
+    assert saved == [status(run)["step"]]  # one checkpoint, of the very last step
+    assert 0 < saved[0] < 1000
+
+    assert train_lm(*smoke, *LONG, f"runs_root={tmp_path}") == 0
+    assert rows(run) == rows(uninterrupted)
+    assert weights_hash(run) == weights_hash(uninterrupted)
+    assert status(run)["state"] == "completed"
+
+
+def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
+    # one step of this takes seconds, and a first Ctrl-C waits for its end
+    process = start(*smoke, f"runs_root={tmp_path}", "model.layers=40", "model.inner=4096", "global_batch_size=500")
+    after(process, "lm_tiny with", wait=0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "aborted" in output
+    assert not list(tmp_path.rglob("step_*"))
+
+
+def test_killed_again_and_again_it_still_ends_with_the_same_weights(smoke, uninterrupted, tmp_path):
+    for wait in (0.0, 0.9):
+        process = start(*smoke, *LONG, f"runs_root={tmp_path}")
+        after(process, "loss", wait)
+        process.kill()
+        process.communicate(timeout=60)
+    run = only_run(tmp_path)
+    assert status(run)["state"] == "running"  # nobody could say otherwise
+    assert train_lm(*smoke, *LONG, f"runs_root={tmp_path}") == 0
+    assert rows(run) == rows(uninterrupted)
+    assert weights_hash(run) == weights_hash(uninterrupted)
+
+
+def test_from_another_directory_nothing_but_runs_appears(smoke, tmp_path):
+    process = start(*smoke, "trainer.steps=1", cwd=tmp_path)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -1,0 +1,117 @@
+"""Sweeps under every launcher: each job says how it ended, none hides another, one table at the end."""
+
+import signal
+
+import pytest
+from command_line import CONFIGS, rows, start, status, train_lm
+from hydra import compose, initialize_config_dir
+
+
+def runs_of(root) -> dict[str, str]:
+    """attention and seed -> state, from status.json."""
+    found = {path.parent for path in root.rglob("config.yaml") if ".sweeps" not in path.parts}
+    return {"-".join(run.name.split("-")[1:3]): status(run)["state"] for run in found}
+
+
+def check_table(printed: str, root) -> None:
+    assert printed.count("report: ") == 1
+    assert f"report: {root}/smoke/report.html" in printed
+    for part in ("softmax", "gaussian", "state", "done"):
+        assert part in printed
+    assert (root / "smoke" / "report.html").exists()
+
+
+def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
+    sweep = ("-m", *smoke, "attention=softmax,gaussian", "seed=1,abc", f"runs_root={tmp_path}")
+    assert train_lm(*sweep) == 2
+    printed, error = capfd.readouterr()
+    assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "completed"}
+    check_table(printed, tmp_path)
+    assert "\njob 1 (attention=softmax, seed=abc): seed='abc': expected a whole number\n" in error
+    assert "\njob 3 (attention=gaussian, seed=abc): seed='abc'" in error
+    assert "2 of 4 jobs did not end well" in error
+    assert "Traceback" not in error
+
+    assert train_lm(*(a.replace("1,abc", "1,2") for a in sweep)) == 0
+    printed, error = capfd.readouterr()
+    assert printed.count("already done") == 2
+    assert error == ""
+
+
+def test_a_crash_in_the_middle(smoke, tmp_path, monkeypatch, capfd):
+    from fourierformer.tasks.language import LanguageTask
+
+    whole = LanguageTask.evaluate
+
+    def sometimes(self, model, *more):
+        if type(model.layers[0].attention).__name__ == "Gaussian":
+            raise ZeroDivisionError("burst pipe")
+        return whole(self, model, *more)
+
+    monkeypatch.setattr(LanguageTask, "evaluate", sometimes)
+    assert train_lm("-m", *smoke, "attention=softmax,gaussian,fourier", f"runs_root={tmp_path}") == 1
+    printed, error = capfd.readouterr()
+    assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "failed", "fourier-s1": "completed"}
+    assert "failed" in printed
+    assert "job 1 (attention=gaussian): ZeroDivisionError: burst pipe" in error
+
+
+def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):
+    assert train_lm("-m", *smoke, "attention=softmax,fourierr", f"runs_root={tmp_path / 'runs'}") == 2
+    assert "error: attention=fourierr: no such attention (did you mean 'fourier'?)" in capfd.readouterr().err
+    assert not list(tmp_path.rglob("config.yaml"))
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
+    choices = ("attention=softmax,gaussian", f"hydra/launcher={launcher}")
+    process = start("-m", *smoke, *choices, "seed=1", f"runs_root={tmp_path}")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "completed"}
+    check_table(output, tmp_path)
+
+
+def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
+    """Jobs in other processes are told, save, and those not begun do not begin."""
+    length = ("trainer.steps=1000", "trainer.eval_every=500", "trainer.save_every=500", "trainer.log_every=50")
+    sweep = ("-m", *smoke, *length, "seed=1,2,3", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    process = start(*sweep, f"runs_root={tmp_path}")
+    started = 0  # wait until both first jobs train
+    for line in process.stdout:
+        started += "step  50" in line or "step   50" in line
+        if started == 2:
+            break
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert runs_of(tmp_path) == {"softmax-s1": "interrupted", "softmax-s2": "interrupted"}
+    assert "job 0 (seed=1): stopped by SIGTERM" in output
+    assert "job 2 (seed=3): not begun: the sweep was stopped" in output
+
+    assert train_lm("-m", *smoke, *length, "seed=1,2", f"runs_root={tmp_path}") == 0
+    assert runs_of(tmp_path) == {"softmax-s1": "completed", "softmax-s2": "completed"}
+    (first,) = tmp_path.glob("smoke/*-s1-*")
+    assert [row["step"] for row in rows(first) if "train_loss" in row] == list(range(50, 1001, 50))
+
+
+def test_ctrl_c_ends_a_sweep_in_one_process(smoke, tmp_path):
+    sweep = ("-m", *smoke, "trainer.steps=1000", "trainer.log_every=50", "seed=1,2", f"runs_root={tmp_path}")
+    process = start(*sweep)
+    for line in process.stdout:
+        if "loss" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert runs_of(tmp_path) == {"softmax-s1": "interrupted"}
+
+
+def test_slurm_is_configured_to_resume():
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        launcher = compose("train_lm", ["hydra/launcher=submitit_slurm"], return_hydra_config=True).hydra.launcher
+    assert launcher["_target_"].endswith("SlurmLauncher")
+    assert launcher.signal_delay_s == 120
+    assert launcher.max_num_timeout > 0  # a job at its time limit is queued again, and resumes

@@ -1,0 +1,188 @@
+"""The strict check, the identity of a run, and every file in configs/."""
+
+import inspect
+from typing import Literal
+
+import pytest
+import yaml
+from command_line import CONFIGS, REPOSITORY
+from hydra import compose, initialize_config_dir
+
+from fourierformer import config as configs
+from fourierformer.build import checked_values
+from fourierformer.errors import SetupError
+
+
+def composed(*overrides: str) -> dict:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return checked_values(compose("train_lm", list(overrides)))
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def texts(group: str) -> list[tuple[str, str]]:
+    return [(name, (CONFIGS / group / f"{name}.yaml").read_text()) for name in names(group)]
+
+
+# -- every file of configs/ -----------------------------------------------------------------------------------------
+
+CHOICES = [
+    f"{group}={name}"
+    for group in (
+        "experiment",
+        "sweep",
+        "debug",
+        "data",
+        "model",
+        "attention",
+        "optim",
+        "schedule",
+        "trainer",
+        "tracker",
+    )
+    for name in names(group)
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_file_composes_and_fits_the_schema(choice):
+    group, name = choice.split("=")
+    values = composed(choice)
+    if group in ("data", "model", "attention", "optim", "schedule", "tracker"):
+        assert values[group]["name"] == name
+
+
+def plain(text: str) -> dict:
+    """What a file of @package _global_ sets itself, as {"trainer.steps": 4}."""
+    from omegaconf import OmegaConf  # its numbers are read as Hydra reads them: 2e-3 is one
+
+    values = OmegaConf.to_container(OmegaConf.create(text))
+    return dict(configs.flatten({k: v for k, v in values.items() if k not in ("defaults", "hydra")}))
+
+
+@pytest.mark.parametrize(("name", "text"), texts("experiment"))
+def test_what_an_experiment_sets_arrives(name, text):
+    """It would not, silently, if `_self_` did not come first in train_lm.yaml."""
+    values = dict(configs.flatten(composed(f"experiment={name}")))
+    for key, value in plain(text).items():
+        assert values[key] == value, key
+    assert values["experiment_name"] == name
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+@pytest.mark.parametrize(("debug", "text"), texts("debug"))
+def test_debug_wins_over_every_experiment(name, debug, text):
+    values = dict(configs.flatten(composed(f"experiment={name}", f"debug={debug}")))
+    for key, value in plain(text).items():
+        assert values[key] == value, key
+    assert values["is_debug"] is True
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_the_command_line_wins_over_everything(name):
+    values = composed(f"experiment={name}", "debug=smoke", "trainer.steps=7", "optim.lr=0.5", "seed=9")
+    assert (values["trainer"]["steps"], values["optim"]["lr"], values["seed"]) == (7, 0.5, 9)
+
+
+@pytest.mark.parametrize(("name", "text"), texts("experiment") + texts("sweep"))
+def test_a_header_has_the_command(name, text):
+    header = [line for line in text.splitlines() if line.startswith("#")]
+    command = "python train_lm.py" if name == "builtin" else f"={name}"
+    assert any("python train_lm.py" in line and command in line for line in header)
+
+
+@pytest.mark.parametrize("name", names("sweep"))
+def test_a_sweep_is_a_multirun(name):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        hydra = compose("train_lm", [f"sweep={name}"], return_hydra_config=True).hydra
+    assert hydra.mode.name == "MULTIRUN"
+    assert hydra.sweeper.params
+    first = [f"{key}={str(choices).split(',')[0]}" for key, choices in hydra.sweeper.params.items()]
+    composed(f"sweep={name}", *first)
+
+
+def test_every_group_says_what_its_files_are_for():
+    for path in CONFIGS.rglob("*.yaml"):
+        assert path.read_text().startswith("#"), path
+
+
+# -- identity -------------------------------------------------------------------------------------------------------
+
+CONVENIENCE = {
+    "runs_root": "x", "run_dir": "x", "fresh": True, "dry_run": True, "tracker.name": "wandb", "tracker.project": "x",
+    "tracker.entity": "x", "tracker.mode": "offline", "evaluation.splits": ["test"], "evaluation.protocols": [],
+    "evaluation.tokens_per_forward": 1, "data.root": "x", "data.cache": "x", "trainer.device": "cpu",
+    "trainer.compile": "never", "trainer.save_every": 3, "trainer.log_every": 3, "trainer.keep_checkpoints": 7,
+}  # fmt: skip
+
+
+def test_every_key_but_those_of_convenience_names_another_run():
+    values = composed()
+    original = configs.config_hash(values)
+    keys = dict(configs.flatten(values))
+    assert set(CONVENIENCE) <= set(keys)
+    for key in keys:
+        changed = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
+        group, _, name = key.rpartition(".")
+        (changed[group] if group else changed)[name] = CONVENIENCE.get(key, "something else")
+        assert (configs.config_hash(changed) == original) == (key in CONVENIENCE), key
+        assert bool(configs.differences(values, changed)) == (key not in CONVENIENCE), key
+
+
+def test_a_group_is_the_config_without_the_seed():
+    one, two, other = composed("seed=1"), composed("seed=2"), composed("seed=2", "optim.lr=1")
+    assert configs.config_hash(one) != configs.config_hash(two)
+    assert configs.config_hash(one, seed=False) == configs.config_hash(two, seed=False)
+    assert configs.config_hash(two, seed=False) != configs.config_hash(other, seed=False)
+
+
+def test_a_default_spelled_out_is_the_same_run():
+    assert configs.run_directory(composed()) == configs.run_directory(composed("seed=1", "optim.lr=0.002"))
+    assert str(configs.run_directory(composed("run_dir=/there"))) == "/there"
+
+
+def test_a_config_survives_its_file(tmp_path):
+    values = composed("experiment=wt103_small")
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(values))
+    assert checked_values(configs.from_yaml(tmp_path / "config.yaml")) == values
+    with pytest.raises(SetupError, match="is not a run directory"):
+        configs.from_yaml(tmp_path / "other" / "config.yaml")
+
+
+# -- the check itself -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "fitting", "others"),
+    [
+        (int, [1, -1], [1.0, "1", True, None]),
+        (float, [1, 1.5], ["1", True, None]),
+        (bool, [True], [1, "true", None]),
+        (str, ["a"], [1, None]),
+        (int | None, [1, None], ["a", 1.5]),
+        (list[int], [[], [1]], [1, ["a"], None]),
+        (dict[str, int] | None, [{"a": 1}, None], [{"a": "b"}, [1]]),
+        (Literal["a", "b"], ["a"], ["c", None]),
+        (float | Literal["matched"], [0.5, "matched"], ["other", None]),
+        (inspect.Parameter.empty, [1, None, "a"], []),
+    ],
+)
+def test_types(hint, fitting, others):
+    for value in fitting:
+        assert configs.checked({"key": value}, {"": {"key": hint}}) == {"key": value}
+    for value in others:
+        with pytest.raises(SetupError, match=r"key=.*: expected"):
+            configs.checked({"key": value}, {"": {"key": hint}})
+
+
+def test_a_group_that_is_a_value_is_named():
+    with pytest.raises(SetupError, match="'optim' must be a config group, got 3"):
+        configs.checked({"optim": 3}, {"": {}, "optim": {}})
+
+
+def test_configs_hold_no_places_of_one_machine():
+    for path in CONFIGS.rglob("*.yaml"):
+        assert str(REPOSITORY) not in path.read_text()
+        yaml.compose(path.read_text())

@@ -1,0 +1,79 @@
+"""Who may import what, read from the sources: parts know only parts left of them, heavy libraries stay in one room."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import REPOSITORY
+
+PACKAGE = REPOSITORY / "fourierformer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+# Left to right as the data flows; a part may import what stands before it, and itself.
+ORDER = (
+    *("errors", "config", "provenance", "rundir"),
+    *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
+    *("build", "measure", "results", "plots", "report", "plan", "sweep", "launch", "run"),
+)
+ONLY = {
+    "hydra": {"launch", "sweep"},
+    "omegaconf": {"config", "launch", "run"},
+    "triton": {"kernels"},
+    "wandb": {"tracking/wandb"},
+    "datasets": {"data"},
+    "timm": {"models/vit", "data/images", "tasks/classification", "training/optim"},
+    "matplotlib": {"plots"},
+    "jinja2": {"report"},
+    "rich": {"tracking/console", "results/tables"},
+}
+HEAVY = ("hydra", "wandb", "datasets", "matplotlib", "jinja2", "rich", "timm", "pandas")
+
+
+def place(path: Path) -> str:
+    """'data/text' for fourierformer/data/text.py, 'data' for fourierformer/data/__init__.py."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return "/".join(part for part in parts if part != "__init__")
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_libraries_stay_in_their_room(path):
+    used = {name.split(".")[0] for name in imports(path)}
+    for library in used & set(ONLY):
+        allowed = ONLY[library]
+        assert place(path) in allowed or place(path).split("/")[0] in allowed, f"{path} imports {library}"
+
+
+@pytest.mark.parametrize("path", [f for f in FILES if place(f)], ids=place)
+def test_imports_point_left(path):
+    own = place(path).split("/")[0]
+    assert own in ORDER, f"give {own} a place in ORDER"
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        if package != "fourierformer":
+            continue
+        other = rest.split(".")[0]
+        if other in ORDER:
+            assert ORDER.index(other) <= ORDER.index(own), f"{path} imports {name}: {other} stands right of {own}"
+
+
+def test_the_package_is_light():
+    """Attention and kernels run where neither trackers nor data sets nor Hydra are installed."""
+    code = (
+        "import sys, fourierformer; fourierformer.available_attentions(); fourierformer.fourier_attention;"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

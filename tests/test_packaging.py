@@ -1,0 +1,63 @@
+"""pyproject.toml, constraints.txt, environment.yml, Makefile and .gitignore say the same."""
+
+import re
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+from command_line import REPOSITORY
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+PINS = [Requirement(line) for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if line.strip()]
+EVERYTHING = PROJECT["dependencies"] + [r for extra in PROJECT["optional-dependencies"].values() for r in extra]
+
+
+@pytest.mark.parametrize("line", EVERYTHING)
+def test_every_dependency_is_pinned_within_its_range(line):
+    wanted = Requirement(line)
+    if wanted.name == PROJECT["name"]:
+        return  # an extra that includes another one
+    pins = [pin for pin in PINS if canonicalize_name(pin.name) == canonicalize_name(wanted.name)]
+    assert pins, f"{wanted.name} has no pin: make constraints"
+    for pin in pins:
+        (exact,) = pin.specifier
+        assert exact.operator == "=="
+        assert wanted.specifier.contains(exact.version, prereleases=True)
+
+
+def test_constraints_name_no_place():
+    text = (REPOSITORY / "constraints.txt").read_text()
+    assert "://" not in text
+    assert " @ " not in text
+    assert "--" not in text
+
+
+def test_the_conda_file_is_thin():
+    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    assert pip == {"pip": ["-c constraints.txt", "-e .[dev]"]}
+    (python,) = [re.fullmatch(r"python=(\d+\.\d+)", line) for line in conda if line.startswith("python")]
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python[1])
+    assert {"pip", "make"} < set(conda)
+
+
+def test_lock_files_with_hosts_stay_out():
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    names = ["uv.lock", "pylock.toml", "pylock.dev.toml", "runs/x", "data/x", ".venv/x"]
+    ignored = subprocess.run(["git", "check-ignore", *names], cwd=REPOSITORY, capture_output=True, text=True)
+    assert ignored.stdout.split() == names
+
+
+def test_make_help_lists_every_target():
+    text = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", text, flags=re.M))
+    assert {"setup", "train", "test", "lint", "doctor", "help"} <= targets
+    phony = re.search(r"^\.PHONY:(.*)$", text, flags=re.M)[1].split()
+    assert set(phony) == targets
+    listed = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^ *make ([a-z-]+)", listed, flags=re.M)) == targets
