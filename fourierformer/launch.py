@@ -6,6 +6,7 @@ import re
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 
 from hydra.errors import OverrideParseException
@@ -17,13 +18,14 @@ from fourierformer.provenance import REPOSITORY
 from fourierformer.sweep import StopSweep, SweepRecord, summarise
 from fourierformer.training.signals import exit_code
 
-EXIT_CODES = "0 done, 1 crash, 2 set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved"
-
 
 def launch(train: Callable[[], None]) -> None:
-    """Run a Hydra main and end the process with one of EXIT_CODES."""
+    """Run a Hydra main and end the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
+    130/143 interrupted with a checkpoint saved."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise instead of print: `explain` is shorter and says what to do
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
+    # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, and is checked against it
+    warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     SweepRecord.current = None
     try:
         with StopSweep() as stop:
@@ -35,9 +37,7 @@ def launch(train: Callable[[], None]) -> None:
         sys.stdout.flush()
     except Interrupted as again:
         code = exit_code(again.signal_number)
-    except (
-        BrokenPipeError
-    ):  # `python train_lm.py | head`: the reader has left; flushing at exit must not fail
+    except BrokenPipeError:  # `python train_lm.py | head`: the reader has left; flushing at exit must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
@@ -50,7 +50,7 @@ def _ended(action: Callable[[], int | None]) -> int:
     except (Interrupted, KeyboardInterrupt) as stop:
         return exit_code(getattr(stop, "signal_number", 2))
     except SystemExit as end:  # of one run, which has said why; or of Hydra's argument parser
-        return end.code if isinstance(end.code, int) else 0
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return complain(error, error.exit_code)
     except BrokenPipeError:

@@ -120,7 +120,9 @@ class _status:
         stopped = (Interrupted, KeyboardInterrupt, SystemExit)
         state = "diverged" if kind is Diverged else "interrupted" if issubclass(kind, stopped) else "failed"
         text = "".join(traceback.format_exception(kind, error, trace))
-        self.directory.write_status(state, error=f"{kind.__name__}: {error}", traceback=text)
+        said = isinstance(error, UserError | Interrupted)  # a sentence already
+        message = str(error) if said else f"{kind.__name__}: {error}"
+        self.directory.write_status(state, error=message, traceback=text)
 
 
 @dataclass

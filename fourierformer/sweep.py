@@ -123,7 +123,7 @@ def summarise(record: Path) -> int:
     failed = [job for job in jobs if job.get("exit_code") != 0]
     common = frozenset.intersection(*(frozenset(job["overrides"]) for job in jobs)) if len(jobs) > 1 else frozenset()
     for job in failed:
-        error = job.get("error", "died without a word: killed, or out of memory")
+        error = job.get("error", f"left no word: killed, out of memory, or still running on {job['host']}")
         print(f"{_label(job, common)}: {error}", file=sys.stderr)
     if failed:
         print(f"{len(failed)} of {len(jobs)} jobs did not end well; the same command tries them again", file=sys.stderr)

@@ -41,6 +41,8 @@ def train_lm(*arguments: str) -> int:
 
 def start(*arguments: str, cwd: Path = REPOSITORY) -> subprocess.Popen:
     """`python train_lm.py ...` as a process in a session of its own, stdout and stderr in one pipe."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch's sources at each start costs 6 seconds
     command = [sys.executable, str(REPOSITORY / "train_lm.py"), *map(str, arguments)]
     return subprocess.Popen(
         command,
@@ -48,7 +50,7 @@ def start(*arguments: str, cwd: Path = REPOSITORY) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=environment,
         start_new_session=True,
     )
 

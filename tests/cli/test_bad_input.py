@@ -96,7 +96,7 @@ def test_a_place_that_cannot_be_written(smoke, tmp_path, capfd):
     ("arguments", "parts"),
     [
         (["--help"], ["Examples", "attention: fourier,", "experiment: builtin,", "runs_root"]),
-        (["--cfg", "job", "--resolve"], ["name: lm_tiny", "experiment_name: builtin", "steps: 600"]),
+        (["--cfg", "job", "--resolve", "trainer.steps=17"], ["name: lm_tiny", "experiment_name: builtin", "steps: 17"]),
         (["-sc", "install=bash"], ["hydra_bash_completion"]),
     ],
 )
