@@ -171,7 +171,7 @@ def padded(width: int, harmonics: int) -> int:
 
 
 def powers(u: Tensor) -> Tensor:
-    """1, u, u^2, ... u^(2 TAIL_TERMS): (G, T, D) -> (G, 2 TAIL_TERMS + 1, D T); whole rows, so that nothing is strided."""
+    """1, u, u^2, ... u^(2 TAIL_TERMS): (G, T, D) -> (G, 2 TAIL_TERMS + 1, D T), whole rows: nothing is strided."""
     u = u.mT.flatten(1)
     columns = [torch.ones_like(u)]
     for _ in range(2 * TAIL_TERMS):
