@@ -62,6 +62,8 @@ def _ended(action: Callable[[], int | None]) -> int:
             return complain(
                 f"{error.filename}: {error.strerror}. Make room, or choose another place: runs_root=/some/path", 2
             )
+        if type(error).__module__.startswith(("joblib", "submitit")):  # a job's process was killed, not the job's fault
+            return complain(" ".join(str(error).split("\n")[0].split()), 1)
         traceback.print_exc()
         return 1
 
