@@ -50,7 +50,7 @@ def source(unit: str) -> Source:
         for paragraph in corpus()[split]:
             yield ((split_words(paragraph) if unit == "word" else paragraph) + "\n").encode()
 
-    notes = [f"embedded text of {versions}: other versions have other text, so compare perplexities within one only"]
+    notes = [f"embedded text of {versions}: other versions have other text, compare within one only"]
     return Source([stamp], pieces, notes=notes)
 
 

@@ -131,7 +131,7 @@ def _unknown_notes(data: TextData, names: list[str], words: list[str], tallies: 
     """Says how many tokens became `<unk>` here; words that nothing can stand for are an error."""
     ids = set(words)
     unknown = np.array([name not in ids for name in names])
-    notes = []
+    shares = []
     for split, tally in tallies.items():
         where = unknown[: len(tally)]
         count = int(tally[where].sum())
@@ -142,8 +142,8 @@ def _unknown_notes(data: TextData, names: list[str], words: list[str], tallies: 
                 f"{example!r}, and no <unk> to stand for them: limit the vocabulary (data.vocabulary_size=20000)"
             )
         if count:
-            notes.append(f"{split}: {count:,} of {tally.sum():,} tokens are not in the vocabulary and count as <unk>")
-    return notes
+            shares.append(f"{split} {count / tally.sum():.2%}")
+    return [f"tokens outside the vocabulary, counted as <unk>: {', '.join(shares)}"] if shares else []
 
 
 def _texts(source: Source, split: str) -> Iterator[str]:

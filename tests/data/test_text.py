@@ -86,7 +86,7 @@ def test_the_rule_on_a_text_one_can_check_by_eye(small):
     assert corpus.words == ["<eos>", "the", "=", "sat", "Title", "cat", "on", "<unk>", "mat", ".", "dog"]
     assert corpus.splits["train"].tolist() == [2, 4, 2, 0, 0, 1, 5, 3, 6, 1, 7, 8, 9, 0, 1, 10, 3, 0]
     assert corpus.splits["test"].tolist() == [7, 7, 10, 0, 0]  # "a" is not in train
-    assert corpus.notes == ["test: 1 of 5 tokens are not in the vocabulary and count as <unk>"]
+    assert corpus.notes == ["tokens outside the vocabulary, counted as <unk>: test 20.00%"]
     assert corpus.decode(corpus.encode("the dog sat\n\non mat\n")) == "the dog sat\n\non mat\n"
     assert corpus.encode("the zebra") == [1, 7]
 

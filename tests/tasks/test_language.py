@@ -139,9 +139,7 @@ def test_position_counts_of_the_paper_on_wikitext(real_data, split, scored, segm
     tokens = np.zeros(sum(len(line.split()) + 1 for line in text.splitlines()), dtype=np.uint16)
     model = Uniform(length)
     corpus = SimpleNamespace(splits={"train": tokens, split: tokens}, unit="word")
-    task = LanguageTask(
-        corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, tokens_per_forward=2**20
-    )
+    task = LanguageTask(corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, tokens_per_forward=2**20)
     sliding, segment = measured(task, model, "sliding", split), measured(task, model, "segment", split)
     assert (sliding["tokens"], segment["tokens"]) == (scored, segments)
     assert sliding["nll"] == segment["nll"] == 1.0
