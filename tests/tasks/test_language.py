@@ -34,7 +34,7 @@ def measured(task, model, protocol, split="valid"):
 
 
 def literal_sliding(model: WordLM, tokens: np.ndarray, length: int) -> tuple[float, int]:
-    """The authors' evaluation: one window at a time, stride 1; the first counts whole, the others their last position."""
+    """The authors' evaluation, one window at a time: the first counts whole, every other its last position."""
     model.eval()
     total, count = 0.0, 0
     with torch.no_grad():
