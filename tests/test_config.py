@@ -139,7 +139,9 @@ def test_a_group_is_the_config_without_the_seed():
 
 
 def test_a_default_spelled_out_is_the_same_run():
-    assert configs.run_directory(composed()) == configs.run_directory(composed("seed=1", "optim.lr=0.002"))
+    values = composed()
+    spelled = composed(f"seed={values['seed']}", f"optim.lr={values['optim']['lr']}")
+    assert configs.run_directory(values) == configs.run_directory(spelled)
     assert str(configs.run_directory(composed("run_dir=/there"))) == "/there"
 
 

@@ -38,7 +38,7 @@ WRONG = {
     "trainer.precision=fp17": "trainer.precision='fp17': expected 'fp32' or 'tf32' or 'bf16'",
     "trainer.device=tpu9": "trainer.device='tpu9': expected auto, cpu, cuda, or cuda:N",
     "trainer.device=meta": "trainer.device='meta': expected auto, cpu, cuda, or cuda:N",
-    "trainer.micro_batch_size=17": "micro_batch_size=17 is a part of global_batch_size=16",
+    "trainer.micro_batch_size=999": "micro_batch_size=999 is a part of global_batch_size=",
     "global_batch_size=0": "global_batch_size=0: must be at least 1",
     "optim.lr=0": "optim.lr=0: must be more than 0",
     "optim.lr=nan": "optim.lr=nan: must be more than 0",
