@@ -19,7 +19,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[dev]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]')
 	@touch $@
 
-train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 4 minutes)
+train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 3 minutes)
 	$(PY) train_lm.py sweep=quickstart
 
 test: setup ## all tests, on two processes (under 10 minutes on 2 cores)

@@ -29,10 +29,8 @@ def print_plan(values: dict) -> None:
     print(f"parameters   {parameters:,}" + ("" if vocab_size else " (without a vocabulary)"))
     print(f"steps        {trainer.steps:,} of {tokens:,} tokens = {trainer.steps * tokens:,} tokens", end="")
     if corpus:
-        print(
-            f" = {trainer.steps * tokens / len(corpus.splits['train']):.1f} epochs of {len(corpus.splits['train']):,}",
-            end="",
-        )
+        epoch = len(corpus.splits["train"])
+        print(f" = {trainer.steps * tokens / epoch:.1f} epochs of {epoch:,}", end="")
     head = min([vocab_size, *(data.cutoffs or [])[:1]])
     print(f"\nmemory       about {_memory(parameters, model, micro, head) / 2**30:.1f} GiB to train")
     print(f"data         {problem or f'{data.name}: found, vocabulary {vocab_size:,}'}")

@@ -17,8 +17,8 @@ from fourierformer.build import checked_values
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.S)
-COMMANDS = [line.split(" #")[0].strip() for block in BLOCKS for line in block.splitlines()]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.S | re.M)
+COMMANDS = [line.split(" #")[0].strip() for language, block in BLOCKS if not language for line in block.splitlines()]
 TRAINING = [c for c in COMMANDS if c.startswith("python train_lm.py")]
 SCRIPTS = sorted({c.split()[1] for c in re.findall(r"python scripts/\w+\.py", README)})
 
@@ -77,7 +77,7 @@ def test_experiments_named_there_have_the_numbers_it_gives(experiment, count):
 
 
 def test_the_python_example_runs():
-    code = re.search(r"```python\n(.*?)```", README, flags=re.S)[1]
+    (code,) = [block for language, block in BLOCKS if language == "python"]
     names: dict = {}
     exec(code, names)
     assert names["y"].shape == (2, 8, 256, 16)
