@@ -111,10 +111,10 @@ class WordLM(nn.Module):
             h = layer(h)
         return self.dropout(self.layers[-1](h, last))
 
-    def compile_blocks(self) -> None:
+    def compile_blocks(self, **options) -> None:
         """torch.compile layer by layer: all layers have one shape, so one compilation serves all of them."""
         for layer in self.layers:
-            layer.compile()
+            layer.compile(**options)
 
     def next_token(self, tokens: Tensor) -> Tensor:
         """log p of every word as the next token: (B, N) -> (B, V)."""

@@ -140,3 +140,17 @@ def test_biases_stand_where_the_paper_has_them():
         "layers.0.feed_forward.3.bias",
         "layers.0.feed_forward_norm.bias",
     }
+
+
+@pytest.mark.parametrize("name", ["softmax", "gaussian"])
+def test_compiled_blocks_share_one_graph_and_change_nothing(name):
+    from torch._dynamo.utils import counters
+
+    plain, compiled = tiny(name=name), tiny(name=name)
+    torch._dynamo.reset()
+    counters.clear()
+    compiled.compile_blocks(backend="aot_eager", fullgraph=True)
+    tokens = torch.randint(0, 50, (3, 12))
+    torch.testing.assert_close(compiled.hidden(tokens), plain.hidden(tokens))
+    assert counters["stats"]["unique_graphs"] == 1  # for two layers
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
