@@ -143,6 +143,7 @@ def test_status_carries_the_last_step_into_the_failure(run):
 def test_status_does_not_hide_the_error_that_is_on_its_way(run):
     with pytest.warns(UserWarning, match="could not be written"):  # the directory does not even exist
         run.write_status("failed", error="the real one")
+    assert run.read_status() is None
 
 
 def test_a_damaged_status_is_overwritten(run):

@@ -12,7 +12,7 @@ from fourierformer.kernels.sinc.portable import sinc_attention_portable
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
 
 
-def compare(tensors, doutput, power=4, eps=0.0, causal=False):
+def check_against_reference(tensors, doutput, power=4, eps=0.0, causal=False):
     """Float64 parity to rounding, and the accuracy rule in float32."""
     options = {"power": power, "eps": eps, "causal": causal}
     truth = run(sinc_attention_reference, tensors, doutput, **options)
@@ -68,7 +68,7 @@ def test_accuracy_over_the_range_of_arguments(radius, scale, width, expected, po
     monkeypatch.setattr(portable, "PAIRS_PER_SINE", 1e-9)  # take the products even where they would not pay
     tensors, doutput = inputs(batch=2, queries=65, width=width, radius=radius, scale=scale)
     assert harmonics(tensors) == expected
-    compare(tensors, doutput, power=power, causal=causal)
+    check_against_reference(tensors, doutput, power=power, causal=causal)
 
 
 @pytest.mark.parametrize("queries", [1, 7, 33, 197])
@@ -76,14 +76,14 @@ def test_accuracy_over_the_range_of_arguments(radius, scale, width, expected, po
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 def test_odd_sizes(queries, width, eps):
     tensors, doutput = inputs(heads=1, queries=queries, width=width, radius=1.0)
-    compare(tensors, doutput, eps=eps, causal=True)
+    check_against_reference(tensors, doutput, eps=eps, causal=True)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 256), (256, 1), (40, 100), (100, 40), (1, 1)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_queries_and_keys_differ_in_number(queries, keys, causal):
     tensors, doutput = inputs(queries=queries, keys=keys, value_width=5)
-    compare(tensors, doutput, causal=causal)
+    check_against_reference(tensors, doutput, causal=causal)
 
 
 def test_the_last_query_alone_equals_the_last_row():
@@ -119,22 +119,22 @@ def test_future_keys_change_nothing():
 )
 def test_any_shape(heads, queries, keys, width, value_width, power, eps, causal, radius, seed):
     tensors, doutput = inputs(2, heads, queries, keys, width, value_width, radius, seed=seed)
-    compare(tensors, doutput, power=power, eps=eps, causal=causal)
+    check_against_reference(tensors, doutput, power=power, eps=eps, causal=causal)
 
 
 @pytest.mark.parametrize("shape", [(), (3, 1), (1, 16), (3, 16)])
 def test_every_radius_shape_in_float32(shape):
     radius = 0.5 + torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     tensors, doutput = inputs(batch=2, heads=3, queries=65, radius=radius)
-    compare(tensors, doutput, eps=1e-6, causal=True)
+    check_against_reference(tensors, doutput, eps=1e-6, causal=True)
 
 
 def test_small_tiles_give_the_same(monkeypatch):
     tensors, doutput = inputs(batch=2, heads=3, queries=70, keys=90)
     monkeypatch.setattr(portable, "TILE", 4096)
-    compare(tensors, doutput, causal=True)
+    check_against_reference(tensors, doutput, causal=True)
     monkeypatch.setattr(portable, "HARMONICS", ())  # the printed formula for every number
-    compare(tensors, doutput, causal=True)
+    check_against_reference(tensors, doutput, causal=True)
 
 
 def test_same_numbers_twice():

@@ -24,6 +24,7 @@ def test_seed_everything_fixes_python_numpy_and_torch():
 def test_seeds_of_any_size_are_taken():
     for seed in (0, 2**32, 2**63 - 1):
         seed_everything(seed)
+        assert torch.initial_seed() == seed
 
 
 def test_step_seeds_fit_torch_and_do_not_collide():
