@@ -77,6 +77,7 @@ class LanguageTask:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
         tokens = self.corpus.splits[split][: self.max_tokens]
         batches = {"segment": self._segments, "sliding": self._windows}[protocol](tokens)
+        positions = {"segment": _segment_positions, "sliding": lambda n: n - 1}[protocol](len(tokens))
         was_training = model.training
         model.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)  # stays there: one host sync at the end
@@ -86,7 +87,7 @@ class LanguageTask:
             batch = self._to_device(inputs, targets)
             total += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
             count += targets.numel()
-            watch(f"{split} {protocol}", count, len(tokens) - 1)
+            watch(f"{split} {protocol}", count, positions)
         model.train(was_training)
         nll = total.item() / count
         return {
@@ -122,6 +123,11 @@ class LanguageTask:
             tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
         tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
         return TextBatch(tokens, targets, rows, share)
+
+
+def _segment_positions(tokens: int) -> int:
+    """Scored positions: each of the 10 streams predicts all its tokens but the first."""
+    return SEGMENT_STREAMS * (tokens // SEGMENT_STREAMS - 1)
 
 
 def _tensor(tokens: np.ndarray) -> Tensor:

@@ -101,6 +101,16 @@ def test_bytes_are_measured_in_bits():
     assert result["bpc"] == pytest.approx(result["nll"] / math.log(2))
 
 
+@pytest.mark.parametrize("protocol", ["segment", "sliding"])
+def test_progress_ends_at_its_total(protocol):
+    seen = []
+    task, model = task_for(random_tokens(207), 12, tokens_per_forward=200)
+    result = task.measure(model, "valid", protocol, lambda: None, lambda label, done, total: seen.append((done, total)))
+    assert {total for _, total in seen} == {result["tokens"]}
+    assert seen[-1][0] == result["tokens"]
+    assert len(seen) > 1
+
+
 def test_a_poll_can_stop_an_evaluation():
     task, model = task_for(random_tokens(200), 12, tokens_per_forward=1)
 
