@@ -64,6 +64,8 @@ def _ended(action: Callable[[], int | None]) -> int:
             )
         if type(error).__module__.startswith(("joblib", "submitit")):  # a job's process was killed, not the job's fault
             return complain(" ".join(str(error).split("\n")[0].split()), 1)
+        if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
+            return complain("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
         traceback.print_exc()
         return 1
 

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from command_line import CONFIGS, rows, start, status, train_lm
+from command_line import CONFIGS, MODEL, rows, start, status, train_lm
 from hydra import compose, initialize_config_dir
 
 
@@ -115,3 +115,12 @@ def test_slurm_is_configured_to_resume():
     assert launcher["_target_"].endswith("SlurmLauncher")
     assert launcher.signal_delay_s == 120
     assert launcher.max_num_timeout > 0  # a job at its time limit is queued again, and resumes
+
+
+def test_slurm_without_slurm_is_one_line(tmp_path, capfd, monkeypatch):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no srun here
+    assert train_lm("-m", *MODEL, "seed=1,2", "hydra/launcher=submitit_slurm", f"runs_root={tmp_path}") == 2
+    assert capfd.readouterr().err == (
+        "error: hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead\n"
+    )
