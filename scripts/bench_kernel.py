@@ -11,7 +11,6 @@ and keeps the peak (output, gradients and what the backward saves included, scra
 
 import argparse
 import csv
-import platform
 import statistics
 import time
 import weakref
@@ -22,6 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fourierformer.kernels.sinc import BACKENDS, sinc_attention
+from fourierformer.provenance import describe
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
     "default": (4, 8, 256, 16, False),
@@ -165,7 +165,9 @@ def main() -> None:
     rows = [row for shape in args.shape or ["default"] for row in bench(shape, args)]
     add_ratios(rows)
     settings = {"radius": args.radius, "scale": args.scale, "eps": args.eps, "threads": torch.get_num_threads()}
-    settings |= {"torch": torch.__version__, "machine": platform.machine()}
+    origin, _ = describe()
+    settings |= {"torch": torch.__version__, "machine": f"{origin['cpu']}, {origin['cpus']} cores"}
+    settings |= {"commit": (origin["commit"] or "unknown")[:7] + ("+" if origin["dirty"] else "")}
     print(", ".join(f"{name} {value}" for name, value in settings.items()))
     table = [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)] if rows else []
     for line in table:
