@@ -90,8 +90,8 @@ def test_data_sets_named_there_have_a_config():
 
 
 def test_metrics_rows_are_as_it_shows_them():
-    for row in re.findall(r'`(\{"step".*?\})`', README):
-        assert "step" in json.loads(row.replace(", ...", ""))
+    rows = [json.loads(row.replace(", ...", "")) for row in re.findall(r'`(\{"step".*?\})`', README)]
+    assert [sorted(row) for row in rows] == [["step", "train_loss"], ["step", "valid_ppl"]]
 
 
 def test_configs_are_yaml_with_a_comment_on_top():

@@ -268,6 +268,14 @@ def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     Page((tmp_path / "here.html").read_text(encoding="utf-8"))
 
 
+def test_script_writes_beside_the_runs_when_not_told(tmp_path):
+    two_by_three(tmp_path / "runs")
+    command = [sys.executable, str(REPOSITORY / "scripts" / "report.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "runs/report.html"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
 def test_script_says_when_it_cannot_write(tmp_path):
     write_run(tmp_path / "runs", "fourier", 1)
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "runs"]

@@ -87,7 +87,7 @@ class Fit:
         self.watch, self.on_log = watch, on_log
         self.progress = Progress()
         self.saved = 0
-        # Counters live on the device and are read at log steps only: [loss since log, good steps since log,
+        # Counters live on the device; a GPU's are read at log steps only: [loss since log, good steps since log,
         # bad steps in all, bad steps in a row, longest such row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
 
