@@ -47,8 +47,8 @@ def fourier_attention(
             code does. With eps > 0 a query far from every key gets an output near 0 instead of the value of the least
             distant key.
         causal: query i sees keys 0 .. i + M - N, so that the last query sees every key. Queries that see no key get 0.
-        backend: "auto", "portable" (any device, memory linear in the number of tokens) or "reference" (the formula as
-            printed, N x M x D numbers at a time).
+        backend: "auto", "fused" (Triton on an NVIDIA GPU), "portable" (any device) or "reference" (the formula as
+            printed, N x M x D numbers at a time). The first two need memory linear in the number of tokens.
 
     Returns:
         (batch, heads, N, Dv), in the dtype of q. Half-precision inputs are computed in float32.

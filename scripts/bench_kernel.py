@@ -1,26 +1,33 @@
-"""Time and memory of Fourier attention against the printed formula and against softmax attention, on the CPU.
+"""Time and memory of Fourier attention against the printed formula and against softmax attention, on a GPU or a CPU.
 
-    python scripts/bench_kernel.py                                  # B 4, H 8, N 256, D 16
-    python scripts/bench_kernel.py --shape lm_small --batch 4       # a shape of the paper, fewer sequences
-    python scripts/bench_kernel.py --csv results/measured/kernel_cpu.csv
+    python scripts/bench_kernel.py                             # on a GPU four shapes, on a CPU B 4, H 8, N 256, D 16
+    python scripts/bench_kernel.py --shape lm_small --batch 4  # a shape of the paper, fewer sequences
+    python scripts/bench_kernel.py --peer module:function      # f(q, k, v, radius (H, D) in float32)
+    python scripts/bench_kernel.py --device cpu --csv results/measured/kernel_cpu.csv
 
-Parity comes first: a contestant that is wrong gets no time. Memory is what one call needs beyond its inputs: a dispatch
-mode sees every tensor that an operation returns, adds its bytes when the storage is new, takes them off when it dies,
-and keeps the peak (output, gradients and what the backward saves included, scratch inside an operation not).
+Parity comes first, on the first sequence, its first heads and last 512 tokens: a contestant that is wrong gets no time,
+and the exit status is 1. Memory is what one call needs beyond its inputs. On a GPU it is the allocator's peak; on a CPU
+a dispatch mode sees every tensor that an operation returns, adds its bytes when the storage is new, takes them off when
+it dies, and keeps the peak (output, gradients and what the backward saves included, scratch inside an operation not).
 """
 
 import argparse
 import csv
-import statistics
+import functools
+import importlib
+import inspect
+import os
+import sys
 import time
-import weakref
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from bench_measure import LANES, Contestant, as_call, gradients, limits, measure, parity_slice, worst_excess
+from torch import Tensor
 
-from fourierformer.kernels.sinc import BACKENDS, sinc_attention
+from fourierformer.kernels.sinc import sinc_attention, why_not_fused
 from fourierformer.provenance import describe
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
@@ -29,120 +36,162 @@ SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, author
     "lm_small": (96, 8, 256, 16, True),
     "lm_medium": (56, 8, 384, 32, True),
     "deit_tiny": (256, 3, 197, 64, False),
+    "long": (1, 8, 16384, 64, True),
 }
-RATIO_TO = {"reference": "x reference", "softmax": "x softmax"}
+DEFAULT = {"cpu": ["default"], "cuda": ["lm_small", "lm_medium", "deit_tiny", "long"]}
+DTYPES = ("float32", "bfloat16", "float16")
+RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
+# Executed per pair of query and key by one lane, from the machine code: scripts/inspect_kernel.py counts them.
+# (width, direction, precision); backward is both launches together. What is not here has no floor.
+INSTRUCTIONS_PER_PAIR = {
+    (16, "forward", "half"): 38,
+    (32, "forward", "half"): 62,
+    (64, "forward", "half"): 110,
+    (16, "backward", "half"): 346,
+    (32, "backward", "half"): 816,
+    (64, "backward", "half"): 1793,
+    (16, "forward", "precise"): 71,
+    (32, "forward", "precise"): 131,
+    (64, "forward", "precise"): 235,
+    (16, "backward", "precise"): 604,
+    (32, "backward", "precise"): 1240,
+    (64, "backward", "precise"): 5351,
+}
+TENSORS_MOVED = {"forward": 4, "forward+backward": 4 + 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
+# float32 tensors of B H N N D numbers that must fit in memory: the eager peak, rounded up; compiled, at least one.
+PAIR_TENSORS = {
+    "reference": {"forward": 4, "forward+backward": 12},
+    "direct, compiled": {"forward": 1, "forward+backward": 1},
+}
+INPUT_SETS = {"cpu": 1, "cuda": 3}
 
 
-class PeakMemory(TorchDispatchMode):
-    """Peak bytes of storages created inside the block."""
-
-    def __init__(self):
-        super().__init__()
-        self.live, self.peak, self.seen = 0, 0, set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if function.namespace in ("aten", "prims") and not function.is_view:
-            for item in result if isinstance(result, list | tuple) else [result]:
-                if isinstance(item, torch.Tensor):
-                    self._add(item.untyped_storage())
-        return result
-
-    def ignore(self, *tensors: torch.Tensor) -> None:
-        self.seen |= {t.untyped_storage()._cdata for t in tensors}
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key not in self.seen:
-            self.seen.add(key)
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self.live -= size
-        self.seen.discard(key)
+class Wrong(Exception):
+    """A contestant breaks the accuracy rule."""
 
 
-def contestants(causal: bool, eps: float) -> dict[str, Callable]:
-    """name -> f(q, k, v, radius), the slowest first."""
+def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]:
+    """In the order of interest: what comes last is left out first when the time is up."""
 
     def fourier(name: str) -> Callable:
-        return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=eps, causal=causal, backend=name)
+        return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=args.eps, causal=causal, backend=name)
 
-    found = {name: fourier(name) for name in reversed(BACKENDS)}
-    found["softmax"] = lambda q, k, v, radius: torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, is_causal=causal
-    )
+    def softmax(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    found = {}
+    if args.without_fused is None:
+        found["fused, half"] = Contestant(fourier("fused"), args.dtype, "half")
+        found["fused, float32 class"] = Contestant(fourier("fused"), torch.float32, "precise")
+    found["softmax"] = Contestant(softmax, args.dtype, checked=False)
+    for name, peer in args.peer.items():
+        takes = inspect.signature(peer).parameters
+        options = {key: value for key, value in {"causal": causal, "eps": args.eps}.items() if key in takes}
+        found[name] = Contestant(functools.partial(peer, **options), args.dtype)
+    if args.device == "cpu":
+        found["portable"] = Contestant(fourier("portable"), args.dtype)
+    else:  # static shapes: the slice of the parity check must not make the timed code a general one
+        torch.compiler.reset()  # a function is compiled only so many times, and every shape counts
+        for name, backend in (("direct, compiled", "reference"), ("portable, compiled", "portable")):
+            found[name] = Contestant(torch.compile(fourier(backend), dynamic=False), args.dtype)
+    found["reference"] = Contestant(fourier("reference"), args.dtype)
     return found
 
 
-def gradients(function: Callable, leaves: list[torch.Tensor], doutput: torch.Tensor) -> list[torch.Tensor]:
-    output = function(*leaves)
-    used = torch.autograd.grad(output, leaves, doutput, allow_unused=True)  # softmax has no radius
-    return [output.detach(), *used]
+def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int) -> list[Tensor]:
+    """q, k, v, doutput (B, H, N, D) and one radius per coordinate (H, D), float32."""
+    _, heads, tokens, width, _ = SHAPES[shape]
+    torch.manual_seed(args.seed + number)
+    q, k, v, doutput = (torch.randn(batch, heads, tokens, width, device=args.device) for _ in range(4))
+    return [args.scale * q, args.scale * k, v, doutput, torch.full((heads, width), args.radius, device=args.device)]
 
 
-def worst_excess(function: Callable, leaves: list[torch.Tensor], doutput: torch.Tensor, direct: Callable) -> float:
-    """Error over what the accuracy rule allows: twice the float32 reference's, or 1e-4. Above 1 is wrong."""
-    small = [t[:1].detach() if t.dim() == 4 else t.detach() for t in leaves]  # one sequence: float64 N x M x D is big
-
-    def run(f: Callable, dtype: torch.dtype) -> list[torch.Tensor]:
-        return gradients(f, [t.to(dtype).requires_grad_() for t in small], doutput[:1].to(dtype))
-
-    def error(found: torch.Tensor, truth: torch.Tensor) -> float:
-        return ((found.double() - truth).norm() / truth.norm()).item()
-
-    truth, theirs, ours = run(direct, torch.float64), run(direct, torch.float32), run(function, torch.float32)
-    return max(error(o, t) / max(1e-4, 2 * error(d, t)) for o, d, t in zip(ours, theirs, truth, strict=True))
-
-
-def measure(call: Callable, repeats: int, leaves: list[torch.Tensor]) -> tuple[float, int]:
-    """(median milliseconds, peak bytes) after one warm-up call."""
-    call()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - start) * 1e3)
-    with PeakMemory() as memory:
-        memory.ignore(*leaves)
-        call()
-    return statistics.median(times), memory.peak
+def floor_ms(dims: tuple, what: str, contestant: Contestant, limit: dict[str, float | None]) -> float | None:
+    """No run can be faster: every instruction issued at the full rate, every tensor moved once."""
+    batch, heads, tokens, width, causal = dims
+    pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
+    each = [INSTRUCTIONS_PER_PAIR.get((width, part, contestant.counts)) for part in what.split("+")]
+    if None in each or limit["issue"] is None:
+        return None
+    seconds = batch * heads * pairs * sum(each) / limit["issue"]
+    if limit["bandwidth"]:
+        moved = batch * heads * tokens * width * TENSORS_MOVED[what] * contestant.dtype.itemsize
+        seconds = max(seconds, moved / limit["bandwidth"])
+    return seconds * 1e3
 
 
-def bench(shape: str, args: argparse.Namespace) -> list[dict]:
-    batch, heads, tokens, width, causal = SHAPES[shape]
-    batch = args.batch or batch
-    torch.manual_seed(args.seed)
-    q, k = (args.scale * torch.randn(batch, heads, tokens, width) for _ in range(2))
-    radius = torch.full((heads, width), args.radius)
-    leaves = [t.requires_grad_() for t in (q, k, torch.randn(batch, heads, tokens, width), radius)]
-    doutput = torch.randn(batch, heads, tokens, width)
-    rows = []
-    found = contestants(causal, args.eps)
-    for name, function in found.items():
-        excess = 0.0 if name == "softmax" else worst_excess(function, leaves, doutput, found["reference"])
-        if not excess <= 1:
-            print(f"{name}: WRONG at {shape}: error {excess:.1f} times what the accuracy rule allows; not timed")
+def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> str | None:
+    if time.monotonic() > args.deadline:
+        return f"the time of {args.budget_seconds:g} s is used up"
+    batch, heads, tokens, width, _ = dims
+    tensors = PAIR_TENSORS.get(name, {}).get(what, 0)
+    need = tensors * 4 * batch * heads * tokens * tokens * width
+    if args.device == "cpu":
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        free, _ = torch.cuda.mem_get_info()
+    if need > free:
+        return f"{tensors} x B H N N D numbers take {need / 2**30:.3g} GiB of {free / 2**30:.3g}"
+    return None
+
+
+def cells(name: str, contestant: Contestant, shape: str, dims: tuple, args: argparse.Namespace) -> Iterator[dict]:
+    """A row for the forward pass and one for both passes, as soon as each is there. Raises Wrong before the first."""
+    tensors = [random_inputs(shape, dims[0], args, number) for number in range(INPUT_SETS[args.device])]
+    sets = [as_call(t, contestant.dtype) for t in tensors]
+    calls = {
+        "forward": torch.no_grad()(lambda leaves, doutput: contestant.function(*leaves)),
+        "forward+backward": functools.partial(gradients, contestant.function),
+    }
+    unsure = contestant.checked
+    for what, call in calls.items():
+        if reason := why_skipped(name, what, dims, args):
+            print(f"{name}: {what} left out at {shape}: {reason}")
             continue
-        calls = {
-            "forward": torch.no_grad()(lambda f=function: f(*leaves)),
-            "forward+backward": lambda f=function: gradients(f, leaves, doutput),
-        }
-        for what, call in calls.items():
-            milliseconds, peak = measure(call, args.repeats, leaves)
-            rows.append(
-                {"shape": shape, "batch": batch, "what": what, "name": name, "ms": milliseconds, "MiB": peak / 2**20}
-            )
-    return rows
+        if unsure:
+            direct = functools.partial(sinc_attention, eps=args.eps, causal=dims[4], backend="reference")
+            excess = worst_excess(contestant, parity_slice(tensors[0]), direct)
+            if not excess <= 1:
+                raise Wrong(f"error {excess:.1f} times what the accuracy rule allows; not timed")
+            unsure = False
+        row = {"shape": shape, "batch": dims[0], "what": what, "name": name}
+        row["dtype"] = str(contestant.dtype).removeprefix("torch.")
+        with contestant.precision():
+            row |= measure(call, sets, args.repeats, args.device)
+        row["floor ms"] = floor_ms(dims, what, contestant, args.limits)
+        row["of floor"] = row["floor ms"] / row["ms"] if row["floor ms"] else None
+        yield row
+
+
+def bench(shape: str, args: argparse.Namespace) -> tuple[list[dict], bool]:
+    """(rows, whether every contestant was right). One that fails does not take the others with it."""
+    dims = (args.batch or SHAPES[shape][0], *SHAPES[shape][1:])
+    rows, good = [], True
+    for name, contestant in contestants(args, dims[4]).items():
+        try:
+            # one by one: what was measured before it fails stays
+            for row in cells(name, contestant, shape, dims, args):
+                rows.append(row)
+        except Wrong as error:
+            print(f"{name}: WRONG at {shape}: {error}")
+            good = False
+        except torch.OutOfMemoryError:
+            print(f"{name}: out of memory at {shape}")
+        except Exception as error:
+            traceback.print_exc()
+            print(f"{name}: FAILS at {shape}: {type(error).__name__}")
+            good = False
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    add_ratios(rows)
+    return rows, good
 
 
 def add_ratios(rows: list[dict]) -> None:
     for base, label in RATIO_TO.items():
-        bases = {(r["shape"], r["what"]): r for r in rows if r["name"] == base}
+        bases = {r["what"]: r for r in rows if r["name"] == base}
         for row in rows:
-            against = bases.get((row["shape"], row["what"]))
+            against = bases.get(row["what"])
             row[f"time {label}"] = row["ms"] / against["ms"] if against else None
             row[f"memory {label}"] = row["MiB"] / against["MiB"] if against else None
 
@@ -151,34 +200,123 @@ def cell(value: object) -> str:
     return "-" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def main() -> None:
+def print_table(shape: str, rows: list[dict]) -> None:
+    batch, (_, heads, tokens, width, causal) = rows[0]["batch"], SHAPES[shape]
+    print(f"{shape}: B {batch}, H {heads}, N {tokens}, D {width}, {'causal' if causal else 'full'}")
+    shown = [c for c in rows[0] if c not in ("shape", "batch") and any(row[c] is not None for row in rows)]
+    table = [shown, *([cell(row[column]) for column in shown] for row in rows)]
+    for line in table:
+        print("  ".join(text.rjust(max(len(other[i]) for other in table)) for i, text in enumerate(line)), flush=True)
+
+
+def print_notes(limit: dict[str, float | None]) -> None:
+    print(
+        "Median times, launches included. dtype is that of q, k, v and output: for the float32 class always float32.\n"
+        "'portable, compiled' runs eagerly: it asks the compiler to leave it alone.\n"
+        "of floor = floor / time, floor = max(bytes / bandwidth, instructions / issue rate), where\n"
+        "  bytes = size of the dtype x B H N D x 4 (q, k, v, out), with backward 8 more (the same, dout, dq, dk, dv)\n"
+        "  instructions = B H x pairs x instructions per pair; pairs = N^2, causal N (N + 1) / 2\n"
+        f"  issue rate = multiprocessors x {LANES} lanes x highest clock = {cell(limit['issue'])} / s\n"
+        f"  bandwidth = 2 x memory clock x bus width = {cell(limit['bandwidth'])} bytes / s\n"
+        f"  instructions per pair: {INSTRUCTIONS_PER_PAIR}"
+    )
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, object]:
+    origin, _ = describe()
+    return {
+        "radius": args.radius,
+        "scale": args.scale,
+        "eps": args.eps,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "triton": origin["versions"]["triton"],
+        "machine": f"{origin['cpu']}, {origin['cpus']} cores",
+        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
+        "commit": (origin["commit"] or "unknown")[:7] + ("+" if origin["dirty"] else ""),
+    }
+
+
+def save(path: Path, rows: list[dict], settings: dict[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], *settings])
+        writer.writeheader()
+        writer.writerows(row | settings for row in rows)
+
+
+def peer(text: str) -> tuple[str, Callable]:
+    module, _, name = text.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+        inspect.signature(function)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not module:function: {error}") from None
+    return text, function
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", choices=SHAPES, help="may be given several times; default: default")
+    default = f"on a CPU {', '.join(DEFAULT['cpu'])}, on a GPU {', '.join(DEFAULT['cuda'])}"
+    parser.add_argument("--shape", action="append", choices=SHAPES, help=f"may be given several times; {default}")
     parser.add_argument("--batch", type=int, help="sequences, instead of the shape's own number")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--dtype", choices=DTYPES, help="of q, k, v; default: float32 on a CPU, bfloat16 on a GPU")
     parser.add_argument("--radius", type=float, default=2.0)
     parser.add_argument("--scale", type=float, default=1.0, help="standard deviation of queries and keys")
     parser.add_argument("--eps", type=float, default=1e-6)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, help="default: 5 on a CPU, 20 on a GPU")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        type=peer,
+        help="module:function on PYTHONPATH; gets causal=, eps= if it has them",
+    )
+    parser.add_argument("--budget-seconds", type=float, default=480, help="nothing is started later than this")
     parser.add_argument("--csv", type=Path, help="write the rows there, with the settings and the machine")
     args = parser.parse_args()
-    rows = [row for shape in args.shape or ["default"] for row in bench(shape, args)]
-    add_ratios(rows)
-    settings = {"radius": args.radius, "scale": args.scale, "eps": args.eps, "threads": torch.get_num_threads()}
-    origin, _ = describe()
-    settings |= {"torch": torch.__version__, "machine": f"{origin['cpu']}, {origin['cpus']} cores"}
-    settings |= {"commit": (origin["commit"] or "unknown")[:7] + ("+" if origin["dirty"] else "")}
-    print(", ".join(f"{name} {value}" for name, value in settings.items()))
-    table = [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)] if rows else []
-    for line in table:
-        print("  ".join(text.rjust(max(len(other[i]) for other in table)) for i, text in enumerate(line)))
-    if args.csv:
-        args.csv.parent.mkdir(parents=True, exist_ok=True)
-        with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*rows[0], *settings])
-            writer.writeheader()
-            writer.writerows(row | settings for row in rows)
+    if args.device == "auto":
+        args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU")
+    return args
+
+
+def complete(args: argparse.Namespace) -> None:
+    """What depends on the device, and the clock that starts now."""
+    gpu = args.device == "cuda"
+    args.shape = args.shape or DEFAULT[args.device]
+    args.dtype = getattr(torch, args.dtype or ("bfloat16" if gpu else "float32"))
+    args.repeats = args.repeats or (20 if gpu else 5)
+    args.peer = dict(args.peer)
+    args.without_fused = why_not_fused(torch.empty(0, device=args.device, dtype=args.dtype))
+    if not gpu and args.without_fused is None:
+        args.without_fused = "Triton's interpreter says nothing about its time"
+    args.limits = limits(args.device)
+    args.deadline = time.monotonic() + args.budget_seconds
+
+
+def main() -> bool:
+    args = arguments()
+    complete(args)
+    settings = settings_of(args)
+    print(", ".join(f"{name} {cell(value)}" for name, value in settings.items()))
+    if args.without_fused:
+        print(f"fused: left out: {args.without_fused}")
+    rows, good = [], True
+    for shape in args.shape:
+        found, right = bench(shape, args)
+        rows, good = rows + found, good and right
+        if found:
+            print_table(shape, found)
+        if rows and args.csv:
+            save(args.csv, rows, settings)
+    if args.device == "cuda":
+        print_notes(args.limits)
+    return good
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(0 if main() else 1)

@@ -1,8 +1,53 @@
 """Inputs and comparisons shared by the kernel tests."""
 
+import contextlib
+import functools
+import math
+
+import numpy as np
+import pytest
 import torch
 
+from fourierformer.kernels.sinc import BACKENDS, sinc_attention, why_not_fused
+from fourierformer.kernels.sinc.reference import sinc_attention_reference
+
 NAMES = ("output", "dq", "dk", "dv", "dradius")
+PRECISIONS = ("highest", "high")  # of torch.set_float32_matmul_precision
+NATIVE = torch.cuda.is_available()  # else the fused kernels run in Triton's interpreter (tests/conftest.py)
+DEVICE = "cuda" if NATIVE else "cpu"  # where the fused backend is tested
+
+
+@functools.cache
+def fused_obstacle() -> str | None:
+    """What keeps the fused backend from being tested here; None if nothing does."""
+    obstacle = why_not_fused(torch.empty(0, device=DEVICE))
+    if obstacle or NATIVE:
+        return obstacle
+    import triton
+
+    @triton.jit
+    def loop(count):
+        for _ in range(count):
+            pass
+
+    try:
+        loop[(1,)](2)
+    except triton.runtime.errors.InterpreterError as problem:
+        return f"the interpreter of triton {triton.__version__} cannot loop with numpy {np.__version__}: {problem}"
+    return None
+
+
+needs_fused = pytest.mark.skipif(fused_obstacle() is not None, reason=str(fused_obstacle()))
+# its numpy warns where a GPU goes on with infinity, and of how an older triton uses it
+quiet_interpreter = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton", "ignore::DeprecationWarning:triton")
+
+EVERY_BACKEND = [
+    pytest.param(name, marks=[needs_fused, quiet_interpreter] if name == "fused" else ()) for name in BACKENDS
+]
+
+
+def device_of(backend):
+    return DEVICE if backend == "fused" else "cpu"
 
 
 def inputs(batch=1, heads=2, queries=33, keys=None, width=16, value_width=None, radius=2.0, scale=0.5, seed=0):
@@ -18,12 +63,12 @@ def inputs(batch=1, heads=2, queries=33, keys=None, width=16, value_width=None, 
     return tensors, normal(queries, value_width)
 
 
-def run(function, tensors, doutput, dtype=None, **options):
-    """Output and the four gradients of `function`, computed in `dtype`."""
-    leaves = [t.detach().to(dtype or t.dtype).requires_grad_() for t in tensors]
+def run(function, tensors, doutput, dtype=None, device="cpu", **options):
+    """Output and the four gradients of `function`, computed in `dtype` on `device`."""
+    leaves = [t.detach().to(device, dtype or t.dtype).requires_grad_() for t in tensors]
     output = function(*leaves, **options)
-    output.backward(doutput.to(output.dtype))
-    return [output.detach(), *(leaf.grad for leaf in leaves)]
+    output.backward(doutput.to(output))
+    return [output.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)]
 
 
 def error(found, truth):
@@ -36,3 +81,59 @@ def assert_float32_class(found, direct, truth):
     for name, ours, theirs, exact in zip(NAMES, found, direct, truth, strict=True):
         assert ours.isfinite().all(), name
         assert error(ours, exact) <= max(1e-4, 2 * error(theirs, exact)), name
+
+
+@contextlib.contextmanager
+def matmul_precision(precision):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def run_fused(tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False):
+    """As `run`, for the fused backend on the device it is tested on."""
+    with matmul_precision(precision):
+        options = {"power": power, "eps": eps, "causal": causal, "backend": "fused"}
+        return run(sinc_attention, tensors, doutput, dtype, DEVICE, **options)
+
+
+def allowed(tensors, doutput, precision, **options):
+    """The error that the accuracy rule allows: as for float32, and below "highest" what rounding the inputs costs.
+
+    That is the error of the formula in float64 for q, k, v and output gradient rounded to bfloat16; the largest of four
+    such roundings, of other multiples, because on a few tokens the errors of one may happen to cancel.
+    """
+    truth = run(sinc_attention_reference, tensors, doutput, **options)
+    bounds = [[1e-4] * 5]
+    single = run(sinc_attention_reference, tensors, doutput, torch.float32, **options)
+    bounds.append([2 * error(s, t) for s, t in zip(single, truth, strict=True)])
+    for multiple in (1.0, 1.2, 1.4, 1.7) if precision != "highest" else ():
+        *qkv, dout = [(t * multiple).bfloat16().double() / multiple for t in (*tensors[:3], doutput)]
+        rough = run(sinc_attention_reference, [*qkv, tensors[3]], dout, **options)
+        bounds.append([error(r, t) for r, t in zip(rough, truth, strict=True)])
+    return [max(column) for column in zip(*bounds, strict=True)]
+
+
+def assert_rule(found, tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False):
+    """The accuracy rule for what `run_fused` gave, one radius per coordinate. Half precision rounds as well."""
+    options = {"power": power, "eps": eps, "causal": causal}
+    *qkv, radius, doutput = [t.float().double() for t in (*tensors, doutput)]
+    full = radius.expand(qkv[0].shape[1], qkv[0].shape[3]).contiguous()
+    bounds = allowed([*qkv, full], doutput, precision, **options)
+    if dtype != torch.float32:
+        *qkv, full, doutput = [t.to(dtype).double() for t in (*qkv, full, doutput)]
+        bounds = [bound + torch.finfo(dtype).eps / 2 for bound in bounds]
+    truth = run(sinc_attention_reference, [*qkv, full], doutput, **options)
+    # A sum of n coordinates' gradients may cancel; its error is at most sqrt(n) times that of the gradients' norm.
+    bounds[4] *= math.sqrt(full.numel() / radius.numel())
+    for name, ours, exact, bound in zip(NAMES, found, truth, bounds, strict=True):
+        assert ours.isfinite().all(), name
+        distance = (ours.double() - exact.sum_to_size(ours.shape)).norm()
+        assert distance <= bound * exact.norm(), f"{name}: error {distance / exact.norm():.2e}, allowed {bound:.2e}"
+
+
+def check_fused(tensors, doutput, **options):
+    assert_rule(run_fused(tensors, doutput, **options), tensors, doutput, **options)

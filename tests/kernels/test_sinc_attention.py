@@ -1,21 +1,34 @@
 """The public function: every backend stays finite on hostile numbers; wrong arguments end in one clear message."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
-from sinc_cases import inputs, run
+from sinc_cases import (
+    DEVICE,
+    EVERY_BACKEND,
+    NAMES,
+    NATIVE,
+    PRECISIONS,
+    device_of,
+    inputs,
+    matmul_precision,
+    needs_fused,
+    quiet_interpreter,
+    run,
+)
 
 import fourierformer
 from fourierformer.kernels import sinc
-from fourierformer.kernels.sinc import BACKENDS, choose_backend, sinc_attention
+from fourierformer.kernels.sinc import choose_backend, sinc_attention, why_not_fused
 
 PI = 3.141592653589793
 
 
-def hostile():
+def hostile(heads=2, queries=40):
     """name -> (q, k, v, radius), float64."""
-    (q, k, v, radius), _ = inputs(queries=40, width=8)
+    (q, k, v, radius), _ = inputs(heads=heads, queries=queries, width=8)
     zeros = torch.zeros_like(q)
     grid = zeros + PI * torch.randint(1, 9, q.shape, generator=torch.Generator().manual_seed(0))
     one = torch.tensor(1.0, dtype=torch.float64)
@@ -40,51 +53,82 @@ def hostile():
     }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+def assert_finite(cases, dtype, **options):
+    for name, tensors in cases.items():
+        doutput = torch.ones_like(tensors[2])
+        found = run(sinc_attention, tensors, doutput, dtype, device_of(options["backend"]), **options)
+        for what, value in zip(NAMES, found, strict=True):
+            assert value.isfinite().all(), f"{what} is not finite: {name}"
+
+
+@pytest.mark.parametrize("backend", ["portable", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 @pytest.mark.parametrize("causal", [False, True])
 def test_finite_for_any_finite_input(backend, dtype, eps, causal):
-    for name, tensors in hostile().items():
-        doutput = torch.ones_like(tensors[2])
-        found = run(sinc_attention, tensors, doutput, dtype, eps=eps, causal=causal, backend=backend)
-        for what, value in zip(("output", "dq", "dk", "dv", "dradius"), found, strict=True):
-            assert value.isfinite().all(), f"{what} is not finite: {name}"
+    assert_finite(hostile(), dtype, eps=eps, causal=causal, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@needs_fused
+@quiet_interpreter
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_fused_is_finite_for_any_finite_input(precision, eps):
+    cases = hostile() if NATIVE else hostile(heads=1, queries=12)
+    with matmul_precision(precision):
+        assert_finite(cases, torch.float32, eps=eps, causal=True, backend="fused")
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_overflowing_differences_do_not_poison_the_output(backend):
     (q, k, v, radius), _ = inputs(queries=9)
-    q, k = torch.full_like(q, 3e38).float(), torch.full_like(k, -3e38).float()
-    assert sinc_attention(q, k, v.float(), radius.float(), backend=backend).isfinite().all()
+    q, k = torch.full_like(q, 3e38), torch.full_like(k, -3e38)
+    tensors = [t.to(device_of(backend), torch.float32) for t in (q, k, v, radius)]
+    assert sinc_attention(*tensors, backend=backend).isfinite().all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_not_a_number_is_not_hidden(backend):
-    (q, k, v, radius), doutput = inputs(queries=70)
-    q[0, 0, 3, 2] = float("nan")
-    output, dq, *_ = run(sinc_attention, (q, k, v, radius), doutput, torch.float32, backend=backend)
+    tensors, doutput = inputs(queries=70, width=8)
+    tensors[0][0, 0, 3, 2] = float("nan")
+    output, dq, *_ = run(sinc_attention, tensors, doutput, torch.float32, device_of(backend), backend=backend)
     assert output[0, 0, 3].isnan().all()
     assert dq[0, 0, 3].isnan().any()
     assert output[0, 1].isfinite().all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_without_weight_are_zero(backend, dtype):
-    tensors, doutput = inputs(queries=50, keys=20)
-    output, dq, *_ = run(sinc_attention, tensors, doutput, dtype, causal=True, backend=backend)
+    if backend == "fused" and dtype == torch.float64:
+        pytest.skip("the fused backend refuses float64")
+    tensors, doutput = inputs(queries=50, keys=20, width=8)
+    output, dq, *_ = run(sinc_attention, tensors, doutput, dtype, device_of(backend), causal=True, backend=backend)
     assert not output[:, :, :30].any()  # bottom-right alignment: the first query that sees a key is the 31st
     assert not dq[:, :, :30].any()
     assert torch.allclose(output[:, :, 30], tensors[2][:, :, 0].to(dtype), atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_eps_decides_what_a_lost_query_gets(backend):
     (q, k, v, radius), _ = inputs(queries=20)
-    q = q + 100.0
-    assert sinc_attention(q, k, v, radius, eps=1e-6, backend=backend).abs().max() < 1e-20
-    assert sinc_attention(q, k, v, radius, eps=0.0, backend=backend).abs().max() > 1e-3
+    tensors = [t.to(device_of(backend), torch.float32) for t in (q + 100.0, k, v, radius)]
+    assert sinc_attention(*tensors, eps=1e-6, backend=backend).abs().max() < 1e-20
+    assert sinc_attention(*tensors, eps=0.0, backend=backend).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_autocast_mixes_dtypes_and_changes_no_arithmetic(backend):
+    tensors, _ = inputs(queries=12, width=8)
+    device = device_of(backend)
+    q, k, v, radius = (t.to(device, torch.float32) for t in tensors)
+    rounded = k.bfloat16()
+    with torch.autocast(device, torch.bfloat16):
+        inside = sinc_attention(q, k, v, radius, backend=backend)
+        mixed = sinc_attention(q, rounded, v, radius, backend=backend)
+    assert inside.dtype == mixed.dtype == torch.float32
+    assert torch.equal(inside, sinc_attention(q, k, v, radius, backend=backend))
+    assert torch.equal(mixed, sinc_attention(q, rounded.float(), v, radius, backend=backend))
 
 
 def test_auto_is_portable_and_said_once(caplog):
@@ -100,8 +144,41 @@ def test_auto_is_portable_and_said_once(caplog):
 
 
 def test_an_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"'cuda'; available: auto, portable, reference"):
+    with pytest.raises(ValueError, match=r"'cuda'; available: auto, fused, portable, reference"):
         choose_backend(torch.zeros(1), "cuda")
+
+
+def on_a_gpu(capability, monkeypatch):
+    """What `choose_backend` looks at of a tensor on an NVIDIA GPU of that compute capability."""
+    monkeypatch.setattr(sinc, "_compute_capability", lambda device: capability)
+    return SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, is_cuda=True)
+
+
+def test_auto_is_fused_on_a_gpu_that_can(monkeypatch):
+    monkeypatch.setattr(sinc, "HAS_TRITON", True)
+    assert choose_backend(on_a_gpu((8, 0), monkeypatch)) == ("fused", "Triton on a GPU")
+    name, reason = choose_backend(on_a_gpu((7, 5), monkeypatch))
+    assert name == "portable"
+    assert "compute capability 8.0" in reason
+    monkeypatch.setattr(sinc, "HAS_TRITON", False)
+    assert choose_backend(on_a_gpu((9, 0), monkeypatch)) == ("portable", "triton is not installed")
+
+
+def test_fused_says_why_not(monkeypatch):
+    with pytest.raises(ValueError, match="'fused' cannot run here: it computes in float32, q is float64"):
+        choose_backend(torch.zeros(1, dtype=torch.float64), "fused")
+    assert "device type 'meta'" in why_not_fused(torch.zeros(1, device="meta"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
+        choose_backend(torch.zeros(1), "fused")
+    assert choose_backend(torch.zeros(1))[0] == "portable"
+
+
+@needs_fused
+def test_fused_refuses_float64_before_it_computes():
+    tensors = [t.to(DEVICE) for t in inputs(queries=2, width=4)[0]]
+    with pytest.raises(ValueError, match="q is float64"):
+        sinc_attention(*tensors, backend="fused")
 
 
 @pytest.mark.parametrize("power", [3, 1, 0, -2, 2.5, True])

@@ -5,10 +5,14 @@ a function with the keyword signature of the ones below, put it into `BACKENDS`,
 should prefer it.
 """
 
+import functools
+import importlib.util
 import logging
 import math
+import os
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from fourierformer.kernels.sinc.portable import sinc_attention_portable
@@ -16,8 +20,19 @@ from fourierformer.kernels.sinc.reference import sinc_attention_reference
 
 log = logging.getLogger(__name__)
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: bool) -> Tensor:
+    """See op.py, which is imported at the first call: machines without Triton never do."""
+    from fourierformer.kernels.sinc import op
+
+    return op.sinc_attention_fused(*arguments, power=power, eps=eps, causal=causal)
+
+
 # name -> f(q, k, v, radius, *, power, eps, causal)
 BACKENDS: dict[str, Callable[..., Tensor]] = {
+    "fused": sinc_attention_fused,
     "portable": sinc_attention_portable,
     "reference": sinc_attention_reference,
 }
@@ -26,12 +41,42 @@ _announced: set[tuple[str, str]] = set()
 
 
 def choose_backend(q: Tensor, backend: str = "auto") -> tuple[str, str]:
-    """(name, reason) of the backend that would serve a query tensor like this one. ValueError for an unknown name."""
-    if backend == "auto":
-        return "portable", f"the only fast backend for device type '{q.device.type}'"
-    if backend not in BACKENDS:
+    """(name, reason) of the backend that would serve a query tensor like this one.
+
+    ValueError for an unknown name, and for a name that cannot serve it.
+    """
+    if backend not in ("auto", *BACKENDS):
         raise ValueError(f"unknown Fourier attention backend {backend!r}; available: auto, {', '.join(BACKENDS)}")
-    return backend, "asked for by name"
+    if backend in ("portable", "reference"):
+        return backend, "asked for by name"
+    obstacle = why_not_fused(q)
+    if backend == "fused":
+        if obstacle:
+            raise ValueError(f"Fourier attention backend 'fused' cannot run here: {obstacle}; 'auto' takes what can")
+        return backend, "asked for by name"
+    if q.device.type == "cpu":  # also under the interpreter, which is for tests
+        return "portable", "the only fast backend for device type 'cpu'"
+    return ("portable", obstacle) if obstacle else ("fused", "Triton on a GPU")
+
+
+def why_not_fused(q: Tensor) -> str | None:
+    """What keeps the Triton kernels from serving such a tensor; None if nothing does."""
+    if q.dtype == torch.float64:
+        return "it computes in float32, q is float64"
+    if q.device.type not in ("cuda", "cpu"):
+        return f"Triton does not compile for device type '{q.device.type}'"
+    if q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "q is on the CPU, where Triton needs its slow interpreter (start with TRITON_INTERPRET=1)"
+    if not HAS_TRITON:
+        return "triton is not installed"
+    if q.is_cuda and _compute_capability(q.device) < (8, 0):
+        return "it needs an NVIDIA GPU of compute capability 8.0 (Ampere) or newer"
+    return None
+
+
+@functools.cache
+def _compute_capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if torch.version.cuda else (0, 0)
 
 
 def sinc_attention(
@@ -47,14 +92,26 @@ def sinc_attention(
 ) -> Tensor:
     """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D) -> (B, H, N, Dv).
 
-    Differentiable in all four tensors. Half-precision inputs are computed in float32 and the result is cast back.
+    Differentiable in all four tensors. Half-precision inputs are computed in float32 and the result is cast back. So it
+    is under autocast, where q, k and v may differ in dtype.
     """
     _check(q, k, v, radius, power, eps)
+    q, k, v = _one_dtype(q, k, v)
+    _check_shapes(q, k, v, radius)
     name, reason = choose_backend(q, backend)
-    if (name, reason) not in _announced:
+    if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)
     return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal)
+
+
+def _one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
+    """Under autocast the widest dtype of all, because there different layers leave their results in different ones."""
+    device = tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    return [t.to(dtype) for t in tensors]
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float) -> None:
@@ -72,7 +129,6 @@ def _check(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: flo
         )
     if not (0 <= eps < math.inf):
         raise ValueError(f"eps must be a finite number >= 0, got {eps!r}: it is added to a sum of non-negative weights")
-    _check_shapes(q, k, v, radius)
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> None:

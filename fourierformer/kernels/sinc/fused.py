@@ -1,0 +1,304 @@
+"""Fourier attention in Triton: online normalisation, nothing of size N x M is ever stored.
+
+`forward` works through blocks of queries; `backward` is launched with queries as rows (dq), then with keys as rows (dk,
+dv), so that each result has one writer: deterministic, without atomics. Both are launched once per number of features
+(features.py; 0 is the printed formula) and leave at once the heads that are not theirs.
+"""
+
+import triton
+import triton.language as tl
+
+from fourierformer.kernels.sinc.factors import (
+    PANEL,
+    argument,
+    exp2,
+    log2,
+    log_sinc_slope,
+    place,
+    product,
+    reciprocal,
+    sinc,
+    slope,
+)
+
+TINY = tl.constexpr(1e-30)  # two factors whose product is below have a weight of 0: noise of a sine that is 0
+
+
+@triton.jit
+def forward(
+    Q, K, V, QF, KF, Radius, Tier, Out, Lost, Norm,
+    q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, v_batch, v_head, v_token, v_width,
+    q_features, k_features, H, N, M, eps, log2_eps,
+    WIDTH: tl.constexpr, STORED: tl.constexpr, V_WIDTH: tl.constexpr, V_LOADED: tl.constexpr,
+    POWER: tl.constexpr, CAUSAL: tl.constexpr, LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One block of queries of one head against all keys it sees.
+
+    Out (B H, N, V_WIDTH), and in Lost, if its dtype is 16 bits wide, what it lost; Norm (B H, N): 1 / (eps + sum of
+    weights), or its log2 where LOG. q_features, k_features: size of one head in QF, KF.
+    """
+    blocks = tl.cdiv(N, ROWS)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    if tl.load(Tier + head) != NODES:
+        return
+    b, h = head // H, head % H
+    first = (blocks - 1 - tl.program_id(0) % blocks) * ROWS  # the last rows see most keys: they start first
+    queries = first + tl.arange(0, ROWS)
+    e = tl.arange(0, V_LOADED)
+    X = Q + b * q_batch + h * q_head + queries.to(tl.int64) * q_token
+    K += b * k_batch + h * k_head
+    V += b * v_batch + h * v_head
+    XF = QF + head * q_features + place(queries, STORED, NODES, PRECISE)
+    KF += head * k_features
+    Radius += h * WIDTH
+    last = M
+    if CAUSAL:
+        last = tl.minimum(M, first + ROWS + (M - N))
+    output = tl.zeros([ROWS, V_LOADED], tl.float32)
+    top = tl.full([ROWS], 0.0, tl.float32)
+    total = tl.full([ROWS], eps, tl.float32)
+    if LOG:  # eps is one more key with log-weight log2(eps) and value 0
+        top += log2_eps
+        total = tl.where(top == float("-inf"), 0.0, 1.0)
+    for start in range(0, last, COLUMNS):
+        keys = start + tl.arange(0, COLUMNS)
+        visible = _visible(queries[:, None], keys[None, :], N, M, CAUSAL)
+        Y = K + keys.to(tl.int64) * k_token
+        if NODES == 0:
+            weights = _printed_weights(
+                X, Y, q_width, k_width, Radius, queries < N, keys < M, ROWS, COLUMNS, WIDTH, POWER, LOG
+            )
+        else:
+            YF = KF + place(keys, STORED, NODES, PRECISE)
+            weights = _weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
+        if LOG:
+            scores = tl.where(visible, weights, float("-inf"))
+            higher = tl.maximum(top, tl.max(scores, 1))
+            shift = tl.where(higher == float("-inf"), 0.0, higher)
+            weights = exp2(scores - shift[:, None])
+            rescale = exp2(top - shift)
+            total *= rescale
+            output *= rescale[:, None]
+            top = higher
+        else:
+            weights = tl.where(visible, weights, 0.0)
+        total += tl.sum(weights, 1)
+        at = keys.to(tl.int64)[:, None] * v_token + e[None, :] * v_width
+        v = tl.load(V + at, mask=(keys < M)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
+        output = _dot(weights, v, output, PRECISE)
+    empty = total == 0
+    total = tl.where(empty, 1.0, total)
+    norm = 1.0 / total
+    if LOG:
+        norm = tl.where(empty, float("-inf"), -top - log2(total))
+    rows = head * N + queries
+    tl.store(Norm + rows, norm, mask=queries < N)
+    inside = (queries < N)[:, None] & (e < V_WIDTH)[None, :]
+    output /= total[:, None]
+    at = rows[:, None] * V_WIDTH + e[None, :]
+    stored = output.to(Out.dtype.element_ty)
+    tl.store(Out + at, stored, mask=inside)
+    if Out.dtype.element_ty != tl.float32:
+        tl.store(Lost + at, (output - stored.to(tl.float32)).to(Out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _visible(queries, keys, N, M, CAUSAL: tl.constexpr):
+    """Mask of the pairs that count; `queries` and `keys` are broadcastable. Causal is aligned at the end."""
+    inside = (queries < N) & (keys < M)
+    if CAUSAL:
+        inside &= keys <= queries + (M - N)
+    return inside
+
+
+@triton.jit
+def _dot(a, b, acc, PRECISE: tl.constexpr):
+    """acc + a b. TF32 keeps float32's range, which weights far below eps need."""
+    return tl.dot(a, b, acc=acc, input_precision="tf32x3" if PRECISE else "tf32")
+
+
+@triton.jit
+def _weights(
+    XF, YF, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STORED: tl.constexpr, POWER: tl.constexpr,
+    LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """A tile of w = prod_d sinc(z_d)^POWER, or of log2 w where LOG. XF, YF: the tokens' features."""
+    STEP: tl.constexpr = PANEL * NODES
+    weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
+    scores = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, STORED, CHUNK):
+        for step in tl.static_range(CHUNK):
+            d = start + step
+            weights *= product(XF + d * STEP, YF + d * STEP, STEP * STORED, NODES, PRECISE, AGAIN=False)
+            # One logarithm per eight factors: 0.02^8 = 3e-14 is far from float32's 1e-38.
+            if LOG and (step % 8 == 7 or step == CHUNK - 1):
+                scores += log2(tl.abs(weights))
+                weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
+    if LOG:
+        return scores * POWER
+    return _power(weights, POWER)
+
+
+@triton.jit
+def _printed_weights(
+    X, Y, x_width, y_width, Radius, x_inside, y_inside,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, POWER: tl.constexpr, LOG: tl.constexpr,
+):  # fmt: skip
+    """The same from the numbers themselves, one sine per pair and coordinate."""
+    weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
+    scores = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for d in range(0, WIDTH):
+        x = tl.load(X + d * x_width, mask=x_inside, other=0.0).to(tl.float32)
+        y = tl.load(Y + d * y_width, mask=y_inside, other=0.0).to(tl.float32)
+        factors = sinc(argument(x, y, tl.load(Radius + d)))
+        if LOG:
+            scores += log2(factors)
+        else:
+            weights *= factors
+    if LOG:
+        return scores * POWER
+    return _power(weights, POWER)
+
+
+@triton.jit
+def _power(x, POWER: tl.constexpr):
+    """x^POWER for an even POWER."""
+    square = x * x
+    result = square
+    for _ in tl.static_range(POWER // 2 - 1):
+        result *= square
+    return result
+
+
+@triton.jit
+def backward(
+    X, Y, A, B, XF, YF, Table, Radius, Centre, Tier, Out, Lost, Norm, Delta, DX, DV, Moments,
+    x_batch, x_head, x_token, x_width, y_batch, y_head, y_token, y_width,
+    a_batch, a_head, a_token, a_width, b_batch, b_head, b_token, b_width,
+    x_features, y_features, moment_blocks, H, N, M,
+    WIDTH: tl.constexpr, STORED: tl.constexpr, LOADED: tl.constexpr, V_WIDTH: tl.constexpr, V_LOADED: tl.constexpr,
+    POWER: tl.constexpr, CAUSAL: tl.constexpr, LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
+    KEYS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Gradient of one block of queries (KEYS false: rows X are queries, A dout, B v) or of keys (A v, B dout).
+
+    dS_ij = P_ij (dout_i . v_j - dout_i . y_i); d/dx_d = POWER R sum_j dS_ij sinc'(z_ijd) / sinc(z_ijd). The roles of
+    the two sides differ only in where the numbers per query (Norm, Delta) lie and in dv, which falls to the keys.
+    Moments (B H, moment_blocks, WIDTH): each block's sum of (x - centre) d/d(R x), added up by the caller.
+    """
+    row_count, column_count = N, M
+    if KEYS:
+        row_count, column_count = M, N
+    blocks = tl.cdiv(row_count, ROWS)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    if tl.load(Tier + head) != NODES:
+        return
+    b, h = head // H, head % H
+    block = tl.program_id(0) % blocks
+    first = block * ROWS
+    rows = first + tl.arange(0, ROWS)
+    e = tl.arange(0, V_LOADED)
+    d = tl.arange(0, LOADED)
+    X += b * x_batch + h * x_head + rows.to(tl.int64) * x_token
+    Y += b * y_batch + h * y_head
+    B += b * b_batch + h * b_head
+    XF += head * x_features + place(rows, STORED, NODES, PRECISE)
+    YF += head * y_features
+    Radius += h * WIDTH
+    inside = rows < row_count
+    row_values = inside[:, None] & (e < V_WIDTH)[None, :]
+    at = rows.to(tl.int64)[:, None] * a_token + e[None, :] * a_width
+    a = tl.load(A + b * a_batch + h * a_head + at, mask=row_values, other=0.0).to(tl.float32)
+    begin, end = 0, column_count
+    if CAUSAL:
+        if KEYS:
+            begin = tl.maximum(first - (M - N), 0) // COLUMNS * COLUMNS
+        else:
+            end = tl.minimum(M, first + ROWS + (M - N))
+    if not KEYS:  # leaves Delta for the keys, which come second
+        y_at = (head * N + rows)[:, None] * V_WIDTH + e[None, :]
+        y = tl.load(Out + y_at, mask=row_values, other=0.0).to(tl.float32)
+        if Out.dtype.element_ty != tl.float32:
+            y += tl.load(Lost + y_at, mask=row_values, other=0.0).to(tl.float32)
+        row_delta = tl.sum(a * y, 1)
+        tl.store(Delta + head * N + rows, row_delta, mask=inside)
+        row_norm = tl.load(Norm + head * N + rows, mask=inside, other=0.0)
+    slopes = tl.zeros([ROWS, LOADED], tl.float32)
+    dvalues = tl.zeros([ROWS, V_LOADED], tl.float32)
+    for start in range(begin, end, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        there = columns < column_count
+        YC = Y + columns.to(tl.int64) * y_token
+        YFC = YF + place(columns, STORED, NODES, PRECISE)
+        if NODES == 0:
+            weights = _printed_weights(X, YC, x_width, y_width, Radius, inside, there, ROWS, COLUMNS, WIDTH, POWER, LOG)
+        else:
+            weights = _weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
+        other_at = columns.to(tl.int64)[:, None] * b_token + e[None, :] * b_width
+        other = tl.load(B + other_at, mask=there[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
+        if KEYS:
+            norm = tl.load(Norm + head * N + columns, mask=there, other=0.0)[None, :]
+            delta = tl.load(Delta + head * N + columns, mask=there, other=0.0)[None, :]
+            visible = _visible(columns[None, :], rows[:, None], N, M, CAUSAL)
+        else:
+            norm, delta = row_norm[:, None], row_delta[:, None]
+            visible = _visible(rows[:, None], columns[None, :], N, M, CAUSAL)
+        if LOG:
+            shares = tl.where(visible, exp2(weights + norm), 0.0)
+        else:
+            shares = tl.where(visible, weights * norm, 0.0)
+        if KEYS:
+            dvalues = _dot(shares, other, dvalues, PRECISE)
+        zero = tl.zeros([ROWS, COLUMNS], tl.float32)
+        dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta) * POWER
+        if NODES == 0:
+            slopes = _add_printed_slopes(slopes, dscores, X, YC, x_width, y_width, Radius, inside, there, d, WIDTH)
+        else:
+            slopes = _add_slopes(slopes, dscores, XF, YFC, Table, d, STORED, PRECISE, NODES, CHUNK)
+    # All slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
+    entries = inside[:, None] & (d < WIDTH)[None, :]
+    x = tl.load(X[:, None] + d[None, :] * x_width, mask=entries, other=0.0).to(tl.float32)
+    centre = tl.load(Centre + head * WIDTH + d, mask=d < WIDTH, other=0.0)
+    moment = tl.sum(tl.where(entries, slopes * (x - centre[None, :]), 0.0), 0)
+    tl.store(Moments + (head * moment_blocks + block) * WIDTH + d, moment, mask=d < WIDTH)
+    radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
+    at = (head * row_count + rows)[:, None] * WIDTH + d[None, :]
+    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=entries)
+    if KEYS:
+        at = (head * M + rows)[:, None] * V_WIDTH + e[None, :]
+        tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=row_values)
+
+
+@triton.jit
+def _add_slopes(
+    slopes, dscores, XF, YF, Table, d,
+    STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """slopes[:, d] += sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
+    STEP: tl.constexpr = PANEL * NODES
+    LOST: tl.constexpr = STEP * STORED
+    for start in range(0, STORED, CHUNK):
+        for step in tl.static_range(0, CHUNK, 2):
+            one = start + step
+            X1, X2 = XF + one * STEP, XF + (one + 1) * STEP
+            Y1, Y2 = YF + one * STEP, YF + (one + 1) * STEP
+            factor1 = product(X1, Y1, LOST, NODES, PRECISE, AGAIN=True)
+            factor2 = product(X2, Y2, LOST, NODES, PRECISE, AGAIN=True)
+            both = factor1 * factor2
+            ratio = dscores * reciprocal(tl.where(tl.abs(both) > TINY, both, 1.0))
+            sum1 = tl.sum(slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2), 1)
+            sum2 = tl.sum(slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1), 1)
+            slopes += tl.where(d[None, :] == one, sum1[:, None], 0.0)
+            slopes += tl.where(d[None, :] == one + 1, sum2[:, None], 0.0)
+    return slopes
+
+
+@triton.jit
+def _add_printed_slopes(slopes, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside, d, WIDTH: tl.constexpr):
+    for one in range(0, WIDTH):
+        x = tl.load(X + one * x_width, mask=x_inside, other=0.0).to(tl.float32)
+        y = tl.load(Y + one * y_width, mask=y_inside, other=0.0).to(tl.float32)
+        total = tl.sum(dscores * log_sinc_slope(argument(x, y, tl.load(Radius + one))), 1)
+        slopes += tl.where(d[None, :] == one, total[:, None], 0.0)
+    return slopes

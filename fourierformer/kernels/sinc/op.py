@@ -1,0 +1,194 @@
+"""The fused kernels as two torch operators: launching, shapes for tracing, autograd, and a count of operations."""
+
+import contextlib
+import functools
+import math
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from fourierformer.kernels.sinc import features, fused
+from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, launch
+
+# Features per coordinate, decided per head on the device; 0 stands for the printed formula.
+TIERS = (16, 32, 0)
+LOG_BELOW = 1e-20  # eps from which weights too small for float32 are nothing beside it, so that no logarithm is needed
+
+
+@functools.cache
+def quadrature(device: torch.device) -> Tensor:
+    """(3, 4, 16): a block of eight positive Gauss-Legendre nodes t with weights w for 16 features, two blocks for 32.
+
+    Features are sqrt(w) cos(pi/2 (rate x + quarter)); the rows are rate, quarter, sqrt(w), and the factor -t or t with
+    which the other half of a block becomes the derivative.
+    """
+    blocks = []
+    for count in TIERS[:2]:
+        t, w = (half[count // 2 :].reshape(-1, 1, 8) for half in np.polynomial.legendre.leggauss(count))
+        cosines = np.concatenate([t * 2 / math.pi, 0 * t, np.sqrt(w), -t], 1)
+        sines = np.concatenate([t * 2 / math.pi, 0 * t - 1, np.sqrt(w), t], 1)
+        blocks.append(np.concatenate([cosines, sines], 2))
+    return torch.tensor(np.concatenate(blocks), dtype=torch.float32, device=device)
+
+
+@functools.cache
+def slope_factors(nodes: int, device: torch.device) -> Tensor:
+    """The last row of the blocks of a tier, one number per feature."""
+    blocks = quadrature(device)
+    return (blocks[1:] if nodes == 32 else blocks[:1])[:, 3].flatten()
+
+
+class Prepared:
+    """What forward and backward share: the features of queries and keys, the tier of each head, and the settings."""
+
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, eps: float, causal: bool):
+        self.q, self.k, self.radius = q, k, radius
+        self.batch, self.heads, self.queries, self.width = q.shape
+        self.keys = k.shape[2]
+        self.precise = is_precise(q.dtype)
+        self.stored = triton.cdiv(self.width, 4) * 4
+        self.settings = {"POWER": power, "CAUSAL": causal, "LOG": eps < LOG_BELOW, "PRECISE": self.precise}
+        self.settings |= {"WIDTH": self.width, "STORED": self.stored}
+        self.table = quadrature(q.device)
+        self.tier = q.new_empty(self.batch * self.heads, dtype=torch.int32)
+        loaded = triton.next_power_of_2(self.width)
+        features.choose_nodes[(len(self.tier),)](
+            q, k, radius, self.tier, *q.stride(), *k.stride(), self.heads, self.queries, self.keys,
+            WIDTH=self.width, LOADED=loaded, enable_fp_fusion=True,
+        )  # fmt: skip
+        self.q_features, self.k_features = self._features(q), self._features(k)
+
+    def _features(self, x: Tensor) -> Tensor:
+        tokens = triton.cdiv(x.shape[2], MOST_ROWS) * MOST_ROWS
+        size = (1 + self.precise) * self.stored * tokens * max(TIERS)
+        found = x.new_empty(len(self.tier), size, dtype=torch.float16)
+        features.write_features[(len(self.tier) * tokens // features.PANEL.value,)](
+            x, self.radius, self.tier, self.table, found, *x.stride(), self.heads, x.shape[2], size,
+            WIDTH=self.width, STORED=self.stored, PRECISE=self.precise, enable_fp_fusion=True,
+        )  # fmt: skip
+        return found
+
+    def launch(self, kernel: triton.JITFunction, rows: int, nodes: int, *arguments: object, **settings: object) -> None:
+        launch(kernel, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
+
+
+def value_settings(v: Tensor) -> dict[str, int]:
+    return {"V_WIDTH": v.shape[3], "V_LOADED": max(16, triton.next_power_of_2(v.shape[3]))}
+
+
+def is_precise(dtype: torch.dtype) -> bool:
+    """torch's own switch is about float32: half-precision inputs have lost the digits already."""
+    return dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+
+
+@torch.library.custom_op("fourierformer::sinc_attention", mutates_args=())
+def sinc_forward(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, what a 16-bit dtype lost of it
+    (else nothing), and the normaliser (B, H, N).
+    """
+    with on_device_of(q):
+        shared = Prepared(q, k, radius, power, eps, causal)
+        output = q.new_empty(*q.shape[:3], v.shape[3])
+        lost = q.new_empty(_lost_shape(output))
+        norm = q.new_empty(q.shape[:3], dtype=torch.float32)
+        for nodes in TIERS:
+            shared.launch(
+                fused.forward, shared.queries, nodes,
+                q, k, v, shared.q_features, shared.k_features, radius, shared.tier, output, lost, norm,
+                *q.stride(), *k.stride(), *v.stride(), shared.q_features.shape[1], shared.k_features.shape[1],
+                shared.heads, shared.queries, shared.keys, eps, math.log2(eps) if eps > 0 else -math.inf,
+                **value_settings(v),
+            )  # fmt: skip
+    return output, lost, norm
+
+
+def _lost_shape(output: Tensor) -> torch.Size:
+    """The backward needs dout . y to more digits than 16 bits hold: it is subtracted from what is nearly the same."""
+    return torch.Size([0]) if output.dtype == torch.float32 else output.shape
+
+
+@sinc_forward.register_fake
+def _(q, k, v, radius, power, eps, causal):
+    output = q.new_empty(*q.shape[:3], v.shape[3])
+    return output, q.new_empty(_lost_shape(output)), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("fourierformer::sinc_attention_backward", mutates_args=())
+def sinc_backward(
+    doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, output: Tensor, lost: Tensor,
+    norm: Tensor, power: int, eps: float, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v in their dtype, and of radius (H, D)."""
+    with on_device_of(q):
+        shared = Prepared(q, k, radius, power, eps, causal)
+        dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
+        delta = torch.empty_like(norm)
+        centre = k[:, :, 0].float().contiguous()
+        sides = (  # queries first: they leave delta for the keys
+            (q, k, doutput, v, shared.q_features, shared.k_features, dq),
+            (k, q, v, doutput, shared.k_features, shared.q_features, dk),
+        )
+        moments = []
+        for keys, (x, y, a, b, x_features, y_features, dx) in enumerate(sides):
+            blocks = triton.cdiv(x.shape[2], BACKWARD_ROWS)
+            moments.append(norm.new_zeros(len(shared.tier), blocks, shared.width))
+            for nodes in TIERS:
+                shared.launch(
+                    fused.backward, x.shape[2], nodes,
+                    x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, centre, shared.tier,
+                    output, lost, norm, delta, dx, dv, moments[-1], *x.stride(), *y.stride(), *a.stride(), *b.stride(),
+                    x_features.shape[1], y_features.shape[1], blocks, shared.heads, shared.queries, shared.keys,
+                    **value_settings(v), LOADED=triton.next_power_of_2(shared.stored), KEYS=bool(keys),
+                )  # fmt: skip
+        dradius = sum(moment.sum(1) for moment in moments).unflatten(0, q.shape[:2]).sum(0)
+    return dq, dk, dv, dradius
+
+
+@sinc_backward.register_fake
+def _(doutput, q, k, v, radius, output, lost, norm, power, eps, causal):
+    return *(t.new_empty(t.shape) for t in (q, k, v)), radius.new_empty(radius.shape)
+
+
+def _keep(ctx, inputs, output) -> None:
+    q, k, v, radius, ctx.power, ctx.eps, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, radius, *output)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _differentiate(ctx, doutput, _dlost, _dnorm):
+    gradients = sinc_backward(doutput, *ctx.saved_tensors, ctx.power, ctx.eps, ctx.causal)
+    return *gradients, None, None, None
+
+
+sinc_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.fourierformer.sinc_attention)
+def _forward_flops(q_shape, k_shape, v_shape, *_, **__) -> int:
+    """All N M pairs, masked or not, as torch counts softmax: sixteen columns per coordinate, and the values."""
+    batch, heads, queries, width = q_shape
+    return 2 * batch * heads * queries * k_shape[2] * (16 * width + v_shape[3])
+
+
+@register_flop_formula(torch.ops.fourierformer.sinc_attention_backward)
+def _backward_flops(_dout_shape, q_shape, k_shape, v_shape, *_, **__) -> int:
+    """Per side the factors twice and the slopes once; dout v^T twice and dv."""
+    batch, heads, queries, width = q_shape
+    return 2 * batch * heads * queries * k_shape[2] * (6 * 16 * width + 3 * v_shape[3])
+
+
+def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+
+
+def sinc_attention_fused(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool
+) -> Tensor:
+    """Same contract as the reference, except float64."""
+    scale = radius.float().expand(q.shape[1], q.shape[3]).contiguous()
+    return sinc_forward(q, k, v, scale, power, eps, causal)[0]

@@ -1,0 +1,193 @@
+"""What bench_kernel.py asks about one contestant: is it right, how long does it take, how much memory does it need."""
+
+import contextlib
+import dataclasses
+import statistics
+import subprocess
+import time
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LANES = 128  # float32 lanes per multiprocessor, each starts one instruction per clock
+PARITY_TOKENS, PARITY_NUMBERS = 512, 2**25  # of the slice; N x N x D numbers in float64, several times
+PATIENCE = 20  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    function: Callable  # f(q, k, v, radius)
+    dtype: torch.dtype  # of q, k, v and the output
+    counts: str | None = None  # "half" or "precise": which INSTRUCTIONS_PER_PAIR it has
+    checked: bool = True
+
+    @property
+    def half(self) -> bool:
+        """Which accuracy rule it has to meet."""
+        return self.counts == "half" or self.dtype != torch.float32
+
+    @contextlib.contextmanager
+    def precision(self):
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.counts == "half" else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+def rounded(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    *numbers, radius = tensors
+    return [*(t.to(dtype).float() for t in numbers), radius]
+
+
+def as_call(tensors: list[Tensor], dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+    """([q, k, v, radius], doutput). The radius is a parameter: it stays float32 beside narrower inputs."""
+    *numbers, doutput = (t.to(dtype) for t in tensors[:4])
+    radius = tensors[4].to(torch.promote_types(dtype, torch.float32))
+    return [t.detach().requires_grad_() for t in (*numbers, radius)], doutput
+
+
+def gradients(function: Callable, leaves: list[Tensor], doutput: Tensor) -> list[Tensor | None]:
+    output = function(*leaves)
+    used = torch.autograd.grad(output, leaves, doutput, allow_unused=True)  # softmax has no radius
+    return [output.detach(), *used]
+
+
+def errors(found: list[Tensor | None], truth: list[Tensor]) -> list[float]:
+    """Relative, in the Euclidean norm; infinite where a result is missing or not finite."""
+    return [
+        ((f.double() - t).norm() / t.norm()).item() if f is not None and f.isfinite().all() else float("inf")
+        for f, t in zip(found, truth, strict=True)
+    ]
+
+
+def parity_slice(tensors: list[Tensor]) -> list[Tensor]:
+    """The first sequence, its last tokens, and as many heads as the float64 reference can hold."""
+    *numbers, radius = tensors
+    tokens, width = min(numbers[0].shape[2], PARITY_TOKENS), numbers[0].shape[3]
+    heads = max(1, PARITY_NUMBERS // (tokens * tokens * width))
+    return [*(t[:1, :heads, -tokens:].contiguous() for t in numbers), radius[:heads]]
+
+
+def worst_excess(contestant: Contestant, tensors: list[Tensor], direct: Callable) -> float:
+    """Error over what the accuracy rule allows; above 1 is wrong.
+
+    Allowed: twice the error of the reference in float32, or 1e-4; in half precision also what rounding q, k, v and
+    doutput to bfloat16 costs the reference.
+    """
+
+    def exact(numbers: list[Tensor], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+        return gradients(direct, *as_call(numbers, dtype))
+
+    given = rounded(tensors, contestant.dtype)
+    truth = exact(given)
+    allowed = [max(1e-4, 2 * e) for e in errors(exact(given, torch.float32), truth)]
+    if contestant.half:
+        cost = errors(exact(rounded(tensors, torch.bfloat16)), exact(tensors))
+        allowed = [max(a, c) for a, c in zip(allowed, cost, strict=True)]
+    with contestant.precision():
+        ours = gradients(contestant.function, *as_call(given, contestant.dtype))
+    return max(e / a for e, a in zip(errors(ours, truth), allowed, strict=True))
+
+
+class PeakMemory(TorchDispatchMode):
+    """Peak bytes of storages created inside the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self.peak, self.seen = 0, 0, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.namespace in ("aten", "prims") and not function.is_view:
+            for item in result if isinstance(result, list | tuple) else [result]:
+                if isinstance(item, Tensor):
+                    self._add(item.untyped_storage())
+        return result
+
+    def ignore(self, *tensors: Tensor) -> None:
+        self.seen |= {t.untyped_storage()._cdata for t in tensors}
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.seen:
+            self.seen.add(key)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self.live -= size
+        self.seen.discard(key)
+
+
+def times_cpu(call: Callable, sets: list[tuple], repeats: int) -> list[float]:
+    times = []
+    for number in range(repeats):
+        start = time.perf_counter()
+        call(*sets[number % len(sets)])
+        times.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def times_cuda(call: Callable, sets: list[tuple], repeats: int) -> list[float]:
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for number, (start, end) in enumerate(events):
+        start.record()
+        call(*sets[number % len(sets)])
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def peak_cpu(call: Callable, leaves: list[Tensor], doutput: Tensor) -> int:
+    with PeakMemory() as memory:
+        memory.ignore(*leaves, doutput)
+        call(leaves, doutput)
+    return memory.peak
+
+
+def peak_cuda(call: Callable, leaves: list[Tensor], doutput: Tensor) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call(leaves, doutput)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def measure(call: Callable, sets: list[tuple], repeats: int, device: str) -> dict[str, object]:
+    """Median time after a warm-up (compiling, tuning, then every input set once), and the peak of one more call."""
+    timer, peak = (times_cpu, peak_cpu) if device == "cpu" else (times_cuda, peak_cuda)
+    call(*sets[0])
+    slowest = max(timer(call, sets, len(sets)))
+    repeats = min(repeats, max(2, int(PATIENCE * 1e3 / slowest)))
+    milliseconds = statistics.median(timer(call, sets, repeats))
+    clock = query_gpu("clocks.sm") if device == "cuda" else None
+    return {"ms": milliseconds, "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats, "sm MHz": clock}
+
+
+def query_gpu(what: str) -> float | None:
+    """A number that nvidia-smi knows; None where there is no nvidia-smi or it does not know."""
+    gpu = f"GPU-{torch.cuda.get_device_properties().uuid}"
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits", "-i", gpu]
+    try:
+        return float(subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def limits(device: str) -> dict[str, float | None]:
+    """Instructions and bytes per second at the highest clocks, None where unknown."""
+    if device == "cpu":
+        return {"issue": None, "bandwidth": None}
+    facts = torch.cuda.get_device_properties()
+    kilohertz = getattr(facts, "clock_rate", 0) or 1e3 * (query_gpu("clocks.max.sm") or 0)
+    transfers = 2e3 * getattr(facts, "memory_clock_rate", 0)  # two per clock
+    return {
+        "issue": facts.multi_processor_count * LANES * kilohertz * 1e3 or None,
+        "bandwidth": transfers * getattr(facts, "memory_bus_width", 0) / 8 or None,
+    }

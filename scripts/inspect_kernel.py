@@ -1,0 +1,233 @@
+"""What the compiler makes of the fused kernels: registers, shared memory, and instructions per pair of tokens.
+
+    python scripts/inspect_kernel.py                           # every tile of the table for the shapes of the paper
+    python scripts/inspect_kernel.py --width 16 --arch 90 --kernel forward --tile 128,64,8
+    python scripts/inspect_kernel.py --check                   # exit 1 where that would hurt
+
+Compiles ahead of time, so no GPU is needed (NVIDIA's tools come with Triton). Instructions are counted in the loop over
+tiles, inner loops as often as they run, times threads, over the pairs of a tile: what one pair costs, waiting aside.
+"""
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import math
+import re
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from fourierformer.kernels.sinc import features, fused
+from fourierformer.kernels.sinc.op import TIERS
+from fourierformer.kernels.sinc.tiles import Tile, candidates, chunk, few_rows
+
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may use, CUDA programming guide
+MATRIX_INSTRUCTION = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
+WIDTHS = [16, 32, 64]
+INTEGERS = {"H", "N", "M", "moment_blocks", "batch", "head_stride", "token", "width", "head_size"}
+STRIDE = "[a-z]_(batch|head|token|features)"
+HALVES = {"XF", "YF", "QF", "KF", "Features"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    arch: int
+    kernel: str  # forward, queries or keys: the two launches of backward
+    width: int
+    nodes: int
+    precise: bool
+    log: bool
+    tile: Tile
+    chunk: int
+
+    def matrix_instruction(self) -> str:
+        return "HMMA" if self.tile.rows < 64 else MATRIX_INSTRUCTION[self.arch]  # the newer ones take 64 rows
+
+    def must_not_spill(self) -> bool:
+        """Wider heads, and the float32 class on older GPUs, need more registers than there are (slower, not wrong)."""
+        usual = self.width <= 64 and not self.precise
+        hopper = self.width <= 64 and (usual or self.tile.rows >= 64)
+        return {80: usual, 90: hopper, 100: usual and self.nodes > 0 and self.tile.rows >= 64}[self.arch]
+
+    def products(self, last: bool) -> float:
+        """Matrix instructions of one warp in an inner loop over all coordinates: the compiler may have unrolled it.
+
+        One product per coordinate; in the last loop of the backward a factor and a slope.
+        """
+        tile = self.tile.rows * self.tile.columns
+        per_coordinate = 2 if last and self.kernel != "forward" else 1
+        each = {
+            "HGMMA": max(1, self.tile.rows // (16 * self.tile.warps)),  # four warps take 64 rows and all columns
+            "HMMA": tile / (16 * 8) / self.tile.warps,  # one warp takes 16 rows and 8 columns
+        }[self.matrix_instruction()]
+        return each * triton.cdiv(self.width, 4) * 4 * self.nodes / 16 * (3 if self.precise else 1) * per_coordinate
+
+    def settings(self) -> dict[str, object]:
+        width = triton.cdiv(self.width, 4) * 4
+        wide = max(16, triton.next_power_of_2(self.width))
+        found = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": wide}
+        found |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
+        found |= {"PRECISE": self.precise, "NODES": self.nodes, "CHUNK": self.chunk}
+        found |= {"ROWS": self.tile.rows, "COLUMNS": self.tile.columns}
+        if self.kernel != "forward":
+            found |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel == "keys"}
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    registers: int
+    spills: int  # instructions that touch local memory
+    shared: int  # bytes
+    matrix: int  # instructions of the matrix unit
+    per_pair: dict[str, float]  # instruction -> how often
+
+    def faults(self, case: Case) -> list[str]:
+        found = []
+        if self.spills and case.must_not_spill():
+            found.append(f"{self.spills} instructions spill registers")
+        if self.shared > SHARED_MEMORY[case.arch]:
+            found.append(f"{self.shared} bytes of shared memory, there are {SHARED_MEMORY[case.arch]}")
+        if not self.matrix:
+            found.append(f"no {case.matrix_instruction()}")
+        return found
+
+
+def compile_case(case: Case) -> Found:
+    kernel = fused.forward if case.kernel == "forward" else fused.backward
+    compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps)
+    sass = compiled.asm["sass"]
+    return Found(
+        registers=1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0),
+        spills=spills(sass),
+        shared=compiled.metadata.shared,
+        matrix=len(re.findall(rf"\b{case.matrix_instruction()}", sass)),
+        per_pair=instructions_per_pair(sass, case),
+    )
+
+
+def compile_preparation(arch: int, width: int) -> int:
+    """Spilling instructions of the kernels that choose the number of features and write them."""
+    stored = triton.cdiv(width, 4) * 4
+    kernels = [(features.choose_nodes, {"WIDTH": width, "LOADED": triton.next_power_of_2(width)})]
+    for precise in (False, True):
+        kernels.append((features.write_features, {"WIDTH": width, "STORED": stored, "PRECISE": precise}))
+    return sum(spills(compile_ahead(kernel, settings, arch, 4).asm["sass"]) for kernel, settings in kernels)
+
+
+def spills(sass: str) -> int:
+    return len(re.findall(r"\b(?:LDL|STL)\b", sass))
+
+
+def compile_ahead(kernel: triton.JITFunction, settings: dict, arch: int, warps: int) -> triton.compiler.CompiledKernel:
+    # As for contiguous tensors: the last stride is 1, all others and all addresses are multiples of 16.
+    settings |= {name: 1 for name in kernel.arg_names if re.fullmatch("[a-z]_width", name)}
+    signature = {name: "constexpr" if name in settings else argument_type(name) for name in kernel.arg_names}
+    even = [i for i, n in enumerate(kernel.arg_names) if signature[n][0] == "*" or re.fullmatch(STRIDE, n)]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in even}
+    source = ASTSource(kernel, signature=signature, constexprs=settings, attrs=aligned)
+    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def argument_type(name: str) -> str:
+    if name in INTEGERS or re.fullmatch(STRIDE, name):
+        return "i32"
+    if name in ("eps", "log2_eps"):
+        return "fp32"
+    return "*i32" if name == "Tier" else "*fp16" if name in HALVES else "*fp32"
+
+
+def instructions_per_pair(sass: str, case: Case) -> dict[str, float]:
+    """Empty for 10.0, where one thread starts the matrix unit for all and the loops cannot be told by it."""
+    if case.arch == 100:
+        return {}
+    names, labels, jumps = [], {}, []
+    for line in sass.splitlines():
+        if label := re.match(r"(\w+):$", line):
+            labels[label[1]] = len(names)
+        elif found := re.match(r"[^\t]*\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)([^;]*);", line):
+            if found[1].startswith("BRA"):
+                jumps.append((len(names), found[2].split()[-1]))
+            names.append(found[1].split(".")[0])
+    loops = [range(labels[target], at + 1) for at, target in jumps if labels.get(target, at) < at]
+    if not loops:
+        return {}
+    outer = max(loops, key=len)
+    inner = sorted((loop for loop in loops if loop != outer and loop[0] in outer), key=lambda loop: loop[0])
+    times = dict.fromkeys(outer, 1.0)
+    for place, loop in enumerate(inner):
+        inside = sum(names[at] == case.matrix_instruction() for at in loop)
+        for at in loop:
+            times[at] = case.products(last=place == len(inner) - 1) / inside if inside else case.width
+    counts = collections.Counter()
+    for at, often in times.items():
+        counts[names[at]] += often
+    share = case.tile.warps * 32 / (case.tile.rows * case.tile.columns)
+    return {name: count * share for name, count in counts.most_common()}
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    kinds = itertools.product(
+        args.kernel or ["forward", "queries", "keys"],
+        args.width or WIDTHS,
+        args.nodes or TIERS,
+        {"half": [False], "float32": [True], None: [False, True]}[args.mode],
+        [True] if args.log else [False, True],
+    )
+    found = []
+    for kernel, width, nodes, precise, log in kinds:
+        kind = ("forward" if kernel == "forward" else "backward", width, nodes, precise)
+        for arch in args.arch or SHARED_MEMORY:
+            tiles = [Tile(*map(int, tile.split(","))) for tile in args.tile or []] or candidates(*kind, arch // 10)
+            if kernel == "forward" and not args.tile:
+                tiles = [*tiles, few_rows(precise)]
+            steps = args.chunk or chunk(kind[0])
+            found += [Case(arch, kernel, width, nodes, precise, log, tile, steps) for tile in tiles]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernel", action="append", choices=["forward", "queries", "keys"])
+    parser.add_argument("--width", action="append", type=int, help="coordinates per head")
+    parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
+    parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
+    parser.add_argument("--tile", action="append", help="rows,columns,warps instead of the table's")
+    parser.add_argument("--chunk", type=int, help="coordinates written out, instead of the table's")
+    parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
+    parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
+    parser.add_argument("--check", action="store_true", help="exit 1 when something is wrong")
+    parser.add_argument("--mix", action="store_true", help="which instructions")
+    args = parser.parse_args()
+    wrong = 0
+    print(
+        "kernel   width nodes class log arch  rows,columns,warps  registers  spills  shared KiB  instructions per pair"
+    )
+    for case in cases(args):
+        found = compile_case(case)
+        faults = found.faults(case)
+        wrong += bool(faults)
+        total = sum(found.per_pair.values()) or math.nan
+        tile = f"{case.tile.rows},{case.tile.columns},{case.tile.warps}"
+        mode = "f32" if case.precise else "half"
+        print(
+            f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {tile:>18}"
+            f"  {found.registers:9}  {found.spills:6}  {found.shared / 1024:10.0f}  {total:21.0f}  {'; '.join(faults)}",
+            flush=True,
+        )
+        if args.mix:
+            print("   ", ", ".join(f"{name} {count:.1f}" for name, count in list(found.per_pair.items())[:14]))
+    for arch, width in itertools.product(args.arch or SHARED_MEMORY, [] if args.kernel else args.width or WIDTHS):
+        found = compile_preparation(arch, width)
+        wrong += bool(found)
+        print(f"features {width:5} {arch:22}  {found} instructions spill registers")
+    if args.check and wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

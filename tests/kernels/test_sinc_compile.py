@@ -1,0 +1,55 @@
+"""Every tile of the table, compiled ahead of time for three generations of GPUs.
+
+No registers spilled where that is promised (Case.must_not_spill), shared memory fits, the matrix unit is used.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from command_line import REPOSITORY
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+]
+
+
+def inspect(*arguments):
+    """In a process of its own: this one may be set to interpret kernels, which excludes compiling them."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "scripts/inspect_kernel.py", "--check", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arch", ["80", "90", "100"])
+@pytest.mark.parametrize("kernel", ["forward", "queries", "keys"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        ["--nodes", "16", "--width", "16", "--width", "64"],  # the table's two classes of widths, and beyond
+        ["--nodes", "16", "--width", "128", "--log"],
+        ["--nodes", "32", "--nodes", "0", "--width", "16", "--log"],
+    ],
+    ids=["widths", "wide", "other tiers"],
+)
+def test_every_tile_compiles_well(kernel, arch, what):
+    result = inspect("--kernel", kernel, "--arch", arch, *what)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(result.stdout.splitlines()) >= 3
+
+
+def test_a_tile_that_spills_is_an_error():
+    large = ["--kernel", "keys", "--arch", "90", "--width", "64", "--nodes", "16", "--log", "--tile", "128,128,4"]
+    result = inspect(*large)
+    assert result.returncode == 1
+    assert "spill registers" in result.stdout
+
+
+def test_the_kernels_before_them_compile():
+    result = inspect("--nodes", "16", "--width", "1", "--width", "30", "--mode", "half", "--log")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("features ") == 6

@@ -1,0 +1,256 @@
+"""The fused kernels against the reference by the accuracy rule, plus what only a GPU kernel can get wrong.
+
+On a machine with a GPU they run there, elsewhere in Triton's interpreter, which takes seconds for the smallest shape:
+shapes are tiny there, and some lists are split between the two precisions.
+"""
+
+import functools
+import importlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from sinc_cases import (
+    DEVICE,
+    NATIVE,
+    PRECISIONS,
+    assert_rule,
+    check_fused,
+    error,
+    inputs,
+    matmul_precision,
+    needs_fused,
+    quiet_interpreter,
+    run_fused,
+)
+
+from fourierformer.kernels.sinc import sinc_attention
+
+pytestmark = [needs_fused, quiet_interpreter]
+PHASES = list(Phase) if NATIVE else [Phase.explicit, Phase.generate]  # shrinking takes hundreds of examples
+LARGEST_SHARE = 12  # memory of forward and backward over that of their inputs and outputs
+
+
+def split(highest, high):
+    """(case, precision): all cases in both precisions on a GPU, each in one or the other in the interpreter."""
+    chosen = {p: [*highest, *high] for p in PRECISIONS} if NATIVE else {"highest": highest, "high": high}
+    return [(case, precision) for precision, cases in chosen.items() for case in cases]
+
+
+@pytest.mark.parametrize(("width", "precision"), split([8, 10, 24, 30, 128], [16, 32, 48, 64, 96]))
+def test_widths(width, precision):
+    tensors, doutput = inputs(heads=1, queries=12, width=width, radius=torch.full((1, width), 2.0))
+    check_fused(tensors, doutput, precision=precision, eps=1e-6, causal=True)
+
+
+@pytest.mark.parametrize(("tokens", "precision"), split([1, 33, 197], [7, 257]))
+def test_tokens(tokens, precision):
+    tensors, doutput = inputs(heads=1, queries=tokens, width=4, radius=[[1.0] * 4])
+    check_fused(tensors, doutput, precision=precision, eps=1e-6, causal=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("sizes", "precision"), split([(5, 12), (12, 5)], [(1, 70), (70, 2), (20, 100), (100, 20)]))
+def test_queries_and_keys_differ_in_number(sizes, precision, causal):
+    queries, keys = sizes
+    tensors, doutput = inputs(1, 1, queries, keys, width=4, value_width=5, radius=[[1.0] * 4])
+    check_fused(tensors, doutput, precision=precision, causal=causal)
+
+
+# 1e-25 is too small for sums of plain weights: a key with a log-weight
+@pytest.mark.parametrize(
+    ("shape", "power", "eps"), [((), 2, 0.0), ((2, 1), 4, 1e-6), ((1, 4), 6, 1e-25), ((2, 4), 4, 1.0)]
+)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_radius_shapes_powers_and_eps(shape, power, eps, precision):
+    radius = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # some are negative
+    tensors, doutput = inputs(queries=12, width=4, value_width=7, radius=radius)
+    output, *gradients = run_fused(tensors, doutput, precision, power=power, eps=eps)
+    assert gradients[-1].shape == shape
+    assert_rule([output, *gradients], tensors, doutput, precision, power=power, eps=eps)
+
+
+@pytest.mark.parametrize(("eps", "precision"), [(e, p) for e in (0.0, 1e-6) for p in PRECISIONS])
+def test_heads_with_arguments_of_every_size_in_one_call(eps, precision):
+    """Heads whose largest |z| is far below 1, or near where the method changes (16, 42), or far above."""
+    largest = torch.tensor([5.0, 15.9, 41.9, 75.0, 500.0, 1e-2])
+    tensors, doutput = inputs(heads=len(largest), queries=12, width=4)
+    distance = (tensors[0][:, :, :, None] - tensors[1][:, :, None]).abs().amax((0, 2, 3, 4))
+    tensors[3] = (largest / distance)[:, None].expand(-1, 4).contiguous()
+    found = run_fused(tensors, doutput, precision, eps=eps, causal=True)
+    for h in range(len(largest)):
+        alone = [slice(None), slice(h, h + 1)]
+        *qkv, dradius = [t[alone] if t.dim() == 4 else t[alone[1]] for t in tensors]
+        of_head = [t[alone] if t.dim() == 4 else t[alone[1]] for t in found]
+        assert_rule(of_head, [*qkv, dradius], doutput[alone], precision, eps=eps, causal=True)
+
+
+@pytest.mark.parametrize("offset", [100.0, 1e6])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_common_offset_costs_no_digits(offset, precision):
+    (q, k, v, radius), doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
+    check_fused([q + offset, k + offset, v, radius], doutput, precision=precision, eps=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    tensors, doutput = inputs(heads=1, queries=12, width=8, radius=[[2.0] * 8])
+    found = run_fused(tensors, doutput, "highest", dtype, eps=1e-6, causal=True)
+    assert all(t.dtype == dtype for t in found)
+    assert_rule(found, tensors, doutput, "high", dtype, eps=1e-6, causal=True)
+
+
+def fill_with_garbage(allocate):
+    def allocated(*arguments, **options):
+        buffer = allocate(*arguments, **options)
+        return buffer.fill_(float("nan") if buffer.is_floating_point() else 12345)
+
+    return allocated
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_same_numbers_twice_whatever_memory_held_before(precision, monkeypatch):
+    # Two queries see no key; the second head needs the printed formula; nothing fills its block.
+    tensors, doutput = inputs(queries=20, keys=18, width=6, value_width=5, radius=[[2.0], [100.0]])
+    options = {"precision": precision, "eps": 0.0, "causal": True}
+    clean = run_fused(tensors, doutput, **options)
+    for owner, name in ((torch.Tensor, "new_empty"), (torch, "empty"), (torch, "empty_like")):
+        monkeypatch.setattr(owner, name, fill_with_garbage(getattr(owner, name)))
+    assert torch.empty(1).isnan().all()
+    poisoned = run_fused(tensors, doutput, **options)
+    assert all(a.isfinite().all() and torch.equal(a, b) for a, b in zip(clean, poisoned, strict=True))
+
+
+def test_strided_and_expanded_inputs_give_the_same_numbers():
+    tensors, doutput = inputs(batch=2, heads=2, queries=7, width=4, radius=1.0)
+    tensors[1] = tensors[1][:1].expand(2, -1, -1, -1)
+    output, dq, dk, dv, dradius = run_fused(tensors, doutput, "high", eps=1e-6)
+    q, k, v, radius = (t.to(DEVICE, torch.float32) for t in tensors)
+    leaves = [t.transpose(1, 2).contiguous().requires_grad_() for t in (q, v)]
+    single = k[:1].clone().requires_grad_()
+    radius.requires_grad_()
+    with matmul_precision("high"):
+        strided = sinc_attention(
+            leaves[0].transpose(1, 2), single.expand(2, -1, -1, -1), leaves[1].transpose(1, 2), radius,
+            eps=1e-6, backend="fused",
+        )  # fmt: skip
+        strided.backward(doutput.to(strided).mT.contiguous().mT)
+    assert torch.equal(strided.detach().cpu(), output)
+    assert torch.equal(leaves[0].grad.transpose(1, 2).cpu(), dq)
+    assert torch.equal(leaves[1].grad.transpose(1, 2).cpu(), dv)
+    assert torch.equal(radius.grad.cpu(), dradius)
+    assert error(single.grad.cpu(), dk.double().sum(0, keepdim=True)) < 1e-6
+
+
+@settings(deadline=None, max_examples=60 if NATIVE else 4, derandomize=True, phases=PHASES)
+@given(
+    heads=st.integers(1, 2),
+    queries=st.integers(1, 300 if NATIVE else 14),
+    keys=st.integers(1, 300 if NATIVE else 14),
+    width=st.integers(1, 70 if NATIVE else 5),
+    value_width=st.integers(1, 70 if NATIVE else 20),
+    power=st.sampled_from([2, 4, 6, 10]),
+    eps=st.sampled_from([0.0, 1e-30, 1e-6, 1.0]),
+    causal=st.booleans(),
+    radius=st.floats(-4, 4),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape(heads, queries, keys, width, value_width, power, eps, causal, radius, precision, seed):
+    tensors, doutput = inputs(1, heads, queries, keys, width, value_width, radius, seed=seed)
+    check_fused(tensors, doutput, precision=precision, power=power, eps=eps, causal=causal)
+
+
+def bytes_allocated(tokens):
+    """By forward and by backward, freed or not; and the bytes of the inputs and outputs of both."""
+    q, k, v = (torch.randn(1, 2, tokens, 16, requires_grad=True) for _ in range(3))
+    radius = torch.ones(2, 16, requires_grad=True)
+    doutput, found = torch.randn(1, 2, tokens, 16), []
+
+    def count(call):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            result = call()
+        found.append(sum(max(0, event.self_cpu_memory_usage) for event in profile.events()))
+        return result
+
+    output = count(lambda: sinc_attention(q, k, v, radius, eps=1e-6, causal=True, backend="fused"))
+    count(lambda: output.backward(doutput))
+    return found, 8 * q.nbytes  # q, k, v, output and a gradient of each
+
+
+@pytest.mark.skipif(NATIVE, reason="counts what is allocated on a CPU; the test on the GPU measures")
+def test_memory_is_linear_in_the_number_of_tokens(monkeypatch):
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    # Kernels that do nothing: what is left is the memory around them, at once for any length.
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", lambda *arguments, **settings: None)
+    short, _ = bytes_allocated(2048)
+    long, owned = bytes_allocated(4096)
+    for few, many in zip(short, long, strict=True):
+        assert owned / 8 <= many < LARGEST_SHARE * owned
+        assert many / few < 2.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not NATIVE, reason="no CUDA device")
+def test_peak_memory_on_the_gpu():
+    shape = (1, 8, 16_384, 64)
+    q, k, v = (torch.randn(shape, device="cuda", requires_grad=True) for _ in range(3))
+    radius = torch.ones((), device="cuda", requires_grad=True)
+    doutput = torch.randn(shape, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    sinc_attention(q, k, v, radius, causal=True, backend="fused").backward(doutput)
+    torch.cuda.synchronize()
+    # Eight tensors are inputs and outputs of forward and backward: q, k, v, output and a gradient of each.
+    assert torch.cuda.max_memory_allocated() - before <= LARGEST_SHARE * 8 * q.nbytes
+
+
+@pytest.mark.parametrize(("blocks", "reach"), [(slice(0, 1), 16.0), (slice(1, 3), 42.0)])
+def test_the_table_is_a_quadrature_of_sinc_and_of_its_slope(blocks, reach):
+    """The integral of cos(t z) over t from 0 to 1 is sinc z: the sum of features of x times those of y, z = x - y."""
+    op = importlib.import_module("fourierformer.kernels.sinc.op")
+    table = op.quadrature(torch.device("cpu")).double().numpy()[blocks]
+    rate, quarter, root, slope = (np.expand_dims(table[:, row], -1) for row in range(4))
+
+    def features(x):
+        return root * np.cos(np.pi / 2 * (rate * x + quarter))
+
+    z = np.linspace(-reach, reach, 4000)  # an even number of points: 0 is none
+    y = np.random.default_rng(0).uniform(-reach / 2, reach / 2, z.shape)
+    slopes = slope * np.roll(features(y + z), 8, axis=1)  # cosines in one half of a block, sines in the other
+    found = [(f * features(y)).sum((0, 1)) for f in (features(y + z), slopes)]
+    assert np.abs(found[0] - np.sin(z) / z).max() < 2e-7
+    assert np.abs(found[1] - (np.cos(z) / z - np.sin(z) / z**2)).max() < 2e-7
+
+
+def test_the_fastest_tile_is_taken_and_timed_once(monkeypatch):
+    """The path that a GPU takes, with a stopwatch that says each candidate is slower than the one before."""
+    triton = importlib.import_module("triton")
+    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
+    timed = []
+
+    def stopwatch(call, **_):
+        call()
+        timed.append(call)
+        return [float(len(timed))] * 3
+
+    monkeypatch.setattr(triton, "autotune", functools.partial(triton.autotune, do_bench=stopwatch))
+    monkeypatch.setattr(tiles, "INTERPRETED", triton.language.constexpr(False))
+    monkeypatch.setattr(tiles, "candidates", lambda *_: [tiles.Tile(64, 32, 4), tiles.Tile(128, 64, 4)])
+    tiles._tuned.cache_clear()
+    tensors, doutput = inputs(heads=1, queries=20, width=4, radius=[[2.0] * 4])
+    check_fused(tensors, doutput, precision="high", eps=1e-6)
+    assert len(timed) == 2 * 3 * 3  # two tiles; forward, queries and keys; one launch per number of features
+    check_fused(tensors, doutput, precision="high", eps=1e-6)
+    assert len(timed) == 18
+    torch.use_deterministic_algorithms(True)
+    try:  # every run has to take the same tile: the first
+        tiles._tuned.cache_clear()
+        check_fused(tensors, doutput, precision="high", eps=1e-6)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        tiles._tuned.cache_clear()
+    assert len(timed) == 18

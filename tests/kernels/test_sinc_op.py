@@ -1,0 +1,166 @@
+"""The fused kernels as torch operators: tracing, compiling, checkpointing, data parallel training, counting."""
+
+import importlib
+
+import pytest
+import torch
+from sinc_cases import DEVICE, inputs, needs_fused, quiet_interpreter, run
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from fourierformer import attention
+from fourierformer.kernels.sinc import sinc_attention
+
+pytestmark = [needs_fused, quiet_interpreter]
+OPTIONS = {"power": 4, "eps": 1e-6, "causal": True}
+LEAVES = ("q", "k", "v", "radius")
+
+
+@pytest.fixture
+def operators():
+    """Importing op.py registers them; `sinc_attention` does so when it is first needed."""
+    importlib.import_module("fourierformer.kernels.sinc.op")
+    return torch.ops.fourierformer
+
+
+def tensors_of(tokens=5, heads=1, width=4, value_width=4):
+    """q, k, v, radius (H, D), output gradient: float32, where the fused backend is tested."""
+    (*qkv, radius), doutput = inputs(heads=heads, queries=tokens, width=width, value_width=value_width, radius=1.0)
+    tensors = (*qkv, radius.expand(heads, width).contiguous(), doutput)
+    return [t.to(DEVICE, torch.float32) for t in tensors]
+
+
+def layer(q, k, v, radius):
+    """Fused attention between operations that a compiler may touch."""
+    return 2 * sinc_attention(q.sin(), k.sin(), v, radius.abs(), backend="fused", **OPTIONS)
+
+
+def results(function, tokens=5):
+    *leaves, doutput = tensors_of(tokens)
+    return run(function, leaves, doutput, device=DEVICE)
+
+
+def assert_same(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_torch_accepts_the_operators(operators):
+    q, k, v, radius, doutput = tensors_of()
+    leaves = [t.clone().requires_grad_() for t in (q, k, v, radius)]
+    settings = tuple(OPTIONS.values())
+    torch.library.opcheck(operators.sinc_attention, (*leaves, *settings))
+    saved = (q, k, v, radius, *operators.sinc_attention(q, k, v, radius, *settings))
+    torch.library.opcheck(operators.sinc_attention_backward, (doutput, *saved, *settings))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shapes_for_tracing_are_those_of_the_kernels(operators, dtype):
+    (*qkv, radius), doutput = inputs(2, 2, queries=3, keys=5, width=4, value_width=7, radius=torch.ones(2, 4))
+    tensors = [t.transpose(1, 2).contiguous().transpose(1, 2).to(DEVICE, dtype) for t in (*qkv, doutput)]
+    q, k, v, doutput, radius = *tensors, radius.to(DEVICE, torch.float32)
+    saved = (q, k, v, radius, *operators.sinc_attention(q, k, v, radius, *OPTIONS.values()))
+    for operator, arguments in (
+        (operators.sinc_attention, saved[:4]),
+        (operators.sinc_attention_backward, (doutput, *saved)),
+    ):
+        traced = operator(*(t.to("meta") for t in arguments), *OPTIONS.values())
+        for fake, real in zip(traced, operator(*arguments, *OPTIONS.values()), strict=True):
+            assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+
+
+def test_compiles_without_a_break():
+    torch.compiler.reset()
+    assert_same(results(torch.compile(layer, fullgraph=True, backend="aot_eager")), results(layer))
+
+
+def test_one_graph_for_all_lengths(operators):
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for tokens in (5, 7, 12):
+        assert_same(results(compiled, tokens), results(layer, tokens))
+    assert sum("sinc_attention" in graph.code for graph in counter.graphs) == 1
+
+
+def test_recomputed_activations_give_the_same_gradients():
+    recomputed = results(lambda *leaves: checkpoint(layer, *leaves, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(recomputed, results(layer), strict=True))
+
+
+def fused_layer(tokens=6):
+    torch.manual_seed(0)
+    geometry = attention.Geometry(dim=8, heads=2, length=tokens, causal=True)
+    x = torch.randn(1, tokens, 8).to(DEVICE)
+    return attention.build("fourier", geometry, backend="fused").to(DEVICE), x
+
+
+def test_as_an_attention_choice():
+    fused, x = fused_layer()
+    assert fused.backend_name(torch.device(DEVICE)) == "fused"
+    portable = attention.build("fourier", fused.geometry, backend="portable").to(DEVICE)
+    portable.load_state_dict(fused.state_dict())
+    torch.testing.assert_close(fused(x), portable(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    """Of this process alone."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_data_parallel_training_sees_its_gradients(process_group):
+    def gradients(wrap):
+        module, x = fused_layer()
+        wrap(module)(x).square().sum().backward()
+        return {name: p.grad for name, p in module.named_parameters()}
+
+    alone, together = gradients(lambda module: module), gradients(nn.parallel.DistributedDataParallel)
+    assert all(torch.equal(together[name], gradient) for name, gradient in alone.items())
+    assert "radius" in alone
+
+
+def test_operations_are_counted_per_pair():
+    q, k, v, radius, _ = tensors_of(tokens=5, heads=2, width=4, value_width=3)
+    leaves = [t.requires_grad_() for t in (q, k, v, radius)]
+    with FlopCounterMode(display=False) as counter:
+        sinc_attention(*leaves, backend="fused", **OPTIONS).sum().backward()
+    counts = {str(op): count for op, count in counter.get_flop_counts()["Global"].items()}
+    # A product of 16 features per pair and coordinate is 2 * 16 operations; one with the values 2 per value coordinate.
+    pairs, features, values = 2 * 5 * 5, 2 * 16 * 4, 2 * 3
+    assert counts == {
+        "fourierformer.sinc_attention": pairs * (features + values),
+        # dq and dk each: two passes over the factors and one over the slopes. dout v for both, and dv.
+        "fourierformer.sinc_attention_backward": pairs * (2 * 3 * features + 3 * values),
+    }
+
+
+def test_the_normaliser_has_no_gradient(operators):
+    q, k, v, radius, _ = tensors_of()
+    leaves = [t.requires_grad_() for t in (q, k, v, radius)]
+    output, lost, norm = operators.sinc_attention(*leaves, *OPTIONS.values())
+    assert output.requires_grad
+    assert not lost.requires_grad
+    assert not norm.requires_grad
+
+
+@pytest.mark.parametrize("wanted", ["v", "radius"])
+def test_only_what_asks_gets_a_gradient(wanted):
+    *leaves, doutput = tensors_of()
+    _, *gradients = run(sinc_attention, leaves, doutput, device=DEVICE, backend="fused", **OPTIONS)
+    named = dict(zip(LEAVES, leaves, strict=True))
+    named[wanted].requires_grad_()
+    sinc_attention(**named, backend="fused", **OPTIONS).backward(doutput)
+    assert [name for name in LEAVES if named[name].grad is not None] == [wanted]
+    assert torch.equal(named[wanted].grad.cpu(), gradients[LEAVES.index(wanted)])
+
+
+def test_nothing_is_kept_without_gradients():
+    q, k, v, radius, _ = tensors_of()
+    with torch.no_grad():
+        assert not sinc_attention(q, k, v, radius.requires_grad_(), backend="fused", **OPTIONS).requires_grad

@@ -1,0 +1,263 @@
+"""scripts/bench_kernel.py: nothing wrong gets a time, one failure does not take the others, the numbers add up."""
+
+import csv
+import functools
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from command_line import REPOSITORY
+
+from fourierformer.kernels.sinc import sinc_attention
+
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+import bench_kernel
+import bench_measure
+
+PEERS = """
+import torch
+
+def right(q, k, v, radius, *, causal, eps):
+    z = radius[:, None, None] * (q.float()[:, :, :, None] - k.float()[:, :, None])
+    weights = torch.sinc(z / torch.pi).pow(4).prod(-1)
+    if causal:
+        weights = weights.tril()
+    return (weights @ v.float() / (eps + weights.sum(-1, keepdim=True))).to(q.dtype)
+
+def shifted(q, k, v, radius, causal, eps):
+    return right(q, k, v, radius, causal=causal, eps=eps) * 1.001
+
+def careless(q, k, v, radius, eps):  # does not know about causal
+    return right(q, k, v, radius, causal=False, eps=eps)
+
+def broken(q, k, v, radius):
+    raise KeyError("tile")
+
+def greedy(q, k, v, radius, causal, eps):  # in the slice of the parity check there is one sequence
+    if len(q) > 1 and torch.is_grad_enabled():
+        raise torch.OutOfMemoryError("no")
+    return right(q, k, v, radius, causal=causal, eps=eps)
+"""
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """bench(arguments) -> (whether all was well, rows of the CSV), at a tiny causal shape."""
+    (tmp_path / "bench_peers.py").write_text(PEERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(bench_kernel.SHAPES, "default", (2, 2, 24, 8, True))
+
+    def run(*arguments: str) -> tuple[bool, list[dict]]:
+        table = tmp_path / "kernel.csv"
+        command = ["bench_kernel.py", "--device", "cpu", "--repeats", "2", "--csv", str(table), *arguments]
+        monkeypatch.setattr(sys, "argv", command)
+        good = bench_kernel.main()
+        return good, list(csv.DictReader(table.open())) if table.exists() else []
+
+    yield run
+    sys.modules.pop("bench_peers", None)
+
+
+def names(rows: list[dict]) -> list[str]:
+    return [row["name"] for row in rows if row["what"] == "forward+backward"]
+
+
+def test_on_a_cpu_portable_against_the_reference_and_softmax(bench, capsys):
+    good, rows = bench()
+    assert good
+    assert names(rows) == ["softmax", "portable", "reference"]
+    assert [row["what"] for row in rows[:2]] == ["forward", "forward+backward"]
+    assert all(float(row["ms"]) > 0 and float(row["MiB"]) > 0 for row in rows)
+    assert "fused: left out: " in capsys.readouterr().out
+
+
+def test_the_rows_say_where_they_come_from(bench):
+    _, rows = bench("--shape", "default", "--batch", "1")
+    row = rows[-1]
+    assert {"shape", "batch", "what", "name", "dtype", "ms", "MiB", "repeats", "sm MHz", "floor ms", "of floor"} < set(
+        row
+    )
+    assert {"radius", "scale", "eps", "threads", "torch", "triton", "machine", "gpu", "commit"} < set(row)
+    assert (row["batch"], row["dtype"], row["torch"]) == ("1", "float32", torch.__version__)
+    softmax = next(r for r in rows if r["name"] == "softmax" and r["what"] == row["what"])
+    assert float(row["time x softmax"]) == pytest.approx(float(row["ms"]) / float(softmax["ms"]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_right_peer_is_timed_in_every_dtype(bench, dtype):
+    good, rows = bench("--peer", "bench_peers:right", "--dtype", dtype)
+    assert good
+    assert "bench_peers:right" in names(rows)
+    assert {row["dtype"] for row in rows} == {dtype}
+
+
+@pytest.mark.parametrize("name", ["shifted", "careless"])
+def test_a_wrong_peer_gets_no_time(bench, capsys, name):
+    good, rows = bench("--peer", f"bench_peers:{name}")
+    assert not good
+    assert f"bench_peers:{name}: WRONG at default" in capsys.readouterr().out
+    assert names(rows) == ["softmax", "portable", "reference"]
+
+
+def test_a_failure_does_not_take_the_others_with_it(bench, capsys):
+    good, rows = bench("--peer", "bench_peers:broken", "--peer", "bench_peers:right")
+    assert not good
+    assert "bench_peers:broken: FAILS at default: KeyError" in capsys.readouterr().out
+    assert names(rows) == ["softmax", "bench_peers:right", "portable", "reference"]
+
+
+def test_out_of_memory_keeps_what_was_measured(bench, capsys):
+    good, rows = bench("--peer", "bench_peers:greedy")
+    assert good
+    assert "bench_peers:greedy: out of memory at default" in capsys.readouterr().out
+    assert [row["what"] for row in rows if row["name"] == "bench_peers:greedy"] == ["forward"]
+    assert "reference" in names(rows)
+
+
+def test_nothing_starts_after_the_budget(bench, capsys):
+    good, rows = bench("--budget-seconds", "-1")
+    assert good
+    assert not rows
+    assert capsys.readouterr().out.count("left out at default: the time of -1 s is used up") == 6
+
+
+@pytest.mark.parametrize("peer", ["bench_peers", "bench_peers:nothing", "no_such_module:f", "torch:float32"])
+def test_a_peer_that_is_no_function_is_a_usage_error(bench, capsys, peer):
+    with pytest.raises(SystemExit) as end:
+        bench("--peer", peer)
+    assert end.value.code == 2
+    assert "is not module:function" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_cuda_is_a_usage_error(bench):
+    with pytest.raises(SystemExit) as end:
+        bench("--device", "cuda")
+    assert end.value.code == 2
+
+
+def excess(contestant: bench_measure.Contestant) -> float:
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, 40, 8, generator=generator) for _ in range(4)] + [torch.full((2, 8), 2.0)]
+    direct = functools.partial(sinc_attention, eps=1e-6, backend="reference")
+    return bench_measure.worst_excess(contestant, tensors, direct)
+
+
+def off_by(factor: float):
+    return lambda *tensors: sinc_attention(*tensors, eps=1e-6, backend="reference") * factor
+
+
+def test_half_precision_may_lose_what_bfloat16_inputs_lose():
+    assert 5 < excess(bench_measure.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
+    assert excess(bench_measure.Contestant(off_by(1.001), torch.float32, "half")) < 1
+    assert excess(bench_measure.Contestant(off_by(1.0), torch.bfloat16)) < 1
+    assert excess(bench_measure.Contestant(off_by(1.3), torch.bfloat16)) > 1
+
+
+def test_missing_and_not_finite_results_are_infinitely_wrong():
+    truth = [torch.ones(3, dtype=torch.float64)] * 3
+    found = [torch.ones(3), torch.tensor([1.0, float("nan"), 1.0]), None]
+    assert bench_measure.errors(found, truth) == [0, float("inf"), float("inf")]
+
+
+def test_the_slice_is_what_the_float64_reference_can_hold():
+    tensors = [torch.arange(16384.0)[:, None].expand(1, 8, 16384, 64)] * 4 + [torch.ones(8, 64)]
+    q, *_, radius = bench_measure.parity_slice(tensors)
+    assert q.shape == (1, 2, 512, 64)
+    assert q[0, 0, -1, 0] == 16383
+    assert radius.shape == (2, 64)
+
+
+@pytest.mark.parametrize(("counts", "inside"), [("half", "high"), ("precise", "highest"), (None, "highest")])
+def test_the_matmul_precision_is_given_back(counts, inside):
+    before = torch.get_float32_matmul_precision()
+    contestant = bench_measure.Contestant(sinc_attention, torch.float32, counts)
+    with contestant.precision():
+        assert torch.get_float32_matmul_precision() == inside
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_reference_is_left_out_where_it_does_not_fit():
+    args = SimpleNamespace(deadline=float("inf"), device="cpu")
+    reason = bench_kernel.why_skipped("reference", "forward", bench_kernel.SHAPES["long"], args)
+    assert reason.startswith("4 x B H N N D numbers take 2.05e+03 GiB")
+    assert bench_kernel.why_skipped("portable", "forward", bench_kernel.SHAPES["long"], args) is None
+
+
+def test_the_floor_is_the_slower_of_instructions_and_memory(monkeypatch):
+    counts = {(16, "forward", "half"): 10, (16, "backward", "half"): 20}
+    monkeypatch.setattr(bench_kernel, "INSTRUCTIONS_PER_PAIR", counts)
+    half = bench_measure.Contestant(sinc_attention, torch.bfloat16, "half")
+    precise = bench_measure.Contestant(sinc_attention, torch.float32, "precise")
+    causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
+
+    def floor(dims, what, contestant=half, issue=1e3, bandwidth=None):
+        return bench_kernel.floor_ms(dims, what, contestant, {"issue": issue, "bandwidth": bandwidth})
+
+    assert floor(causal, "forward") == pytest.approx(200)
+    assert floor(full, "forward+backward") == pytest.approx(960)
+    assert floor(causal, "forward", bandwidth=1e6) == pytest.approx(200)
+    assert floor(causal, "forward", bandwidth=1e3) == pytest.approx(4 * 128 * 2)
+    assert floor(causal, "forward+backward", bandwidth=1e3) == pytest.approx(12 * 128 * 2)
+    assert floor(causal, "forward", precise) is None
+    assert floor(causal, "forward", issue=None) is None
+
+
+def test_limits_come_from_the_device(monkeypatch):
+    h100 = SimpleNamespace(
+        multi_processor_count=132, clock_rate=1_980_000, memory_clock_rate=2_619_000, memory_bus_width=5120, uuid="0"
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: h100)
+    found = bench_measure.limits("cuda")
+    assert found["issue"] == pytest.approx(66.9e12 / 2, rel=1e-3)  # its data sheet counts two operations each
+    assert found["bandwidth"] == pytest.approx(3.35e12, rel=1e-3)
+    monkeypatch.setenv("PATH", "")  # no nvidia-smi
+    bare = SimpleNamespace(multi_processor_count=132, uuid="0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: bare)
+    assert bench_measure.limits("cuda") == {"issue": None, "bandwidth": None}
+
+
+def test_gpu_times_are_those_between_events(monkeypatch):
+    clock = [0.0]
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
+    def call(milliseconds):
+        clock[0] += milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert bench_measure.times_cuda(call, [(1.0,), (2.0,), (4.0,)], 5) == [1, 2, 4, 1, 2]
+
+
+def test_the_printed_formula_compiles_without_a_break():
+    function = functools.partial(sinc_attention, eps=1e-6, causal=True, backend="reference")
+    compiled = torch.compile(lambda *t: function(*t), dynamic=False, fullgraph=True, backend="aot_eager")
+    tensors = [torch.randn(1, 2, 9, 4) for _ in range(4)] + [torch.full((2, 4), 2.0)]
+    leaves, doutput = bench_measure.as_call(tensors, torch.float32)
+    for ours, theirs in zip(*(bench_measure.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu_the_fused_kernel_is_timed_in_both_precisions(tmp_path):
+    table = tmp_path / "kernel.csv"
+    command = [sys.executable, "scripts/bench_kernel.py", "--shape", "lm_small", "--batch", "2", "--repeats", "2"]
+    done = subprocess.run([*command, "--csv", table], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = list(csv.DictReader(table.open()))
+    assert {"fused, half", "fused, float32 class", "softmax", "direct, compiled", "reference"} <= set(names(rows))
+    assert {row["dtype"] for row in rows if row["name"] == "fused, float32 class"} == {"float32"}
+    assert all(float(row["ms"]) > 0 and float(row["MiB"]) > 0 for row in rows)
