@@ -130,6 +130,8 @@ def compile_ahead(kernel: triton.JITFunction, settings: dict, arch: int, warps: 
     aligned = {(i,): [["tt.divisibility", 16]] for i in even}
     source = ASTSource(kernel, signature=signature, constexprs=settings, attrs=aligned)
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
+    if kernel not in (fused.forward, fused.backward):
+        options |= features.EXACT
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 

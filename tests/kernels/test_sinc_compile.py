@@ -53,3 +53,21 @@ def test_the_kernels_before_them_compile():
     result = inspect("--nodes", "16", "--width", "1", "--width", "30", "--mode", "half", "--log")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("features ") == 6
+
+
+def test_no_fusion_spoils_the_split_of_an_angle():
+    """x rate - k with the product unrounded, beside the product rounded, would count what rounding lost twice."""
+    program = """
+from inspect_kernel import compile_ahead, features
+settings = {"WIDTH": 16, "STORED": 16, "PRECISE": True}
+print(compile_ahead(features.write_features, settings, 90, 4).asm["ptx"])
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    ptx = subprocess.run(
+        command, cwd=REPOSITORY / "scripts", env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    rounding = "0f4B400000"  # 1.5 * 2^23, which rounds to an integer when it is added
+    lines = [line for line in ptx.splitlines() if rounding in line]
+    assert lines
+    assert not [line for line in lines if "fma" in line]

@@ -5,6 +5,9 @@ import triton.language as tl
 
 from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, place
 
+# Launch option of both kernels. Fusing a product with a sum would leave it unrounded in one place and rounded in
+# another, and the difference of the two is what splitting an angle without loss stands on. (tl.fma stays.)
+EXACT = {"enable_fp_fusion": False}
 # Largest |z| that 16 and 32 features per coordinate are good for (1e-7 off).
 # |z| below which what float16 lost runs out of exponent; |R x| up to which a split product gives the angle to rounding.
 REACH_16, REACH_32 = tl.constexpr(16.0), tl.constexpr(42.0)

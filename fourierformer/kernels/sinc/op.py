@@ -57,7 +57,7 @@ class Prepared:
         loaded = triton.next_power_of_2(self.width)
         features.choose_nodes[(len(self.tier),)](
             q, k, radius, self.tier, *q.stride(), *k.stride(), self.heads, self.queries, self.keys,
-            WIDTH=self.width, LOADED=loaded, enable_fp_fusion=True,
+            WIDTH=self.width, LOADED=loaded, **features.EXACT,
         )  # fmt: skip
         self.q_features, self.k_features = self._features(q), self._features(k)
 
@@ -67,7 +67,7 @@ class Prepared:
         found = x.new_empty(len(self.tier), size, dtype=torch.float16)
         features.write_features[(len(self.tier) * tokens // features.PANEL.value,)](
             x, self.radius, self.tier, self.table, found, *x.stride(), self.heads, x.shape[2], size,
-            WIDTH=self.width, STORED=self.stored, PRECISE=self.precise, enable_fp_fusion=True,
+            WIDTH=self.width, STORED=self.stored, PRECISE=self.precise, **features.EXACT,
         )  # fmt: skip
         return found
 
