@@ -45,7 +45,7 @@ class Prepared:
     """What forward and backward share: the features of queries and keys, the tier of each head, and the settings."""
 
     def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, eps: float, causal: bool):
-        self.q, self.k, self.radius = q, k, radius
+        self.radius = radius
         self.batch, self.heads, self.queries, self.width = q.shape
         self.keys = k.shape[2]
         self.precise = is_precise(q.dtype)
