@@ -1,11 +1,13 @@
 """FourierFormer (NeurIPS 2022): attention by products of sinc kernels, and everything needed to compare it with others.
 
-`import fourierformer` is light: torch is imported when a function is first called.
+`import fourierformer` is light: torch is imported when a function is first called, and timm only by who uses it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from fourierformer.models.timm_hook import register_with_timm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,3 +76,6 @@ def available_attentions() -> list[str]:
     from fourierformer.attention import available
 
     return list(available())
+
+
+register_with_timm()

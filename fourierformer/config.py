@@ -21,8 +21,8 @@ from fourierformer.errors import SetupError, check_range, did_you_mean
 # changing them resumes the same run.
 NOT_HASHED = {
     *("runs_root", "run_dir", "fresh", "dry_run", "tracker"),
-    *("evaluation.splits", "evaluation.protocols", "evaluation.tokens_per_forward"),
-    *("data.root", "data.cache", "trainer.device", "trainer.compile"),
+    *("evaluation.splits", "evaluation.protocols", "evaluation.tokens_per_forward", "evaluation.images_per_forward"),
+    *("data.root", "data.cache", "data.workers", "trainer.device", "trainer.compile"),
     *("trainer.save_every", "trainer.log_every", "trainer.keep_checkpoints"),
 }
 
@@ -31,6 +31,7 @@ NOT_HASHED = {
 class RunConfig:
     """The top-level keys of a config (configs/base.yaml)."""
 
+    task: typing.Literal["language", "vision"]
     seed: int
     global_batch_size: int
     experiment_name: str
@@ -45,20 +46,6 @@ class RunConfig:
         check_range("global_batch_size", self.global_batch_size, 1)
         if not self.experiment_name or "/" in self.experiment_name or self.experiment_name.startswith("."):
             raise SetupError(f"experiment_name='{self.experiment_name}' becomes a folder: no '/', no leading dot")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """How the finished run's best checkpoint is measured."""
-
-    splits: list[typing.Literal["train", "valid", "test"]]
-    protocols: list[typing.Literal["segment", "sliding"]]
-    tokens_per_forward: int
-    max_tokens: int | None
-
-    def __post_init__(self):
-        check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
-        check_range("evaluation.max_tokens", self.max_tokens, 100)  # 10 streams of a few tokens each
 
 
 @dataclass(frozen=True, kw_only=True)

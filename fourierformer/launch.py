@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -93,6 +94,11 @@ def explain(error: Exception) -> str:
     node = getattr(error.__cause__, "parent_node", None)
     if isinstance(node, DictConfig):  # the key was looked for here
         return _unknown_key(error.__cause__.full_key, node)
+    foreign = re.search(r"In '(\w+)/(\w+)': Could not override '([^']+)'", text)
+    if foreign:
+        group, name, lacking = foreign.groups()
+        script = Path(sys.argv[0]).name
+        return f"{group}={name} is not for {script}: it chooses {lacking}=, which {script} does not have"
     group = re.search(r"Could not override '([^']+)'", text)
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"

@@ -7,11 +7,14 @@ from pathlib import Path
 import torch
 
 from fourierformer import config as configs
-from fourierformer.build import Parts
+from fourierformer.build import Parts, domain
 from fourierformer.errors import UserError
+from fourierformer.processes import Processes
 from fourierformer.rundir import RunDirectory, atomic_write_text, read_json
 from fourierformer.tasks.base import Poll, Watch
+from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress
+from fourierformer.training.precision import autocast
 
 
 def read_or_none(path: Path) -> dict | None:
@@ -27,59 +30,89 @@ def read_or_none(path: Path) -> dict | None:
 class Measurements:
     """evaluation.json: {"step": 600, "results": {"valid": {"sliding": {...}}}}. Numbers of another step are dropped."""
 
-    def __init__(self, path: Path, step: int):
-        self.path, self.step = path, step
-        stored = read_or_none(path) or {}
+    def __init__(self, path: Path, step: int, processes: Processes):
+        self.path, self.step, self.processes = path, step, processes
+        stored = processes.on_first(lambda: read_or_none(path)) or {}
         self.results: dict[str, dict[str, dict]] = stored.get("results", {}) if stored.get("step") == step else {}
 
     def add(self, split: str, protocol: str, numbers: dict) -> None:
         self.results.setdefault(split, {})[protocol] = numbers
-        atomic_write_text(self.path, json.dumps({"step": self.step, "results": self.results}, indent=2) + "\n")
+        text = json.dumps({"step": self.step, "results": self.results}, indent=2) + "\n"
+        self.processes.on_first(lambda: atomic_write_text(self.path, text))
 
 
-def measure_all(task, model, evaluation: dict, measurements: Measurements, poll: Poll, watch: Watch) -> None:
-    for split in evaluation["splits"]:
-        for protocol in evaluation["protocols"]:
-            if protocol not in measurements.results.get(split, {}):
-                measurements.add(split, protocol, task.measure(model, split, protocol, poll, watch))
+def measure_text(
+    parts: Parts, checkpoints: Checkpoints, directory: RunDirectory, poll: Poll, watch: Watch
+) -> dict[str, dict]:
+    """A language model's best checkpoint under every split and protocol; finished measurements survive a stop in a
+    later one."""
+    step, state = checkpoints.best() or checkpoints.latest()
+    parts.model.load_state_dict(state["model"])
+    measurements = Measurements(directory.path / "evaluation.json", step, parts.processes)
+    wanted = parts.values["evaluation"]
+    with autocast(parts.device, parts.trainer.precision):
+        for split in wanted["splits"]:
+            for protocol in wanted["protocols"]:
+                if protocol not in measurements.results.get(split, {}):
+                    numbers = parts.task.measure(parts.model, split, protocol, poll, watch)
+                    measurements.add(split, protocol, numbers)
+    return measurements.results
+
+
+def measured_images(progress: Progress, task) -> dict[str, dict]:
+    """Every evaluation of images sees the whole validation split, so the records of training are the results."""
+    count = {"images": task.validation_images}
+    prefix = "valid_"
+    return {
+        "valid": {
+            name: {"nll" if key == "valid_loss" else key.removeprefix(prefix): value for key, value in record.items()}
+            | count
+            for name, record in progress.records.items()
+        }
+    }
 
 
 def identity(values: dict) -> dict:
     """What a run is, known before it starts."""
     return {
         "experiment": values["experiment_name"],
+        "task": values["task"],
         "model": values["model"]["name"],
         "attention": values["attention"]["name"],
         "data": values["data"]["name"],
         "seed": values["seed"],
-        "primary": "ppl" if values["data"]["unit"] == "word" else "bpc",
+        "primary": domain(values).primary(values),
         "config_hash": configs.config_hash(values),
         "group": configs.config_hash(values, seed=False),
         "debug": values["is_debug"],
     }
 
 
-def run_summary(
-    directory: RunDirectory, parts: Parts, progress: Progress, measurements: Measurements, meta: dict
-) -> dict:
+def run_summary(directory: RunDirectory, parts: Parts, progress: Progress, results: dict, meta: dict) -> dict:
     task, values = parts.task, parts.values
+    seconds = max(progress.train_seconds, 1e-9)
+    samples = task.samples_after(progress.step)
+    best = progress.records.get("best", {})
     return {
         "schema": 1,
         "run": directory.name,
         **identity(values),
         "parameters": sum(p.numel() for p in parts.model.parameters()),
         "steps": progress.step,
-        "tokens": task.tokens_after(progress.step),
-        "best": {"step": progress.best_step, task.primary: progress.best},
-        "results": measurements.results,
+        "unit": task.unit,
+        task.unit: samples,
+        "best": {"step": best.get("step", 0), task.primary: best.get(task.primary)},
+        "results": results,
         "bad_steps": progress.bad_steps,
         "seconds": round(progress.train_seconds, 1),
-        "tokens_per_s": round(task.tokens_after(progress.step) / max(progress.train_seconds, 1e-9), 1),
+        f"{task.unit}_per_s": round(samples / seconds, 1),
+        "data_wait": round(progress.wait_seconds / seconds, 4),
+        "processes": parts.processes.world,
         "peak_memory_bytes": peak_memory(parts.device),
-        "attention_backend": parts.model.layers[0].attention.backend_name(parts.device),
+        "attention_backend": parts.backend,
         "commit": meta.get("commit"),
         "dirty": meta.get("dirty"),
-        "notes": parts.corpus.notes,
+        "notes": [*parts.corpus.notes, *task.notes()],
     }
 
 
@@ -90,10 +123,13 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def for_watchers(summary: dict, metric: str) -> dict:
+def for_watchers(summary: dict) -> dict:
+    metric = summary["primary"]
     final = {
-        f"final/{split}_{protocol}_{metric}": numbers[metric]
+        f"final/{split}_{protocol}_{name}": value
         for split, protocols in summary["results"].items()
         for protocol, numbers in protocols.items()
+        for name, value in numbers.items()
+        if name in (metric, "top5")
     }
     return {f"best/val_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"], **final}

@@ -3,47 +3,57 @@
 import torch
 
 from fourierformer import config as configs
-from fourierformer.build import build_model, pick_device
-from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.build import domain, make_attention, pick_device
 from fourierformer.errors import SetupError
-from fourierformer.models.lm import LMConfig
-from fourierformer.training.loop import TrainerConfig
+from fourierformer.processes import find_processes
+from fourierformer.training.config import TrainerConfig
 
 
 def print_plan(values: dict) -> None:
     """Config, size, steps, memory, data, directory. Missing data is an error, but only after the rest was said."""
-    trainer, model = TrainerConfig(**values["trainer"]), LMConfig(**values["model"])
-    data, problem, corpus = TextData(**values["data"]), None, None
+    task, trainer = domain(values), TrainerConfig(**values["trainer"])
+    corpus = problem = None
     try:
-        check_available(data)
-        corpus = load_corpus(data)
+        task.check_available(values)
+        corpus = task.load_data(values, lambda line: None)
     except SetupError as error:
         problem = error
-    vocab_size = corpus.vocab_size if corpus else (data.expect or {}).get("vocabulary", 0)
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in build_model(values, max(vocab_size, 1)).parameters())
-    tokens = values["global_batch_size"] * model.length
-    micro = (trainer.micro_batch_size or values["global_batch_size"]) * model.length
+        model = task.build_model(values, make_attention(values), corpus)
+    parameters = sum(p.numel() for p in model.parameters())
     print(configs.to_yaml(values))
-    print(f"device       {pick_device(trainer.device)}, {trainer.precision}")
-    print(f"parameters   {parameters:,}" + ("" if vocab_size else " (without a vocabulary)"))
-    print(f"steps        {trainer.steps:,} of {tokens:,} tokens = {trainer.steps * tokens:,} tokens", end="")
-    if corpus:
-        epoch = len(corpus.splits["train"])
-        print(f" = {trainer.steps * tokens / epoch:.1f} epochs of {epoch:,}", end="")
-    head = min([vocab_size, *(data.cutoffs or [])[:1]])
-    print(f"\nmemory       about {_memory(parameters, model, micro, head) / 2**30:.1f} GiB to train")
-    print(f"data         {problem or f'{data.name}: found, vocabulary {vocab_size:,}'}")
+    lines = {
+        "device": f"{pick_device(trainer.device)}, {trainer.precision}",
+        "parameters": f"{parameters:,}",
+        "steps": _steps(values, corpus),
+        "memory": f"about {_memory(values, parameters) / 2**30:.1f} GiB to train, per process",
+        "data": str(problem or "found"),
+        **task.plan_lines(values, corpus),
+    }
+    for name, text in lines.items():
+        print(f"{name:12} {text}")
     for note in corpus.notes if corpus else []:
-        print(f"             {note}")
+        print(f"{'':12} {note}")
     directory = configs.run_directory(values)
     print(f"directory    {directory} ({'exists: resumes or is done' if directory.exists() else 'new'})")
     if problem:
         raise SetupError("the data is missing (see above): nothing would run")
 
 
-def _memory(parameters: int, model: LMConfig, tokens: int, head: int) -> int:
-    """Bytes, float32: weights, gradients and two Adam moments (16 per parameter); per token and layer about 10
-    activations of width dim and 3 of width inner; per token the head's logits, their softmax and its gradient."""
-    activations = tokens * model.layers * (10 * model.dim + 3 * model.inner) * 4
-    return 16 * parameters + activations + tokens * head * 3 * 4
+def _steps(values: dict, corpus) -> str:
+    """Steps need the data where a length is given in epochs."""
+    task, trainer = domain(values), TrainerConfig(**values["trainer"])
+    samples, unit = task.samples_per_step(values), task.UNIT
+    epoch = task.steps_per_epoch(values, corpus) if corpus else None
+    if trainer.steps is None and epoch is None:
+        return f"{trainer.epochs:g} epochs of steps of {samples:,} {unit}"
+    steps = trainer.in_steps(epoch or 1).steps
+    text = f"{steps:,} of {samples:,} {unit} = {steps * samples:,} {unit}"
+    return text + (f" = {steps / epoch:.1f} epochs of {epoch:,} steps" if epoch else "")
+
+
+def _memory(values: dict, parameters: int) -> int:
+    """Bytes: weights, gradients and two Adam moments (16 per parameter), and the activations of one micro-batch."""
+    share = -(-values["global_batch_size"] // find_processes()[0].world)
+    micro = min(values["trainer"]["micro_batch_size"] or share, share)
+    return 16 * parameters + domain(values).activation_bytes(values, micro)

@@ -12,6 +12,7 @@ from html import escape
 import numpy as np
 
 from fourierformer.results.curves import Curve
+from fourierformer.results.metrics import Metric
 
 INK = "#0a0b0c"  # a colour nothing else uses: found again in the SVG and exchanged
 # Okabe and Ito's palette, safe for colour-blind readers, light members darkened; the page has a dark set
@@ -53,9 +54,9 @@ def layer_legend(curves: list[Curve]) -> list[Key]:
     return [Key(layer_colour(i, len(curves)), "", f"layer {int(curve.label)}") for i, curve in enumerate(curves)]
 
 
-def comparison_chart(curves: list[Curve], name: str, title: str, y_label: str, log: bool = False) -> str:
+def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric) -> str:
     """Mean lines with the range over seeds; runs that did not complete are dotted. `name` is unique on its page."""
-    figure, axes = _figure(y_label, log)
+    figure, axes = _figure(kind.axis, kind.logarithmic)
     for curve in curves:
         colour = SERIES[curve.place[0] % len(SERIES)]
         if curve.seeds > 1:
@@ -69,7 +70,7 @@ def comparison_chart(curves: list[Curve], name: str, title: str, y_label: str, l
         axes.plot(
             curve.steps, curve.middle, color=colour, alpha=alpha, solid_capstyle="round", **_markers(curve), **style
         )
-    _skip_the_fall(axes, curves, log)
+    _skip_the_beginning(axes, curves, kind)
     return _svg(figure, name, title, {colour: series_colour(i) for i, colour in enumerate(SERIES)})
 
 
@@ -82,14 +83,15 @@ def radius_chart(curves: list[Curve], name: str, title: str) -> str:
     return _svg(figure, name, title, stand_ins)
 
 
-def _skip_the_fall(axes, curves: list[Curve], log: bool) -> None:
-    """The first tenth of training falls so far that it would flatten all that follows: the scale fits the rest.
+def _skip_the_beginning(axes, curves: list[Curve], kind: Metric) -> None:
+    """At first a loss falls and an accuracy rises so far that it would flatten all that follows: the scale fits the
+    rest.
 
     A run that diverged may leave the frame too, it must not set the scale.
     """
     shown = [curve for curve in curves if curve.finished] or curves
-    last = max(curve.steps[-1] for curve in shown)
-    values = np.concatenate([band[curve.steps >= last / 10] for curve in shown for band in (curve.low, curve.high)])
+    log, begin = kind.logarithmic, kind.skipped * max(curve.steps[-1] for curve in shown)
+    values = np.concatenate([band[curve.steps >= begin] for curve in shown for band in (curve.low, curve.high)])
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
     if not len(values) or not np.ptp(values):
         return

@@ -10,16 +10,20 @@ from pathlib import Path
 
 from fourierformer.plots import Key, comparison_chart, layer_legend, legend, radius_chart
 from fourierformer.results import Run, Table, comparison, tables
-from fourierformer.results.comparison import Column, Row, evaluations
-from fourierformer.results.curves import metric_curves, radius_curves, validation_key
+from fourierformer.results.comparison import Row, evaluations, row_label
+from fourierformer.results.curves import Curve, metric_curves, radius_curves, validation_metric
+from fourierformer.results.layout import DASH, TEXT_COLUMNS, duration_text
+from fourierformer.results.metrics import Column, Metric, change_text, metric, metric_text
 from fourierformer.results.runs import number
-from fourierformer.results.tables import DASH, TEXT_COLUMNS, duration_text, metric_text, row_label
 from fourierformer.rundir import atomic_write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 # the number a paper would quote comes first
-HEADLINES: tuple[Column, ...] = (("test", "sliding"), ("test", "segment"), ("valid", "sliding"), ("valid", "segment"))
-NAMES = {"ppl": "perplexity", "bpc": "bits per character"}
+HEADLINES: tuple[Column, ...] = tuple(
+    (split, protocol)
+    for split in ("test", "valid")
+    for protocol in ("sliding", "segment", "best", "last", "ema_best", "ema_last")
+)
 UNKNOWN = "not recorded"
 
 
@@ -80,18 +84,27 @@ def headline(table: Table) -> str:
         protocols = {protocol for row in table.rows for protocol in row.protocols(column)}
         if len(finite) < 2 or len(protocols) != 1 or len({row.model for row in table.rows}) != 1:
             continue
-        first, second = sorted(finite, key=finite.get)[:2]
-        baseline = "softmax" if "softmax" in finite and first != "softmax" else second
-        change = 100 * (finite[first] / finite[baseline] - 1)
-        metric, unit = NAMES.get(table.primary, table.primary), table.primary
-        values = [metric_text(finite[label], unit) for label in (first, baseline)]
-        single = min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1
-        doubt = "; a single seed, so no claim yet" if single else ""
-        return (
-            f"Lowest {column[0]} {metric} ({column[1]}): {first} with {values[0]}, "
-            f"against {values[1]} for {baseline} ({change:+.1f}%){doubt}."
-        )
+        return _sentence(table, column, finite)
     return ""
+
+
+def _sentence(table: Table, column: Column, means: dict[str, float]) -> str:
+    kind = metric(table.primary)
+    first, second = sorted(means, key=means.get, reverse=kind.higher_is_better)[:2]
+    baseline = "softmax" if "softmax" in means and first != "softmax" else second
+    values = [metric_text(means[label], table.primary, unit=True) for label in (first, baseline)]
+    what = f"{column[0]} {kind.name} ({_spoken(column)})"
+    if values[0] == values[1]:
+        return f"No difference in {what}: {first} and {baseline} with {values[0]}."
+    change = change_text(means[first], means[baseline], table.primary)
+    single = min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1
+    doubt = "; a single seed, so no claim yet" if single else ""
+    first_is = "Highest" if kind.higher_is_better else "Lowest"
+    return f"{first_is} {what}: {first} with {values[0]}, against {values[1]} for {baseline} ({change}){doubt}."
+
+
+def _spoken(column: Column) -> str:
+    return column[1].replace("_", " ")
 
 
 def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
@@ -151,22 +164,24 @@ def _line(run: Run) -> tuple[str, str]:
     column = next((column for column in HEADLINES if column in measured), None)
     result = DASH
     if column:
-        result = f"{column[0]} {primary} {metric_text(number(measured[column]), primary)} ({column[1]})"
+        value = metric_text(number(measured[column]), primary, unit=True)
+        result = f"{column[0]} {metric(primary).short} {value} ({_spoken(column)})"
     return duration_text(number(run.summary.get("seconds"))), result
 
 
 def _section(table: Table, number: int) -> Section:
+    key = validation_metric(table.rows, table.primary)
+    wanted = (
+        ("train_loss", "Training loss", metric("loss")),
+        (f"valid_{key}", f"Validation {metric(key).name}", metric(key)),
+        (f"ema_valid_{key}", f"Validation {metric(key).name}, averaged weights", metric(key)),
+    )
     charts = []
-    metric = NAMES.get(table.primary, table.primary)
-    key = validation_key(table.rows, table.primary)
-    name = "Validation loss" if key == "valid_loss" else f"Validation {metric}"
-    log = key == "valid_ppl"
-    kinds = (("train_loss", "Training loss", "loss (nats)", False), (key, name, metric, log))
-    for kind, title, unit, logarithmic in kinds:
-        curves, width = metric_curves(table.rows, kind)
+    for series, title, kind in wanted:
+        curves, width = metric_curves(table.rows, series)
         if curves:
-            svg = comparison_chart(curves, f"chart-{number}-{kind.replace('_', '-')}", title, unit, logarithmic)
-            charts.append(Chart(svg, title, _caption(curves, width, logarithmic), legend(curves)))
+            svg = comparison_chart(curves, f"chart-{number}-{series.replace('_', '-')}", title, kind)
+            charts.append(Chart(svg, title, _caption(curves, width, kind), legend(curves)))
     radii = [chart for i, row in enumerate(table.rows) for chart in _radii(row, table.rows, f"radius-{number}-{i}")]
     return Section(table, headline(table), charts, radii)
 
@@ -181,9 +196,10 @@ def _radii(row: Row, rows: list[Row], name: str) -> list[Chart]:
     return [Chart(radius_chart(curves, name, title), title, caption, layer_legend(curves))]
 
 
-def _caption(curves: list, width: int, log: bool) -> str:
+def _caption(curves: list[Curve], width: int, kind: Metric) -> str:
     parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
     if any(curve.seeds > 1 for curve in curves):
         parts.append("Line: mean over seeds; band: from the lowest to the highest seed.")
-    parts.append(f"{'The logarithmic' if log else 'The'} scale fits the last nine tenths of training.")
+    scale = "The logarithmic scale" if kind.logarithmic else "The scale"
+    parts.append(f"{scale} fits the last {1 - kind.skipped:.0%} of training.")
     return " ".join(parts)

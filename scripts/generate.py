@@ -24,8 +24,11 @@ def generate(arguments: argparse.Namespace) -> None:
     import torch
 
     from fourierformer.build import open_run
+    from fourierformer.errors import SetupError
 
     parts, _ = open_run(arguments.run, arguments.device)
+    if parts.task.unit != "tokens":
+        raise SetupError(f"{arguments.run} classifies images: only language models write text")
     corpus = parts.corpus
     # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
     prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]

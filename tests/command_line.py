@@ -2,13 +2,16 @@
 as a real process where signals, kills or another working directory matter."""
 
 import json
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import hydra
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from fourierformer.launch import launch
@@ -16,19 +19,35 @@ from fourierformer.training.signals import SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
+CLOCK = {"tokens_per_s", "images_per_s", "data_wait"}  # what depends on the clock
 # A model so small that starting it is what takes time.
 MODEL = ("debug=smoke", "attention=softmax", "model.layers=1", "model.dim=16", "model.inner=16", "model.length=8")
+
+# The same for images: the embedded digits, everything random that there is.
+IMAGES = (
+    *("debug=smoke_vit", "attention=softmax", "model.depth=1", "model.dim=16", "model.heads=2", "model.patch=8"),
+    *("model.drop_path=0.3", "augment=cifar", "global_batch_size=8", "evaluation.images_per_forward=24"),
+)
 
 
 def train_lm(*arguments: str) -> int:
     """`python train_lm.py ...` in this process; its exit code. Output goes to stdout and stderr as usual."""
+    return _train("train_lm", *arguments)
+
+
+def train_vit(*arguments: str) -> int:
+    """`python train_vit.py ...`, likewise."""
+    return _train("train_vit", *arguments)
+
+
+def _train(script: str, *arguments: str) -> int:
     from fourierformer.run import main
 
     GlobalHydra.instance().clear()
     before, handlers = sys.argv, {number: signal.getsignal(number) for number in SIGNALS}
-    sys.argv = ["train_lm.py", *map(str, arguments)]
+    sys.argv = [f"{script}.py", *map(str, arguments)]
     try:
-        launch(hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train_lm")(main))
+        launch(hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=script)(main))
     except SystemExit as end:
         return end.code
     finally:
@@ -39,11 +58,40 @@ def train_lm(*arguments: str) -> int:
     raise AssertionError("launch always ends the process")
 
 
-def start(*arguments: str, cwd: Path = REPOSITORY) -> subprocess.Popen:
-    """`python train_lm.py ...` as a process in a session of its own, stdout and stderr in one pipe."""
+def together(world: int, script: str, *arguments: str) -> list[int]:
+    """The exit codes of `world` processes that share a run, forked, since a start costs seconds."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_as_task, args=(rank, world, port, script, arguments)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=200)
+    return [process.exitcode for process in processes]
+
+
+def _as_task(rank: int, world: int, port: int, script: str, arguments: tuple[str, ...]) -> None:
+    """In a forked process: it never returns to the tests."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    code = 99
+    try:
+        code = _train(script, *arguments)
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def start(*arguments: str, cwd: Path = REPOSITORY, script: str = "train_lm", world: int = 1) -> subprocess.Popen:
+    """`python train_lm.py ...` as a process in a session of its own, stdout and stderr in one pipe; under torchrun with
+    several."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling torch's sources at each start costs 6 seconds
-    command = [sys.executable, str(REPOSITORY / "train_lm.py"), *map(str, arguments)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"] if world > 1 else []
+    command = [sys.executable, *torchrun, str(REPOSITORY / f"{script}.py"), *map(str, arguments)]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -64,7 +112,7 @@ def only_run(root: Path) -> Path:
 def rows(run: Path, *, timeless: bool = True) -> list[dict]:
     """The rows of metrics.jsonl, by default without what depends on the clock."""
     read = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not (timeless and k == "tokens_per_s")} for row in read]
+    return [{k: v for k, v in row.items() if not (timeless and k in CLOCK)} for row in read]
 
 
 def status(run: Path) -> dict:

@@ -13,9 +13,15 @@ from fourierformer.build import checked_values
 from fourierformer.errors import SetupError
 
 
-def composed(*overrides: str) -> dict:
+def composed(*overrides: str, script: str = "train_lm") -> dict:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return checked_values(compose("train_lm", list(overrides)))
+        return checked_values(compose(script, list(overrides)))
+
+
+def script_of(text: str) -> str:
+    """A file says itself whether it is for images: in its command, or by keys that only they have."""
+    vision = ("train_vit.py", "image_size:", "mean:", "randaugment:")
+    return "train_vit" if any(word in text for word in vision) else "train_lm"
 
 
 def names(group: str) -> list[str]:
@@ -23,7 +29,11 @@ def names(group: str) -> list[str]:
 
 
 def texts(group: str) -> list[tuple[str, str]]:
-    return [(name, (CONFIGS / group / f"{name}.yaml").read_text()) for name in names(group)]
+    return [(name, text_of(group, name)) for name in names(group)]
+
+
+def text_of(group: str, name: str) -> str:
+    return (CONFIGS / group / f"{name}.yaml").read_text()
 
 
 # -- every file of configs/ -----------------------------------------------------------------------------------------
@@ -35,6 +45,7 @@ CHOICES = [
         "sweep",
         "debug",
         "data",
+        "augment",
         "model",
         "attention",
         "optim",
@@ -49,8 +60,8 @@ CHOICES = [
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_file_composes_and_fits_the_schema(choice):
     group, name = choice.split("=")
-    values = composed(choice)
-    if group in ("data", "model", "attention", "optim", "schedule", "tracker"):
+    values = composed(choice, script=script_of(text_of(group, name)))
+    if group in ("data", "augment", "model", "attention", "optim", "tracker"):
         assert values[group]["name"] == name
 
 
@@ -65,42 +76,62 @@ def plain(text: str) -> dict:
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))
 def test_what_an_experiment_sets_arrives(name, text):
     """It would not, silently, if `_self_` did not come first in train_lm.yaml."""
-    values = dict(configs.flatten(composed(f"experiment={name}")))
+    values = dict(configs.flatten(composed(f"experiment={name}", script=script_of(text))))
     for key, value in plain(text).items():
         assert values[key] == value, key
     assert values["experiment_name"] == name
 
 
-@pytest.mark.parametrize("name", names("experiment"))
-@pytest.mark.parametrize(("debug", "text"), texts("debug"))
-def test_debug_wins_over_every_experiment(name, debug, text):
-    values = dict(configs.flatten(composed(f"experiment={name}", f"debug={debug}")))
-    for key, value in plain(text).items():
+SMOKE = {"train_lm": "smoke", "train_vit": "smoke_vit"}
+
+
+@pytest.mark.parametrize(("name", "text"), texts("experiment"))
+def test_debug_wins_over_every_experiment(name, text):
+    script = script_of(text)
+    debug = SMOKE[script]
+    values = dict(configs.flatten(composed(f"experiment={name}", f"debug={debug}", script=script)))
+    for key, value in plain(text_of("debug", debug)).items():
         assert values[key] == value, key
     assert values["is_debug"] is True
 
 
-@pytest.mark.parametrize("name", names("experiment"))
-def test_the_command_line_wins_over_everything(name):
-    values = composed(f"experiment={name}", "debug=smoke", "trainer.steps=7", "optim.lr=0.5", "seed=9")
+@pytest.mark.parametrize(("name", "text"), texts("experiment"))
+def test_the_command_line_wins_over_everything(name, text):
+    debug = f"debug={SMOKE[script_of(text)]}"
+    values = composed(f"experiment={name}", debug, "trainer.steps=7", "optim.lr=0.5", "seed=9", script=script_of(text))
     assert (values["trainer"]["steps"], values["optim"]["lr"], values["seed"]) == (7, 0.5, 9)
+
+
+@pytest.mark.parametrize(
+    ("script", "override", "way_out"),
+    [
+        ("train_lm", "model=deit_tiny", r"model=deit_tiny .* is not for train_lm.py: python train_vit.py"),
+        ("train_vit", "experiment=wt103_small", r"model=lm_small .* is not for train_vit.py: python train_lm.py"),
+        ("train_vit", "data=wikitext2", r"data=wikitext2 .* is not for train_vit.py"),
+    ],
+)
+def test_what_is_made_for_the_other_script_is_named(script, override, way_out):
+    with pytest.raises(SetupError, match=way_out):
+        composed(override, script=script)
 
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment") + texts("sweep"))
 def test_a_header_has_the_command(name, text):
     header = [line for line in text.splitlines() if line.startswith("#")]
-    command = "python train_lm.py" if name == "builtin" else f"={name}"
-    assert any("python train_lm.py" in line and command in line for line in header)
+    script = f"{script_of(text)}.py"
+    command = f"python {script}" if name in ("builtin", "builtin_vit") else f"={name}"
+    assert any(script in line and command in line for line in header)
 
 
 @pytest.mark.parametrize("name", names("sweep"))
 def test_a_sweep_is_a_multirun(name):
+    script = script_of(text_of("sweep", name))
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        hydra = compose("train_lm", [f"sweep={name}"], return_hydra_config=True).hydra
+        hydra = compose(script, [f"sweep={name}"], return_hydra_config=True).hydra
     assert hydra.mode.name == "MULTIRUN"
     assert hydra.sweeper.params
     first = [f"{key}={str(choices).split(',')[0]}" for key, choices in hydra.sweeper.params.items()]
-    composed(f"sweep={name}", *first)
+    composed(f"sweep={name}", *first, script=script)
 
 
 def test_every_group_says_what_its_files_are_for():
@@ -110,6 +141,7 @@ def test_every_group_says_what_its_files_are_for():
 
 # -- identity -------------------------------------------------------------------------------------------------------
 
+VISION_CONVENIENCE = {"evaluation.images_per_forward": 1, "data.workers": 3}
 CONVENIENCE = {
     "runs_root": "x", "run_dir": "x", "fresh": True, "dry_run": True, "tracker.name": "wandb", "tracker.project": "x",
     "tracker.entity": "x", "tracker.mode": "offline", "evaluation.splits": ["test"], "evaluation.protocols": [],
@@ -118,17 +150,24 @@ CONVENIENCE = {
 }  # fmt: skip
 
 
-def test_every_key_but_those_of_convenience_names_another_run():
-    values = composed()
+@pytest.mark.parametrize(
+    ("script", "convenience"),
+    [
+        ("train_lm", CONVENIENCE),
+        ("train_vit", {k: v for k, v in CONVENIENCE.items() if k[:5] != "evalu"} | VISION_CONVENIENCE),
+    ],
+)
+def test_every_key_but_those_of_convenience_names_another_run(script, convenience):
+    values = composed(script=script)
     original = configs.config_hash(values)
     keys = dict(configs.flatten(values))
-    assert set(CONVENIENCE) <= set(keys)
+    assert set(convenience) <= set(keys)
     for key in keys:
         changed = {k: dict(v) if isinstance(v, dict) else v for k, v in values.items()}
         group, _, name = key.rpartition(".")
-        (changed[group] if group else changed)[name] = CONVENIENCE.get(key, "something else")
-        assert (configs.config_hash(changed) == original) == (key in CONVENIENCE), key
-        assert bool(configs.differences(values, changed)) == (key not in CONVENIENCE), key
+        (changed[group] if group else changed)[name] = convenience.get(key, "something else")
+        assert (configs.config_hash(changed) == original) == (key in convenience), key
+        assert bool(configs.differences(values, changed)) == (key not in convenience), key
 
 
 def test_a_group_is_the_config_without_the_seed():

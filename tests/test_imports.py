@@ -12,9 +12,9 @@ PACKAGE = REPOSITORY / "fourierformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # Left to right as the data flows; a part may import what stands before it, and itself.
 ORDER = (
-    *("errors", "config", "provenance", "rundir"),
+    *("errors", "seeds", "processes", "config", "provenance", "rundir"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
-    *("build", "measure", "results", "plots", "report", "plan", "sweep", "launch", "run"),
+    *("build", "measure", "results", "plots", "report", "plan", "sweep", "launch", "train", "run"),
 )
 ONLY = {
     "hydra": {"launch", "sweep"},
@@ -22,7 +22,8 @@ ONLY = {
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
-    "timm": {"models/vit", "data/images", "tasks/classification", "training/optim"},
+    "timm": {"models/vit", "models/timm_models", "data/images", "tasks/classification"},
+    "sklearn": {"data/image_set"},
     "matplotlib": {"plots"},
     "jinja2": {"report"},
     "rich": {"tracking/console", "results/tables"},

@@ -7,7 +7,7 @@ import time
 
 import matplotlib.image
 import pytest
-from synthetic_runs import write_run
+from synthetic_runs import write_run, write_vision_run
 
 from fourierformer.report import write_report
 from fourierformer.results import collect
@@ -23,6 +23,8 @@ def page(tmp_path_factory):
     for seed in (1, 2, 3):
         write_run(root / "runs", "softmax", seed, 60 + seed)
         write_run(root / "runs", "fourier", seed, 57 + seed)
+        write_vision_run(root / "runs", "softmax", seed, 92 + seed / 2, ema=True)
+        write_vision_run(root / "runs", "fourier", seed, 93 + seed / 2, ema=True)
     write_run(root / "runs", "gaussian", 1, state="failed", error="out of memory", traceback="Traceback", step=70)
     return write_report(collect(root / "runs"), root / "report.html")
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from fourierformer.data.prepared import Progress
@@ -20,14 +21,21 @@ _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
 PROBE_SECONDS = 1.0  # a live network answers in a tenth of that; a dead one must not hold up the message
 
 
-def why_unreachable(data: TextData) -> str:
+class Hosted(Protocol):
+    """A data set, of text or of images, that the hub may hold."""
+
+    hub: str | None
+    hub_config: str | None
+
+
+def why_unreachable(data: Hosted) -> str:
     """Empty if the hub or its local copy can serve this set, else why not, within PROBE_SECONDS.
 
     Left to itself, load_dataset retries for 23 s without a network before it says so.
     """
     if not data.hub:
         return "no hub is known to hold it"
-    if _cached_files(data, "train"):
+    if cached_files(data, "train"):
         return ""
     if _offline():
         return f"the hub ({data.hub}) is switched off (HF_HUB_OFFLINE)"
@@ -75,7 +83,7 @@ def downloaded(data: TextData, progress: Progress) -> Iterator[TextData]:
 def _fetch(data: TextData, split: str, folder: Path) -> None:
     import datasets
 
-    cached = _cached_files(data, split)
+    cached = cached_files(data, _HUB_NAMES[split])
     if cached:  # read directly: load_dataset would knock at the network first
         rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
     else:
@@ -90,14 +98,15 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _cached_files(data: TextData, split: str) -> list[Path]:
-    """Files of the copy that `datasets` keeps, by its folder names: importing it to ask takes over a second."""
+def cached_files(data: Hosted, name: str) -> list[Path]:
+    """Files of the split called `name` in the copy that `datasets` keeps, by its folder names: importing it to ask
+    takes over a second."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
     # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; the newest build counts
     builds = sorted((path for path in folder.glob("*/*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    return sorted(builds[-1].glob(f"*-{_HUB_NAMES[split]}*.arrow")) if builds else []
+    return sorted(builds[-1].glob(f"*-{name}*.arrow")) if builds else []
 
 
 def _offline() -> bool:

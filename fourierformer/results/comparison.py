@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from fourierformer.results.metrics import Column, task_of
 from fourierformer.results.runs import Run, number
 
-Column = tuple[str, str]  # (split, protocol)
 UNKNOWN = ""
-SPLITS, PROTOCOLS = (
-    ("valid", "test"),
-    ("segment", "sliding"),
-)  # others follow alphabetically
+SPLITS = ("valid", "test")
+# how text is cut into windows, or which weights looked at the images; others follow alphabetically
+PROTOCOLS = ("segment", "sliding", "best", "last", "ema_best", "ema_last")
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,19 @@ class Row:
     def columns(self) -> list[Column]:
         return sorted({key for run in self.runs for key in evaluations(run)}, key=column_order)
 
-    def cell(self, column: Column) -> Cell | None:
-        """The primary metric on one split under one protocol; None where no seed has it."""
-        return self._over_seeds(lambda run: evaluations(run).get(column, {}).get(self.primary))
+    def cell(self, column: Column, key: str | None = None) -> Cell | None:
+        """A metric (the primary one) on one split under one protocol; None where no seed has it."""
+        return self._over_seeds(lambda run: evaluations(run).get(column, {}).get(key or self.primary))
 
     def quantity(self, key: str) -> Cell | None:
         """A number that stands at the top of the summary: parameters, seconds, tokens_per_s, steps."""
         return self._over_seeds(lambda run: run.summary.get(key))
 
     def protocols(self, column: Column) -> set[tuple]:
-        """The distinct (context, stride, tokens scored) behind a cell: several cannot be averaged."""
-        return {tuple(found.get(key) for key in ("context", "stride", "tokens")) for found in self._found(column)}
+        """The distinct (context, stride, tokens scored) or (images scored,) behind a cell: several cannot be
+        averaged."""
+        keys = task_of(self.primary).scored
+        return {tuple(found.get(key) for key in keys) for found in self._found(column)}
 
     @property
     def state(self) -> str:
@@ -114,6 +115,12 @@ def baseline_first(row: Row) -> tuple[bool, str]:
     return row.attention != "softmax", row.attention
 
 
+def row_label(row: Row, rows: Iterable[Row]) -> str:
+    """The attention's name, with the group's hash where a table holds two configurations of it."""
+    twins = [other for other in rows if (other.model, other.attention) == (row.model, row.attention)]
+    return row.attention if len(twins) == 1 else f"{row.attention} [{row.group[:8]}]"
+
+
 def column_order(column: Column) -> tuple:
     split, protocol = column
     place = {name: i for names in (SPLITS, PROTOCOLS) for i, name in enumerate(names)}
@@ -126,7 +133,8 @@ def seed_of(run: Run) -> int | str:
 
 
 def evaluations(run: Run) -> dict[Column, dict]:
-    """{(split, protocol): {nll, ppl, tokens, ...}}, without anything that does not have that shape."""
+    """{(split, protocol): {nll, ppl, tokens, ...}}, or {nll, top1, images, ...} inside, without anything that does not
+    have that shape."""
     splits = (run.summary or {}).get("results")
     found = {}
     for split, protocols in splits.items() if isinstance(splits, dict) else ():

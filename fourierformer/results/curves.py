@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fourierformer.results.comparison import Row
+from fourierformer.results.comparison import Row, row_label
+from fourierformer.results.metrics import METRICS
 from fourierformer.results.runs import Run
-from fourierformer.results.tables import row_label
 
 STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only show noise
 LARGEST = 1e9  # a loss or perplexity beyond this belongs to a diverged run and would flatten every other curve
@@ -52,11 +52,11 @@ def radius_curves(row: Row) -> list[Curve]:
     return [curve for found in curves for curve in found]
 
 
-def validation_key(rows: list[Row], primary: str) -> str:
+def validation_metric(rows: list[Row], primary: str) -> str:
     """Runs log the primary metric of the validation split; one that has only the loss still has a curve."""
     runs = [run for row in rows for run in (*row.runs, *row.others)]
-    key = f"valid_{primary or 'ppl'}"
-    return key if any(run.series(key)[0] for run in runs) else "valid_loss"
+    logged = [key for key in ([primary] if primary else METRICS) if any(run.series(f"valid_{key}")[0] for run in runs)]
+    return logged[0] if logged else "loss"
 
 
 def _places(rows: list[Row]) -> list[tuple[int, int]]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from fourierformer.errors import SetupError
 
 SCHEMA = 1
-HOW_TO_MAKE_ONE = "`make train` (a quick comparison) or `python train_lm.py` (one run) makes runs under runs/."
+HOW_TO_MAKE_ONE = (
+    "`make train` (a quick comparison), `python train_lm.py` or `python train_vit.py` (one run) makes runs under runs/."
+)
 # any of these makes a folder a run directory; config.yaml is the first file a run writes
 MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")

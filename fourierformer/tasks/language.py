@@ -16,7 +16,9 @@ from torch import Tensor
 
 from fourierformer.data.streams import OrderedStreams, windows
 from fourierformer.data.text import Corpus
+from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
+from fourierformer.processes import Processes
 from fourierformer.tasks.base import Poll, Watch
 
 SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
@@ -32,6 +34,9 @@ class TextBatch:
 
 
 class LanguageTask:
+    unit = "tokens"
+    higher_is_better = False
+
     def __init__(
         self,
         corpus: Corpus,
@@ -42,28 +47,37 @@ class LanguageTask:
         device: torch.device,
         tokens_per_forward: int = 16384,
         max_tokens: int | None = None,
+        processes: Processes | None = None,
     ):
-        self.corpus, self.device = corpus, device
+        self.corpus, self.device, self.processes = corpus, device, processes or Processes()
         self.length = model.config.length
         self.split_targets = model.output.split
         self.streams = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
-        self.micro_batch_size = micro_batch_size or global_batch_size
-        self.tokens_per_step = global_batch_size * self.length
+        self.steps_per_epoch = self.streams.steps_per_epoch
+        own = global_batch_size // self.processes.world
+        if own * self.processes.world != global_batch_size:
+            raise SetupError(
+                f"global_batch_size={global_batch_size} cannot be shared equally by {self.processes.world} processes: "
+                "choose a multiple of their number"
+            )
+        self.micro_batch_size = min(micro_batch_size or own, own)
+        self.micro_steps = -(-own // self.micro_batch_size)
+        self.samples_per_step = global_batch_size * self.length
         self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
         self.max_tokens = max_tokens  # evaluations look at the first so many tokens only
         self.metric = "ppl" if corpus.unit == "word" else "bpc"
         self.primary = f"valid_{self.metric}"
 
-    def tokens_after(self, steps: int) -> int:
+    def samples_after(self, steps: int) -> int:
         """Tokens trained on, exactly: an epoch's last slice is shorter."""
         sequences, per_stream = self.streams.streams.shape
         epochs, rest = divmod(steps, self.streams.steps_per_epoch)
         return sequences * (epochs * (per_stream - 1) + rest * self.length)
 
-    def micro_batches(self, step: int) -> list[TextBatch]:
-        tokens, targets = self.streams.batch(step)
-        parts = zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True)
-        return [self._to_device(t, y, share=len(t) / len(tokens)) for t, y in parts]
+    def micro_batches(self, step: int) -> Iterator[TextBatch]:
+        tokens, targets = self.streams.batch(step, self.processes.rank, self.processes.world)
+        for t, y in zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True):
+            yield self._to_device(t, y, share=len(t) / len(tokens))
 
     def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
         return model(batch.tokens, batch.targets, batch.rows).mean() * batch.share
@@ -80,16 +94,21 @@ class LanguageTask:
         positions = {"segment": _segment_positions, "sliding": lambda n: n - 1}[protocol](len(tokens))
         was_training = model.training
         model.eval()
-        total = torch.zeros((), dtype=torch.float64, device=self.device)  # stays there: one host sync at the end
-        count = 0
-        for inputs, targets in batches:
-            poll()
-            batch = self._to_device(inputs, targets)
-            total += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
-            count += targets.numel()
-            watch(f"{split} {protocol}", count, positions)
+        # stays on the device, one host sync at the end: [sum of the losses, positions]
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        done = 0
+        for number, (inputs, targets) in enumerate(batches):
+            if number % self.processes.world == 0:
+                poll()  # every process comes by equally often, whether it has a batch in this round or not
+            done += targets.numel()
+            if number % self.processes.world == self.processes.rank:
+                batch = self._to_device(inputs, targets)
+                totals[0] += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
+                totals[1] += targets.numel()
+            watch(f"{split} {protocol}", done, positions)
         model.train(was_training)
-        nll = total.item() / count
+        total, count = self.processes.sum(totals).tolist()
+        nll, count = total / count, int(count)
         return {
             "nll": nll,
             self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
@@ -97,6 +116,12 @@ class LanguageTask:
             "context": self.length,
             "stride": self.length if protocol == "segment" else 1,
         }
+
+    def notes(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """No loader processes: tokens are read from memory."""
 
     def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """Segments are independent, so how many go through the model at once does not change the number."""

@@ -61,6 +61,28 @@ class Trackers:
                     )
 
 
+class NoTrackers(Trackers):
+    """For processes beside the first one, which alone writes."""
+
+    def __init__(self):
+        """Nothing to hand anything to."""
+
+    def log(self, row: dict) -> None:
+        """Process 0 logs the same row."""
+
+    def summary(self, values: dict) -> None:
+        """Process 0 keeps it."""
+
+    def close(self, exit_code: int) -> None:
+        """Nothing was opened."""
+
+    def position(self) -> int:
+        return 0
+
+    def rewind(self, offset: int) -> None:
+        """Process 0 does it."""
+
+
 def build_trackers(
     metrics: Path, *, console: Tracker | None = None, wandb: dict | None = None, say: Callable[[str], None] = print
 ) -> Trackers:

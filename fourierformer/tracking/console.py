@@ -8,17 +8,21 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+UNITS = {"tokens_per_s": "tok", "images_per_s": "img"}  # a row names its own rate
+SLOW_DATA = 0.1  # the share of time spent waiting for data that a reader has to know
 LINES_PER_RUN = 20  # plain training lines of a short run; a long one prints one a minute
 SECONDS_BETWEEN_LINES = 60
 
 
 class ConsoleTracker:
-    """`step` is where a resumed run continues. `perplexity=False` leaves out exp(loss) where it means nothing."""
+    """`step` is where a resumed run continues. `perplexity=False` leaves out exp(loss) where it means nothing.
+    `samples_per_step` counts what rates count (tokens, images), `unit` names it where rows have no rate of their own.
+    """
 
     def __init__(
         self,
         steps: int,
-        tokens_per_step: int,
+        samples_per_step: int,
         title: str,
         *,
         step: int = 0,
@@ -26,7 +30,7 @@ class ConsoleTracker:
         unit: str = "tok",
         stream: TextIO | None = None,
     ):
-        self.steps, self.tokens_per_step, self.title, self.step = steps, tokens_per_step, title, step
+        self.steps, self.samples_per_step, self.title, self.step = steps, samples_per_step, title, step
         self.perplexity, self.unit = perplexity, unit
         self.stream = stream or sys.stdout
         self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
@@ -45,9 +49,9 @@ class ConsoleTracker:
         self.step = max(self.step, row["step"])
         if "train_loss" in row:
             self._training(row)
-        others = {key: value for key, value in row.items() if key.startswith(("valid_", "test_"))}
+        others = {key: value for key, value in row.items() if key.startswith(("valid_", "test_", "ema_"))}
         if others:
-            numbers = "  ".join(f"{key} {_number(value)}" for key, value in others.items())
+            numbers = "  ".join(f"{key} {_number(value, key)}" for key, value in others.items())
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
 
     def evaluating(self, label: str, done: int, total: int) -> None:
@@ -72,8 +76,10 @@ class ConsoleTracker:
         rate = [f"lr {row['lr']:.1e}"] if "lr" in row else []
         speed = []
         if self._rate:
-            left = max(0, self.steps - row["step"]) * self.tokens_per_step / self._rate
+            left = max(0, self.steps - row["step"]) * self.samples_per_step / self._rate
             speed = [f"{_thousands(self._rate)} {self.unit}/s", f"ETA {_duration(left)}"]
+        if row.get("data_wait", 0) > SLOW_DATA:
+            speed.append(f"waiting for data {100 * row['data_wait']:.0f} %")
         if self._live:
             memory = f"{row.get('memory_bytes', _resident_bytes()) / 2**30:.1f} GiB"
             # A narrow terminal cuts off the end: what matters least stands there.
@@ -89,10 +95,11 @@ class ConsoleTracker:
     def _measure(self, row: dict) -> None:
         """The row's own rate where it has one, else the clock between two rows, smoothed."""
         now = time.monotonic()
-        if "tokens_per_s" in row:
-            self._rate = row["tokens_per_s"]
+        own = next((key for key in UNITS if key in row), None)
+        if own:
+            self._rate, self.unit = row[own], UNITS[own]
         elif self._clock and now > self._clock[1]:
-            rate = (row["step"] - self._clock[0]) * self.tokens_per_step / (now - self._clock[1])
+            rate = (row["step"] - self._clock[0]) * self.samples_per_step / (now - self._clock[1])
             self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
         self._clock = (row["step"], now)
 
@@ -159,9 +166,11 @@ def _exp(loss: float) -> float:
     return math.inf if loss >= 700 else math.exp(loss)  # exp overflows a double at 709.8
 
 
-def _number(value) -> str:
+def _number(value, key: str = "") -> str:
     if not isinstance(value, float):
         return str(value)
+    if key.endswith(("top1", "top5")):
+        return f"{value:.2f}"  # per cent
     return f"{value:.2e}" if abs(value) >= 1e5 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
 
 

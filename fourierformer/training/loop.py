@@ -3,50 +3,29 @@
 Exact resume rests on three choices. Data, learning rate and dropout are pure functions of the step, so nothing of them
 is saved. All work at a step boundary (evaluate, save) happens at the TOP of the loop, so a resumed run does what the
 interrupted one still owed. A stop in the middle of a step drops its half-summed gradients and saves the boundary.
+
+Several processes run this loop side by side, each on its share of every global batch. What they decide together
+(stopping, a bad step, the best checkpoint) follows from numbers that all of them have; only the first one writes.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from fourierformer.errors import Diverged, Interrupted, check_range
+from fourierformer.errors import Diverged, Interrupted
+from fourierformer.processes import Processes
 from fourierformer.tasks.base import Task, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
+from fourierformer.training.config import TrainerConfig
 from fourierformer.training.optim import guarded_step, set_learning_rate
-from fourierformer.training.precision import Precision, autocast
+from fourierformer.training.precision import autocast
 from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerConfig:
-    """The keys of configs/trainer/*.yaml."""
-
-    steps: int
-    eval_every: int
-    save_every: int
-    log_every: int
-    clip: float  # largest norm of the whole gradient
-    max_bad_steps: int  # non-finite steps in a row before the run gives up
-    micro_batch_size: int | None  # sequences per forward pass; null = the whole global batch at once
-    ema_decay: float | None  # null = no averaged weights
-    keep_checkpoints: int
-    device: str
-    precision: Precision
-    compile: Literal["auto", "always", "never"]
-    deterministic: bool
-
-    def __post_init__(self):
-        counts = ("steps", "eval_every", "save_every", "log_every", "max_bad_steps", "micro_batch_size")
-        for key in (*counts, "keep_checkpoints"):
-            check_range(f"trainer.{key}", getattr(self, key), 1)
-        check_range("trainer.clip", self.clip, 0, above_low=True)
-        check_range("trainer.ema_decay", self.ema_decay, 0, 1)
 
 
 @dataclass
@@ -55,10 +34,11 @@ class Progress:
 
     step: int = 0
     evaluated: int = 0  # the last step that was evaluated
-    best: float | None = None  # lowest primary metric so far
-    best_step: int = 0
+    # "best" and "last" of the weights, "ema_best" and "ema_last" of their average -> {"step": 600, "valid_ppl": 61.2}
+    records: dict[str, dict[str, float]] = field(default_factory=dict)
     bad_steps: int = 0  # non-finite ones, skipped
     train_seconds: float = 0.0
+    wait_seconds: float = 0.0  # of those, waiting for data
 
 
 class Fit:
@@ -78,15 +58,20 @@ class Fit:
         tracker: Trackers,
         checkpoints: Checkpoints,
         stop: StopSignal,
+        processes: Processes | None = None,
         watch: Watch = lambda label, done, total: None,
         on_log: Callable[[Progress], None] = lambda progress: None,
     ):
         self.task, self.model, self.ema, self.optimizer, self.rate = task, model, ema, optimizer, rate
         self.config, self.seed, self.device = config, seed, device
         self.tracker, self.checkpoints, self.stop = tracker, checkpoints, stop
+        self.processes = processes or Processes()
         self.watch, self.on_log = watch, on_log
+        self.shared = shared_model(model, self.processes, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.progress = Progress()
         self.saved = 0
+        self.waited, self.logged_at = 0.0, 0.0  # seconds spent waiting for data since the last log; train_seconds there
         # Counters live on the device; a GPU's are read at log steps only: [loss since log, good steps since log,
         # bad steps in all, bad steps in a row, longest such row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
@@ -112,22 +97,51 @@ class Fit:
     def _step(self) -> Tensor:
         step = self.progress.step
         set_learning_rate(self.optimizer, self.rate(step + 1))
-        loss = torch.zeros((), device=self.device)
-        for micro, batch in enumerate(self.task.micro_batches(step)):
-            self.stop.poll()
-            torch.manual_seed(step_seed(self.seed, step, micro, rank=0))
-            with autocast(self.device, self.config.precision):
-                part = self.task.loss(self.model, batch)
-            part.backward()
-            loss += part.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        loss = self.processes.mean(self._accumulate(step))
+        self.scaler.unscale_(self.optimizer)
+        norm = self._clip()
         bad = (~torch.isfinite(norm + loss)).float()
         guarded_step(self.optimizer, bad)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update_parameters(self.model)
         self._count(loss, bad)
         self.progress.step += 1
+        return norm
+
+    def _accumulate(self, step: int) -> Tensor:
+        """Gradients of all micro-batches, and the mean loss of this process's share of the step."""
+        loss = torch.zeros((), device=self.device)
+        for micro, batch in enumerate(self._batches(step)):
+            self.stop.poll()
+            torch.manual_seed(step_seed(self.seed, step, micro, self.processes.rank))
+            last = micro == self.task.micro_steps - 1
+            with self._exchange(last), autocast(self.device, self.config.precision):
+                part = self.task.loss(self.shared, batch)
+            with self._exchange(last):
+                self.scaler.scale(part).backward()
+            loss += part.detach()
+        return loss
+
+    def _batches(self, step: int) -> Iterator:
+        batches = iter(self.task.micro_batches(step))
+        for _ in range(self.task.micro_steps):
+            started = time.perf_counter()
+            batch = next(batches)
+            self.waited += time.perf_counter() - started
+            yield batch
+
+    def _exchange(self, last: bool) -> contextlib.AbstractContextManager:
+        """Several processes exchange gradients once per step, during the backward pass of the last micro-batch."""
+        return contextlib.nullcontext() if last or self.processes.world == 1 else self.shared.no_sync()
+
+    def _clip(self) -> Tensor:
+        """The norm of the whole gradient, which is cut down to `clip` where that is set."""
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        if self.config.clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
         return norm
 
     def _count(self, loss: Tensor, bad: Tensor) -> None:
@@ -147,8 +161,7 @@ class Fit:
             row = {"step": step, "lr": self.rate(step), "grad_norm": norm.item(), "bad_steps": int(total)}
             if good:
                 row["train_loss"] = window / good
-            row["tokens_per_s"] = self.task.tokens_after(step) / self.progress.train_seconds
-            self.tracker.log(row)
+            self.tracker.log(row | self._speed())
             self.counters[:2] = 0
             self.on_log(self.progress)
         if (log or self.device.type == "cpu") and longest >= self.config.max_bad_steps:
@@ -157,6 +170,17 @@ class Fit:
                 "Weights are those of the last good step. Try a lower optim.lr, a longer schedule.warmup_steps, "
                 "a smaller attention.radius, or trainer.precision=fp32."
             )
+
+    def _speed(self) -> dict[str, float]:
+        """Throughput since the beginning, and which share of the time since the last log went into waiting for data."""
+        seconds = self.progress.train_seconds
+        row = {
+            f"{self.task.unit}_per_s": self.task.samples_after(self.progress.step) / seconds,
+            "data_wait": self.waited / max(seconds - self.logged_at, 1e-9),
+        }
+        self.progress.wait_seconds += self.waited
+        self.waited, self.logged_at = 0.0, seconds
+        return row
 
     # -- between steps ----------------------------------------------------------------------------------------------
 
@@ -177,40 +201,66 @@ class Fit:
         step = self.progress.step
         with autocast(self.device, self.config.precision):
             row = self.task.evaluate(self.model, self.stop.poll, self.watch)
-            if self.ema is not None:
-                averaged = self.task.evaluate(self.ema.module, self.stop.poll, self.watch)
-                row |= {f"ema_{name}": value for name, value in averaged.items()}
-        value = row[self.task.primary]
-        improved = value == value and (self.progress.best is None or value < self.progress.best)
-        if improved:
-            self.progress = replace(self.progress, best=value, best_step=step)
+            averaged = self.task.evaluate(self.ema.module, self.stop.poll, self.watch) if self.ema is not None else {}
+        improved = self._record("", row)
+        if averaged:
+            self._record("ema_", averaged)
         self.progress.evaluated = step
-        self.tracker.log({"step": step, **row, **diagnostics(self.model)})
+        averaged = {f"ema_{name}": value for name, value in averaged.items()}
+        self.tracker.log({"step": step, **row, **averaged, **diagnostics(self.model)})
+        return improved
+
+    def _record(self, weights: str, numbers: dict[str, float]) -> bool:
+        """Keeps an evaluation as the last, and as the best one if it is; says which."""
+        value, records = numbers[self.task.primary], self.progress.records
+        entry = {"step": self.progress.step, **numbers}
+        best = records.get(f"{weights}best")
+        sign = -1 if self.task.higher_is_better else 1
+        improved = value == value and (best is None or sign * value < sign * best[self.task.primary])
+        records[f"{weights}last"] = entry
+        if improved:
+            records[f"{weights}best"] = dict(entry)
         return improved
 
     def _save(self, best: bool = False) -> None:
+        self.processes.on_first(lambda: self._write_checkpoint(best))
+        self.saved = self.progress.step
+
+    def _write_checkpoint(self, best: bool) -> None:
         state = {
             "model": self.model.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),
             "counters": self.counters,
             "random": torch.get_rng_state(),
             "metrics_offset": self.tracker.position(),
         }
         self.checkpoints.save(self.progress.step, state, best=best)
-        self.saved = self.progress.step
 
     def restore(self, state: dict) -> None:
         self.model.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self.counters = state["counters"].to(self.device)
         torch.set_rng_state(state["random"])
         self.tracker.rewind(state["metrics_offset"])
-        self.saved = self.progress.step
+        self.saved, self.logged_at = self.progress.step, self.progress.train_seconds
+
+
+def shared_model(model: nn.Module, processes: Processes, device: torch.device) -> nn.Module:
+    """The model to train with: its gradients are averaged over all processes. It shares its parameters with `model`."""
+    if processes.world == 1:
+        return model
+    devices = [device] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(
+        model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
 
 
 def diagnostics(model: nn.Module) -> dict[str, float]:

@@ -32,11 +32,14 @@ class OptimConfig:
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Vectors, biases and what is marked `no_weight_decay` are not decayed; `lr_multiplier` scales a parameter's rate.
 
+    A parameter is marked by its attribute of that name, or by the model's method of that name, as in timm.
     Fused, because fused optimizers skip a step on the device when `found_inf` is set: no host sync to guard a step.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter in model.parameters():
-        decays = parameter.dim() > 1 and not getattr(parameter, "no_weight_decay", False)
+    undecayed = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    for name, parameter in model.named_parameters():
+        marked = name in undecayed or getattr(parameter, "no_weight_decay", False)
+        decays = parameter.dim() > 1 and not marked
         key = (config.weight_decay if decays else 0.0, getattr(parameter, "lr_multiplier", 1.0))
         groups.setdefault(key, []).append(parameter)
     described = [{"params": p, "weight_decay": decay, "lr_multiplier": m} for (decay, m), p in groups.items()]

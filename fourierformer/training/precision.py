@@ -5,13 +5,14 @@ from typing import Literal
 
 import torch
 
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 def set_matmul_precision(precision: Precision) -> None:
-    """fp32 keeps full float32 products; tf32 and bf16 allow tensor cores for what stays float32."""
+    """fp32 keeps full float32 products; the others allow tensor cores for what stays float32."""
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager:
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()

@@ -4,11 +4,12 @@ before.
 So a run that was stopped anywhere continues with the very same numbers, and no generator has to be saved.
 """
 
-import hashlib
 import random
 
 import numpy
 import torch
+
+from fourierformer.seeds import seed_of
 
 
 def seed_everything(seed: int) -> None:
@@ -19,7 +20,4 @@ def seed_everything(seed: int) -> None:
 
 
 def step_seed(seed: int, step: int, micro: int, rank: int) -> int:
-    """A 63-bit hash (torch takes a signed 64-bit seed). The same on every machine and version, unlike Python's
-    hash()."""
-    digest = hashlib.blake2b(f"{seed} {step} {micro} {rank}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return seed_of(seed, step, micro, rank)

@@ -2,7 +2,7 @@
 
 Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT). Work is never cut in the middle:
 the handler only sets a flag, and whatever runs for long (training, evaluation, warm-up) calls `poll()` at places
-where stopping is safe.
+where stopping is safe. Several processes agree at each poll, so that all stop at the same one, whichever was signalled.
 """
 
 import contextlib
@@ -10,10 +10,13 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from fourierformer.errors import Interrupted
+from fourierformer.processes import Processes
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SAME_CTRL_C = 1.0  # seconds: a launcher may pass on to its processes what the terminal has sent them already
 
 
 def exit_code(signal_number: int) -> int:
@@ -23,11 +26,13 @@ def exit_code(signal_number: int) -> int:
 
 class StopSignal:
     """`with StopSignal() as stop: ... stop.poll()`. Elsewhere than in the main thread, Python allows no handlers: there
-    it never fires."""
+    it never fires. With several processes, each must poll equally often, and all must be there until the end of it."""
 
-    def __init__(self):
-        self.signal_number: int | None = None
-        self._raised = False
+    def __init__(self, processes: Processes | None = None):
+        self.processes = processes or Processes()
+        self.signal_number: int | None = None  # the first that came here, or at a poll from another process
+        self._since = 0.0
+        self._agreed = 0  # the number that all processes know of
         self._previous: dict = {}
 
     def __enter__(self) -> "StopSignal":
@@ -41,26 +46,43 @@ class StopSignal:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
         # Came after the last poll: the work is done, but a sweep must not begin its next job as if nobody had asked.
-        if kind is None and not self._raised:
+        if kind is None and not self._agreed:
             self.poll()
 
     def poll(self) -> None:
-        """Raises Interrupted if a signal came; every time, so that nested loops all end."""
-        if self.signal_number is not None:
-            self._raised = True
-            raise Interrupted(self.signal_number)
+        """Raises Interrupted if a signal came; every time, so that nested loops all end. After the first time it asks
+        the other processes no more: on their way out, they need not poll equally often."""
+        # The answer, not signal_number: one that came during the question is known to this process alone.
+        self._agreed = self._agreed or self.processes.highest(self.signal_number or 0)
+        if self._agreed:
+            if self.signal_number is None:
+                self._begin(self._agreed)
+            raise Interrupted(self._agreed)
 
     def _receive(self, number: int, frame) -> None:
         if self.signal_number is None:
-            self.signal_number = number
-            name = signal.Signals(number).name
-            _write(f"\n{name}: stopping after this micro-step, saving; press Ctrl-C again to abort at once\n")
-        elif number == signal.SIGINT:
+            self._begin(number)
+        elif number == signal.SIGINT and not self._same_ctrl_c():
             # A live progress bar hides the cursor, and os._exit gives it no chance to bring it back.
-            _write(
+            self._say(
                 "\x1b[?25h\naborted, nothing saved since the last checkpoint\n" if sys.stderr.isatty() else "aborted\n"
             )
             os._exit(exit_code(signal.SIGINT))
+
+    def _begin(self, number: int) -> None:
+        self.signal_number, self._since = number, time.monotonic()
+        # torchrun keeps a second Ctrl-C to itself
+        again = "; press Ctrl-C again to abort at once" if self.processes.world == 1 else ""
+        self._say(f"\n{signal.Signals(number).name}: stopping after this micro-step, saving{again}\n")
+
+    def _same_ctrl_c(self) -> bool:
+        shared = self.processes.world > 1 and self.signal_number == signal.SIGINT
+        return shared and time.monotonic() - self._since < SAME_CTRL_C
+
+    def _say(self, text: str) -> None:
+        """One process speaks for all."""
+        if self.processes.first:
+            _write(text)
 
 
 def _write(text: str) -> None:

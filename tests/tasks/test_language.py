@@ -121,9 +121,9 @@ def test_a_poll_can_stop_an_evaluation():
         task.measure(model, "valid", "sliding", stop, lambda *progress: None)
 
 
-def test_tokens_after_counts_the_short_slice():
+def test_samples_after_counts_the_short_slice():
     task, _ = task_for(random_tokens(121), 12)  # 2 streams of 60: 59 predictions each, in slices of 12, 12, 12, 12, 11
-    assert [task.tokens_after(n) for n in (1, 4, 5, 6)] == [24, 96, 118, 142]
+    assert [task.samples_after(n) for n in (1, 4, 5, 6)] == [24, 96, 118, 142]
     shapes = [task.streams.batch(step)[0].numel() for step in range(6)]
     assert sum(shapes) == 142
 

@@ -22,9 +22,9 @@ def clock(monkeypatch):
     return now
 
 
-def plain(steps=600, tokens_per_step=8192, **keywords):
+def plain(steps=600, samples_per_step=8192, **keywords):
     stream = io.StringIO()
-    return ConsoleTracker(steps, tokens_per_step, "fourier s1", stream=stream, **keywords), stream
+    return ConsoleTracker(steps, samples_per_step, "fourier s1", stream=stream, **keywords), stream
 
 
 def test_a_training_line():
@@ -35,9 +35,31 @@ def test_a_training_line():
 
 
 def test_without_perplexity():
-    tracker, stream = plain(perplexity=False, unit="img")
-    tracker.log({"step": 1, "train_loss": 2.0, "tokens_per_s": 1500000.0})
+    tracker, stream = plain(perplexity=False)
+    tracker.log({"step": 1, "train_loss": 2.0, "images_per_s": 1500000.0})
     assert stream.getvalue() == "step   1/600  loss 2.000  1.50M img/s  ETA 0:03\n"
+
+
+def test_images_have_their_own_rate_and_slow_data_is_said():
+    tracker, stream = plain(samples_per_step=64, perplexity=False)
+    row = {"step": 100, "train_loss": 1.5, "lr": 1e-3, "images_per_s": 320.0}
+    tracker.log(row | {"data_wait": 0.1})
+    tracker.log(row | {"step": 200, "data_wait": 0.347})
+    # 64 images a step: 500 steps left are 32,000 images, 100 s at 320 a second; 400 steps are 80 s
+    assert stream.getvalue().splitlines() == [
+        "step 100/600  loss 1.500  lr 1.0e-03  320 img/s  ETA 1:40",
+        "step 200/600  loss 1.500  lr 1.0e-03  320 img/s  ETA 1:20  waiting for data 35 %",
+    ]
+
+
+def test_accuracies_have_two_decimals_and_averaged_weights_are_shown():
+    tracker, stream = plain()
+    row = {"valid_loss": 0.25, "valid_top1": 93.1, "valid_top5": 100.0, "ema_valid_loss": 0.5, "ema_valid_top1": 93.456}
+    tracker.log({"step": 300, **row, "radius/00": 2.0})
+    assert stream.getvalue() == (
+        "step 300/600  valid_loss 0.250  valid_top1 93.10  valid_top5 100.00  ema_valid_loss 0.500"
+        "  ema_valid_top1 93.46\n"
+    )
 
 
 def test_an_evaluation_line_has_every_number_but_the_layers():
@@ -73,7 +95,7 @@ def test_a_long_run_prints_a_line_a_minute(clock):
 
 
 def test_the_rate_is_measured_when_the_row_has_none(clock):
-    tracker, stream = plain(steps=100, tokens_per_step=1000)
+    tracker, stream = plain(steps=100, samples_per_step=1000)
     tracker.log({"step": 10, "train_loss": 1.0})
     clock[0] += 10
     tracker.log({"step": 20, "train_loss": 1.0})
@@ -81,8 +103,16 @@ def test_the_rate_is_measured_when_the_row_has_none(clock):
     assert stream.getvalue().splitlines()[-1].endswith("1.0k tok/s  ETA 1:20")
 
 
+def test_a_measured_rate_has_the_unit_it_is_told(clock):
+    tracker, stream = plain(steps=100, samples_per_step=64, unit="img")
+    tracker.log({"step": 10, "train_loss": 1.0})
+    clock[0] += 10
+    tracker.log({"step": 20, "train_loss": 1.0})
+    assert stream.getvalue().splitlines()[-1].endswith("64 img/s  ETA 1:20")  # 80 steps left, one a second
+
+
 def test_evaluation_time_does_not_slow_the_rate(clock):
-    tracker, stream = plain(steps=100, tokens_per_step=1000)
+    tracker, stream = plain(steps=100, samples_per_step=1000)
     tracker.log({"step": 10, "train_loss": 1.0})
     tracker.evaluating("valid", 1, 2)
     clock[0] += 1000

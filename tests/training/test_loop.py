@@ -2,6 +2,7 @@
 
 import copy
 import signal
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,21 +10,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from command_line import CLOCK
 
 from fourierformer import attention
-from fourierformer.errors import Diverged, Interrupted
+from fourierformer.errors import Diverged, Interrupted, SetupError
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.tasks.language import LanguageTask
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
 from fourierformer.training.checkpoint import Checkpoints
-from fourierformer.training.loop import Fit, TrainerConfig
+from fourierformer.training.config import TrainerConfig
+from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
 
 MODEL = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=8, dropout=0.2)
 TRAINER = TrainerConfig(
     steps=6,
+    epochs=None,
     eval_every=2,
     save_every=3,
     log_every=1,
@@ -38,7 +42,9 @@ TRAINER = TrainerConfig(
     deterministic=False,
 )
 OPTIM = OptimConfig(name="adam", lr=1e-2, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0)
-SCHEDULE = ScheduleConfig(name="cosine", warmup_steps=2, min_lr=0.0)
+SCHEDULE = ScheduleConfig(
+    name="cosine", warmup_steps=2, warmup_epochs=None, warmup_start=0.0, min_lr=0.0, per_epoch=False
+)
 
 
 def corpus():
@@ -77,7 +83,7 @@ def start(directory, stop=None, seed=1, name="fourier", **changes) -> Fit:
         model=model,
         ema=ema,
         optimizer=build_optimizer(model, OPTIM),
-        rate=partial(learning_rate, steps=trainer.steps, peak=OPTIM.lr, config=SCHEDULE),
+        rate=partial(learning_rate, steps=trainer.steps, peak=OPTIM.lr, config=SCHEDULE, steps_per_epoch=5),
         config=trainer,
         seed=seed,
         device=torch.device("cpu"),
@@ -96,14 +102,14 @@ def start(directory, stop=None, seed=1, name="fourier", **changes) -> Fit:
 def outcome(directory, fit: Fit) -> dict:
     """Everything two runs must have in common, bit by bit; wall-clock numbers left out."""
     fit.tracker.close(0)
-    rows = [{k: v for k, v in r.items() if k != "tokens_per_s"} for r in read_metrics(directory / "metrics.jsonl")]
+    rows = [{k: v for k, v in r.items() if k not in CLOCK} for r in read_metrics(directory / "metrics.jsonl")]
     return {
         "rows": rows,
         "model": fit.model.state_dict(),
         "ema": fit.ema.state_dict() if fit.ema else {},
         "optimizer": fit.optimizer.state_dict()["state"],
         "random": torch.get_rng_state(),
-        "best": (fit.progress.best, fit.progress.best_step),
+        "records": fit.progress.records,
     }
 
 
@@ -278,7 +284,8 @@ def test_best_checkpoint_is_that_of_the_lowest_valid_perplexity(tmp_path):
     rows = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "valid_ppl" in r]
     best = min(rows, key=lambda r: r["valid_ppl"])
     step, state = fit.checkpoints.best()
-    assert (step, state["progress"]["best"]) == (best["step"], best["valid_ppl"])
+    kept = state["progress"]["records"]["best"]
+    assert (step, kept["step"], kept["valid_ppl"]) == (best["step"], best["step"], best["valid_ppl"])
 
 
 def test_ema_is_the_average_of_the_weights(tmp_path):
@@ -300,16 +307,58 @@ def test_ema_is_the_average_of_the_weights(tmp_path):
 
 def test_schedule_is_the_papers():
     """Warm-up 2,000 of 500,000 steps to 2.5e-4, then 1.25e-4 (1 + cos(pi step / steps))."""
-    rate = partial(
-        learning_rate, steps=500_000, peak=2.5e-4, config=ScheduleConfig(name="cosine", warmup_steps=2000, min_lr=0.0)
-    )
+    paper = replace(SCHEDULE, warmup_steps=2000)
+    rate = partial(learning_rate, steps=500_000, peak=2.5e-4, config=paper, steps_per_epoch=4201)
     assert rate(1) == pytest.approx(1.25e-7)
     assert rate(1000) == pytest.approx(1.25e-4)
     assert rate(2000) == pytest.approx(2.5e-4, rel=1e-4)
     assert rate(250_000) == pytest.approx(1.25e-4)
     assert rate(500_000) == pytest.approx(0.0, abs=1e-12)
-    constant = ScheduleConfig(name="constant", warmup_steps=10, min_lr=0.0)
-    assert [learning_rate(n, 100, 1.0, constant) for n in (5, 10, 99)] == [0.5, 1.0, 1.0]
+    constant = replace(SCHEDULE, name="constant", warmup_steps=10)
+    rate = partial(learning_rate, steps=100, peak=1.0, config=constant, steps_per_epoch=7)
+    assert [rate(n) for n in (5, 10, 99)] == [0.5, 1.0, 1.0]
+
+
+def deit_rate(epoch: int) -> float:
+    """Rate of the first update of an epoch under the paper's vision schedule, 1,251 steps per epoch."""
+    deit = replace(SCHEDULE, warmup_steps=None, warmup_epochs=5, warmup_start=1e-6, min_lr=1e-5, per_epoch=True)
+    return learning_rate(epoch * 1251 + 1, steps=300 * 1251, peak=1e-3, config=deit, steps_per_epoch=1251)
+
+
+def test_vision_schedule_is_deits():
+    """Against timm's scheduler, driven as in DeiT's main.py: made before epoch 0, `step(epoch)` after each epoch."""
+    from timm.scheduler.cosine_lr import CosineLRScheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    peer = CosineLRScheduler(optimizer, t_initial=300, lr_min=1e-5, warmup_lr_init=1e-6, warmup_t=5)
+    for epoch in range(300):
+        assert deit_rate(epoch) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12), epoch
+        peer.step(epoch)
+    # the rate that a training log of this recipe shows in its last epoch
+    assert deit_rate(299) == pytest.approx(1.0108562e-05, rel=1e-7)
+
+
+def test_a_rate_per_epoch_is_constant_within_one():
+    deit = replace(SCHEDULE, warmup_steps=None, warmup_epochs=2, per_epoch=True)
+    rates = [learning_rate(n, steps=50, peak=1.0, config=deit, steps_per_epoch=5) for n in range(1, 51)]
+    assert all(len(set(rates[start : start + 5])) == 1 for start in range(0, 50, 5))
+    assert rates[0] == rates[5] == 0.0
+    assert rates[10] == 0.5
+
+
+def test_epochs_become_steps():
+    config = replace(TRAINER, steps=None, epochs=2.5, eval_every=None, save_every=None).in_steps(10)
+    assert (config.steps, config.eval_every, config.save_every) == (25, 10, 10)
+    assert replace(TRAINER, eval_every=3).in_steps(10).eval_every == 3
+
+
+def test_a_run_has_one_length():
+    with pytest.raises(SetupError, match=r"trainer.steps=6 and trainer.epochs=2 both"):
+        replace(TRAINER, epochs=2)
+    with pytest.raises(SetupError, match="no length given"):
+        replace(TRAINER, steps=None)
+    with pytest.raises(SetupError, match="give one"):
+        replace(SCHEDULE, warmup_epochs=2)
 
 
 def test_parameter_groups_follow_what_parameters_say():

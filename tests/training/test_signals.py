@@ -1,5 +1,6 @@
 """Real processes, real signals, real exit codes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,18 +8,21 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from fourierformer.errors import Interrupted
-from fourierformer.training.signals import SIGNALS, StopSignal, exit_code
+from fourierformer.processes import Processes
+from fourierformer.training.signals import SAME_CTRL_C, SIGNALS, StopSignal, exit_code
 
 PROGRAM = """
 import sys, time
 from fourierformer.errors import Interrupted
+from fourierformer.processes import Processes
 from fourierformer.training.signals import StopSignal, exit_code
 try:
-    with StopSignal() as stop:
+    with StopSignal({processes}) as stop:
         print("ready", flush=True)
         for _ in range(3000):
             {poll}
@@ -29,9 +33,9 @@ except Interrupted as interrupted:
 """
 
 
-def start(poll="stop.poll()"):
+def start(poll="stop.poll()", processes=""):
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM).format(poll=poll)],
+        [sys.executable, "-c", textwrap.dedent(PROGRAM).format(poll=poll, processes=processes)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,3 +127,116 @@ def test_outside_the_main_thread_it_only_polls():
     thread.join(10)
     assert seen == [handlers, "polled"]
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
+
+
+# -- several processes ----------------------------------------------------------------------------------------------
+
+
+def test_a_ctrl_c_that_a_launcher_repeats_is_one_ctrl_c():
+    process = start(poll="pass", processes="Processes(rank=0, world=2)")
+    process.send_signal(signal.SIGINT)
+    wait_for_line(process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(SAME_CTRL_C + 0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert err.strip() == "aborted"
+    assert process.returncode == 130
+
+
+class Together(Processes):
+    """Two processes, of which the other one has received `others`; counts how often it was asked."""
+
+    others, asked = 0, 0
+
+    def highest(self, number):
+        Together.asked += 1
+        return max(number, self.others)
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, "\nSIGTERM: stopping after this micro-step, saving\n"), (1, "")])
+def test_all_stop_for_a_signal_of_one(rank, said, capfd, monkeypatch):
+    monkeypatch.setattr(Together, "others", 0)
+    with StopSignal(Together(rank, 2)) as stop:
+        stop.poll()
+        monkeypatch.setattr(Together, "others", signal.SIGTERM)
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            stop.poll()
+        asked = Together.asked
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            stop.poll()
+    assert Together.asked == asked  # whoever is on the way out asks nobody
+    assert capfd.readouterr().err == said
+
+
+def test_a_signal_during_the_question_waits_for_the_next(monkeypatch):
+    """The others have heard "none", so this process may not stop alone."""
+
+    class Late(Processes):
+        def highest(self, number):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return number
+
+    with StopSignal(Late(rank=1, world=2)) as stop:
+        stop.poll()
+        with pytest.raises(Interrupted):
+            stop.poll()
+
+
+TOGETHER = """
+import json, sys, time
+from fourierformer.errors import Interrupted
+from fourierformer.processes import join_processes
+from fourierformer.training.signals import StopSignal, exit_code
+polls = 0
+with join_processes("cpu") as processes:
+    try:
+        with StopSignal(processes) as stop:
+            processes.on_first(lambda: print("ready", flush=True))
+            for _ in range(3000):
+                polls += 1
+                stop.poll()
+                time.sleep(0.02 * processes.rank)  # one is slower than the other
+    except Interrupted as interrupted:
+        time.sleep(0.3 * processes.rank)  # lines of their own
+        print("\\n" + json.dumps({"rank": processes.rank, "polls": polls, "by": interrupted.signal_number}), flush=True)
+        sys.exit(exit_code(interrupted.signal_number))
+"""
+
+
+def start_two(program):
+    program.write_text(TOGETHER)
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def workers(torchrun):
+    """Process ids by rank: torchrun's children, told apart by their environment."""
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    environments = {int(pid): Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in children}
+    return {rank: pid for rank in (0, 1) for pid, found in environments.items() if b"RANK=%d" % rank in found}
+
+
+@pytest.mark.parametrize("receiver", ["torchrun", "worker 1"])
+def test_two_processes_stop_at_the_same_poll(tmp_path, receiver):
+    torchrun = start_two(tmp_path / "program.py")
+    try:
+        assert torchrun.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        os.kill(torchrun.pid if receiver == "torchrun" else workers(torchrun)[1], signal.SIGTERM)
+        out, err = torchrun.communicate(timeout=30)
+    finally:
+        torchrun.terminate()  # not kill: its workers are in sessions of their own, and only torchrun ends them
+        torchrun.communicate()
+    results = sorted((json.loads(line) for line in out.splitlines() if line), key=lambda result: result["rank"])
+    assert [result["rank"] for result in results] == [0, 1]
+    assert all(result["by"] == signal.SIGTERM for result in results)
+    assert results[0]["polls"] == results[1]["polls"] > 1
+    assert err.count("stopping after this micro-step") == 1
+    assert torchrun.returncode == 1  # torchrun's own code for everything that is not success

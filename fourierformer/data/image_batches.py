@@ -1,0 +1,217 @@
+"""Batches of images, made by loader processes that leave no trace in the result.
+
+Before an image is transformed, every generator is seeded from (seed, step, row). The work is dealt out in chunks that
+are smaller than a batch: all processes work on the batch that is needed next, and memory stays small.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import math
+import random
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from fourierformer.data.image_order import ImageOrder
+from fourierformer.data.image_set import ImageSet, Unreadable
+from fourierformer.errors import SetupError
+
+CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the training process decides when to stop
+
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """One part of a step on one process; in an evaluation, `rows` are the images' own numbers."""
+
+    step: int
+    images: Tensor  # (B, 3, size, size) float32
+    labels: Tensor  # (B,) int64
+    rows: Tensor  # (B,) int64, of the global batch
+    pieces: tuple[tuple[int, int, int], ...]  # as in Part
+    unreadable: tuple[int, ...]  # images that could not be read
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A chunk of a batch for one loader process. With seeds it is for training: what is unreadable gets replaced."""
+
+    images: np.ndarray
+    seeds: list[int] | None
+
+
+@dataclass(frozen=True)
+class _Done:
+    images: Tensor
+    labels: np.ndarray
+    kept: np.ndarray  # positions in the chunk
+    unreadable: list[int]
+
+
+def training_batches(
+    images: ImageSet,
+    order: ImageOrder,
+    transform: Callable[[Image.Image], Tensor],
+    *,
+    start: int,
+    workers: int,
+    pin: bool,
+) -> Iterator[ImageBatch]:
+    """Every part of every step from `start` on, without end. Closing the iterator ends the loader processes."""
+
+    def work() -> Iterator[_Work]:
+        for step in itertools.count(start):
+            shown = order.indices(step)
+            for part in order.parts(step):
+                seeds = [order.sample_seed(step, row) for row in part.rows.tolist()]
+                for chunk in _chunks(len(seeds)):
+                    yield _Work(shown[part.rows[chunk]], seeds[chunk])
+
+    ahead = 2 * max(len(part.rows) for part in order.parts(start))
+    done = _results(images, transform, work(), workers, ahead)
+    for step in itertools.count(start):
+        for part in order.parts(step):
+            finished = list(itertools.islice(done, len(_chunks(len(part.rows)))))
+            yield _assemble(step, finished, torch.from_numpy(part.rows), part.pieces, pin)
+
+
+def evaluation_batches(
+    images: ImageSet,
+    transform: Callable[[Image.Image], Tensor],
+    *,
+    batch: int,
+    workers: int,
+    rank: int,
+    world: int,
+    limit: int | None,
+) -> Iterator[ImageBatch | None]:
+    """Every image once over all ranks, in as many items on each; None where a rank has nothing left.
+
+    A limit takes that many images drawn at random, always the same ones: neighbours often are of one class, and so are
+    images at equal distances. An image that cannot be read is left out and reported; a batch of nothing else has no
+    rows.
+    """
+    count = min(limit or len(images), len(images))
+    chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
+    own = chosen[rank::world]
+    items = math.ceil(math.ceil(count / world) / batch)  # as many as rank 0 needs
+    shares = [own[i * batch : (i + 1) * batch] for i in range(items)]
+    work = (_Work(share[chunk], None) for share in shares for chunk in _chunks(len(share)))
+    done = _results(images, transform, work, workers, 2 * batch)
+    for step, share in enumerate(shares):
+        finished = list(itertools.islice(done, len(_chunks(len(share)))))
+        kept = [share[chunk][part.kept] for chunk, part in zip(_chunks(len(share)), finished, strict=True)]
+        yield _assemble(step, finished, torch.from_numpy(np.concatenate(kept)), (), False) if finished else None
+
+
+def _chunks(size: int) -> list[slice]:
+    return [slice(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK)]
+
+
+def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin: bool) -> ImageBatch:
+    parts = [done.images for done in finished]
+    if pin:  # straight into pinned memory, which the transfer to a GPU needs
+        images = torch.empty((len(rows), *parts[0].shape[1:]), pin_memory=True)
+        torch.cat(parts, out=images)
+    else:
+        images = torch.cat(parts) if len(parts) > 1 else parts[0]
+    labels = torch.from_numpy(np.concatenate([done.labels for done in finished]))
+    unreadable = tuple(index for done in finished for index in done.unreadable)
+    return ImageBatch(step, images, labels, rows, pieces, unreadable)
+
+
+def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int) -> Iterator[_Done]:
+    """The work done in its order, up to `ahead` images before they are asked for."""
+    loader = DataLoader(
+        _Reader(images, transform),
+        batch_size=None,
+        sampler=work,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        worker_init_fn=_begin_worker,
+        prefetch_factor=max(2, math.ceil(ahead / (CHUNK * workers))) if workers else None,
+        generator=torch.Generator(),  # or it would draw from the generator that the model's dropout uses
+    )
+    # held back until a new process ignores them: it begins with the handlers of this one
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _as_it_is(done: _Done) -> _Done:
+    return done
+
+
+def _begin_worker(number: int) -> None:
+    if sys.platform == "linux":  # PyTorch's own look for a dead parent, every five seconds, does not always end them
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    for name in IGNORED:
+        signal.signal(name, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
+    warnings.filterwarnings("ignore", "(Possibly c|C)orrupt EXIF data")  # a dozen of ImageNet's files; pixels are fine
+
+
+class _Reader(Dataset):
+    """What a loader process does: read, seed, transform, stack."""
+
+    def __init__(self, images: ImageSet, transform):
+        self.images, self.transform = images, transform
+
+    def __getitem__(self, work: _Work) -> _Done:
+        tensors, labels, kept, unreadable = [], [], [], []
+        with _generators_left_alone():
+            for position, index in enumerate(work.images.tolist()):
+                found = self._read(index, unreadable, replace=work.seeds is not None)
+                if found is None:
+                    continue
+                if work.seeds is not None:
+                    _seed(work.seeds[position])
+                tensors.append(self.transform(found[0]))
+                labels.append(found[1])
+                kept.append(position)
+        # in a loader process, default_collate stacks in memory that the training process can see
+        stacked = default_collate(tensors) if tensors else torch.empty(0)
+        return _Done(stacked, np.array(labels, np.int64), np.array(kept, np.int64), unreadable)
+
+    def _read(self, index: int, unreadable: list[int], replace: bool) -> tuple[Image.Image, int] | None:
+        """The image; in its place, if it must be replaced, the next one that can be read."""
+        for candidate in range(index, index + len(self.images)):
+            try:
+                return self.images.read(candidate % len(self.images))
+            except Unreadable as error:
+                unreadable.append(error.index)
+            if not replace:
+                return None
+        raise SetupError(f"none of the {len(self.images):,} images can be read; the first: {self.images.name_of(0)}")
+
+
+def _seed(seed: int) -> None:
+    """The three generators that transforms draw from. Not torch.manual_seed: that seeds GPUs too, and is slow."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def _generators_left_alone() -> Iterator[None]:
+    """Without loader processes, the model's own draws come from the same generators."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

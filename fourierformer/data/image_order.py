@@ -1,0 +1,133 @@
+"""Which images a step shows, in which rows, and who computes which rows: pure functions of the step.
+
+The rows of a step's global batch are 0 .. G-1. What a row shows, how it is augmented and which row it is mixed with
+depend on (seed, step, row) only; processes and micro-batches merely divide the rows among themselves.
+
+order = ImageOrder(1_281_167, 1024, seed=0, repeats=3, mix_batch=256, mixing=True, micro_batch=None)
+order.indices(step)            # (1024,) images
+for part in order.parts(step): order.indices(step)[part.rows]
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fourierformer.errors import SetupError
+from fourierformer.seeds import seed_of
+
+
+@dataclass(frozen=True)
+class Part:
+    """One micro-batch of one process."""
+
+    rows: np.ndarray  # of the global batch
+    # (mix group, start, stop): rows[start:stop] are mixed with the same rows in reverse order; empty without mixing
+    pieces: tuple[tuple[int, int, int], ...]
+
+
+class ImageOrder:
+    """Repeated augmentation and batch mixing as in DeiT, written down for the global batch.
+
+    An epoch is a permutation in which each image stands `repeats` times in a row; step s of the epoch takes the next G.
+    DeiT deals these rows to its W processes in turn (rank r has rows r, r + W, ...), and each mixes its own batch with
+    itself reversed. Here such a batch of `mix_batch` rows is a mix group, whoever computes it: of n = G / mix_batch
+    groups, row i is in group i % n.
+    """
+
+    def __init__(
+        self,
+        images: int,
+        global_batch: int,
+        *,
+        seed: int,
+        repeats: int,
+        mix_batch: int | None,
+        mixing: bool,
+        micro_batch: int | None,
+        rank: int = 0,
+        world: int = 1,
+    ):
+        if images < global_batch:
+            raise SetupError(
+                f"global_batch_size={global_batch}: a step takes more images than the {images:,} there are to train on"
+            )
+        self.images, self.global_batch, self.seed, self.repeats = images, global_batch, seed, repeats
+        self.steps_per_epoch = images // global_batch  # 1,281,167 // 1,024 = 1,251; DeiT's with repeats are as many
+        micro_batch = micro_batch or global_batch
+        if mixing:
+            self._parts = _mixed_parts(global_batch, mix_batch or global_batch, micro_batch, rank, world)
+        else:
+            self._parts = _plain_parts(global_batch, micro_batch, rank, world)
+        self._permutations: dict[int, np.ndarray] = {}  # loaders work ahead, so two epochs are asked for in turn
+
+    def epoch(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def epoch_seed(self, epoch: int) -> int:
+        """Seed of the epoch's permutation. (timm's sampler takes the epoch alone: every seed sees one order.)"""
+        return seed_of(self.seed, "epoch", epoch)
+
+    def indices(self, step: int) -> np.ndarray:
+        """(global_batch,) the image that each row shows."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch not in self._permutations:
+            generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
+            kept = {other: order for other, order in self._permutations.items() if abs(other - epoch) == 1}
+            self._permutations = kept | {epoch: torch.randperm(self.images, generator=generator).numpy()}
+        rows = np.arange(place * self.global_batch, (place + 1) * self.global_batch)
+        return self._permutations[epoch][rows // self.repeats]
+
+    def parts(self, step: int) -> list[Part]:
+        """The micro-batches of this process; the same division in every step."""
+        return self._parts
+
+    def sample_seed(self, step: int, row: int) -> int:
+        """Seed of everything random that happens to the image of a row."""
+        return seed_of(self.seed, step, row)
+
+
+def _mixed_parts(size: int, mix_batch: int, micro_batch: int, rank: int, world: int) -> list[Part]:
+    """A process takes every world-th pair of rows that are mixed with each other.
+
+    Row p = b n + g is position b of group g, and position B-1-b of that group is row (B-1-b) n + g = G - n - p + 2g.
+    With as many processes as groups, p % world is the group: each process holds a whole group, as in DeiT.
+    """
+    if mix_batch % 2 or size % mix_batch:
+        raise SetupError(
+            f"global_batch_size={size} cannot be mixed in batches of {mix_batch}: augment.mix_batch must be even and "
+            "divide it (augment.mix_batch=null mixes the whole batch as one)"
+        )
+    if micro_batch % 2:
+        raise SetupError(f"trainer.micro_batch_size={micro_batch} must be even: mixing works on pairs of images")
+    if size // 2 % world:
+        raise SetupError(
+            f"global_batch_size={size} is {size // 2} pairs of images to mix, which {world} processes cannot share "
+            f"evenly: use a multiple of {2 * world}"
+        )
+    groups = size // mix_batch
+    pairs = np.arange(size // 2)[rank::world]
+    pairs = pairs[np.argsort(pairs % groups, kind="stable")]
+    return [_mixed_part(chosen, size, groups) for chosen in _slices(pairs, micro_batch // 2)]
+
+
+def _mixed_part(pairs: np.ndarray, size: int, groups: int) -> Part:
+    """Piece by piece, a group's first rows and then their partners in reverse: reversing a piece swaps partners."""
+    rows, pieces, start = [], [], 0
+    for group in np.unique(pairs % groups).tolist():
+        first = pairs[pairs % groups == group]
+        partners = size - groups - first + 2 * group
+        rows += [first, partners[::-1]]
+        pieces.append((group, start, start + 2 * len(first)))
+        start += 2 * len(first)
+    return Part(np.concatenate(rows), tuple(pieces))
+
+
+def _plain_parts(size: int, micro_batch: int, rank: int, world: int) -> list[Part]:
+    if size % world:
+        raise SetupError(f"global_batch_size={size} cannot be shared evenly by {world} processes: use a multiple of it")
+    return [Part(rows, ()) for rows in _slices(np.arange(size)[rank::world], micro_batch)]
+
+
+def _slices(values: np.ndarray, size: int) -> list[np.ndarray]:
+    return [values[start : start + size] for start in range(0, len(values), size)]

@@ -1,0 +1,177 @@
+"""A split of an image data set as random access: `read(index)` gives an RGB image and its class.
+
+Loader processes are forked from a process that holds the split. A million Python strings would be copied into each of
+them by mere reference counting, so names lie in one block of bytes and labels in one array.
+"""
+
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from fourierformer.errors import SetupError
+
+EXTENSIONS = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"))
+
+
+class Unreadable(Exception):
+    """An image that cannot be decoded; the reader decides what to do without it."""
+
+    def __init__(self, index: int, name: str, reason: str):
+        super().__init__(index, name, reason)
+        self.index, self.name, self.reason = index, name, reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class ImageSet(ABC):
+    """Images with classes; an empty `classes` says that the labels are mere numbers."""
+
+    def __init__(self, labels: np.ndarray, classes: list[str]):
+        self.labels, self.classes = labels, classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def name_of(self, index: int) -> str:
+        """What a message calls the image."""
+
+    @abstractmethod
+    def open(self, index: int) -> BinaryIO | str | Image.Image:
+        """The image, or the file or path of its encoded form."""
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        try:
+            found = self.open(index)
+            if not isinstance(found, Image.Image):
+                with Image.open(found) as image:
+                    found = image.convert("RGB")
+        except Exception as error:  # damaged files make decoders raise anything from SyntaxError to struct.error
+            raise Unreadable(index, self.name_of(index), f"{type(error).__name__}: {error}") from error
+        return found, int(self.labels[index])
+
+
+class Names:
+    """A list of strings as one block of bytes."""
+
+    def __init__(self, block: np.ndarray, ends: np.ndarray):
+        self.block, self.ends = block, ends
+
+    @classmethod
+    def pack(cls, names: Iterable[str]) -> "Names":
+        block, ends = bytearray(), []
+        for name in names:
+            block += os.fsencode(name)
+            ends.append(len(block))
+        return cls(np.frombuffer(bytes(block), np.uint8), np.array(ends, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> str:
+        start = self.ends[index - 1] if index else 0
+        return os.fsdecode(self.block[start : self.ends[index]].tobytes())
+
+
+class FolderSet(ImageSet):
+    """folder/<class>/**/<image>; classes are the sorted folder names, images come in order of class and path."""
+
+    def __init__(self, folder: Path):
+        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        counts: list[int] = []
+        self.folder = folder
+        self.names = Names.pack(self._walk(classes, counts))
+        empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+        if empty:
+            raise SetupError(f"{folder} has class folders without images: {listed(empty)}")
+        super().__init__(np.repeat(np.arange(len(classes), dtype=np.int32), counts), classes)
+
+    def _walk(self, classes: list[str], counts: list[int]) -> Iterable[str]:
+        for name in classes:
+            found = sorted(
+                os.path.relpath(os.path.join(parent, file), self.folder)
+                for parent, _, files in os.walk(self.folder / name, followlinks=True)
+                for file in files
+                if os.path.splitext(file)[1].lower() in EXTENSIONS
+            )
+            counts.append(len(found))
+            yield from found
+
+    def name_of(self, index: int) -> str:
+        return os.path.join(self.folder, self.names[index])
+
+    def open(self, index: int) -> str:
+        return self.name_of(index)
+
+
+class ArrowSet(ImageSet):
+    """Rows of a `datasets` table, memory-mapped: image as bytes or path, label as a number."""
+
+    IMAGES = ("image", "img")
+    LABELS = ("label", "labels", "fine_label")
+
+    def __init__(self, rows, origin: str):
+        self.rows, self.origin = rows, origin
+        self.column = self._find(self.IMAGES)
+        label = self._find(self.LABELS)
+        values = rows.data.column(label)
+        if values.null_count or "int" not in str(values.type) or (len(values) and np.min(values) < 0):
+            raise SetupError(f"{origin}: column '{label}' does not hold a class number in every row")
+        super().__init__(np.asarray(values, dtype=np.int32), list(getattr(rows.features[label], "names", None) or []))
+
+    def _find(self, names: tuple[str, ...]) -> str:
+        for name in names:
+            if name in self.rows.column_names:
+                return name
+        raise SetupError(f"{self.origin} has no column {' or '.join(names)} (it has: {listed(self.rows.column_names)})")
+
+    def name_of(self, index: int) -> str:
+        return f"{self.origin} row {index}"
+
+    def open(self, index: int) -> BinaryIO | str:
+        value = self.rows.data.column(self.column)[index].as_py()  # skips the decoding that rows[index] would do
+        if isinstance(value, dict):
+            return io.BytesIO(value["bytes"]) if value["bytes"] else value["path"]
+        return io.BytesIO(value)
+
+
+class DigitsSet(ImageSet):
+    """scikit-learn's handwritten digits, 8 x 8 in 17 shades of grey, as 32 x 32 RGB; 1,437 to train on, 360 held out.
+
+    The held-out ones are drawn class by class with a fixed seed, so the classes keep their shares.
+    """
+
+    SIDE = 32
+    HELD_OUT = 360
+
+    def __init__(self, split: str):
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        digits = load_digits()
+        chosen = train_test_split(
+            np.arange(len(digits.target)), test_size=self.HELD_OUT, stratify=digits.target, random_state=0
+        )
+        self.numbers = np.sort(chosen[0 if split == "train" else 1])
+        self.pixels = np.rint(digits.images[self.numbers] * (255 / 16)).astype(np.uint8)
+        super().__init__(digits.target[self.numbers].astype(np.int32), [str(digit) for digit in range(10)])
+
+    def name_of(self, index: int) -> str:
+        return f"digit {self.numbers[index]}"
+
+    def open(self, index: int) -> Image.Image:
+        small = Image.fromarray(self.pixels[index])
+        return small.resize((self.SIDE, self.SIDE), Image.Resampling.BICUBIC).convert("RGB")
+
+
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """The first few names, and how many more there are."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

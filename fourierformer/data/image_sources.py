@@ -1,0 +1,207 @@
+"""Where images come from: which form lies under data.root, or the hub, or the embedded digits, as two splits.
+
+Each split is looked for in these forms, the first that is there counts (train may be a tar and val a folder):
+folder   train/<class>/*.jpeg
+tar      *train*.tar with class folders, or with class tars, or with WebDataset's key.jpg + key.cls; or train/*.tar
+parquet  train*.parquet with the columns image (or img) and label, also in data/ or in the folder of the hub's config
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fourierformer.data import hub
+from fourierformer.data.image_set import ArrowSet, DigitsSet, FolderSet, ImageSet, Unreadable, listed
+from fourierformer.data.image_spec import SPLITS, ImageData
+from fourierformer.data.image_tar import open_tars
+from fourierformer.data.prepared import Progress
+from fourierformer.errors import SetupError
+
+__all__ = ["ImageSet", "Unreadable", "check_source", "open_splits"]
+
+# CIFAR-10 has no third split: its test images are what one validates on
+NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A split on this disk: the folder of its classes, or its files."""
+
+    kind: str  # folder, tar or parquet
+    paths: list[Path]
+
+
+def check_source(data: ImageData) -> None:
+    """SetupError with ways out unless both splits can be had. Looks at names only."""
+    if data.source == "builtin":
+        return
+    found = _look(data)
+    if not all(found.values()):
+        reason = hub.why_unreachable(data)
+        if any(found.values()) or reason:
+            raise _missing(data, found, reason)
+
+
+def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
+    """The splits, with one list of classes for both."""
+    if data.source == "builtin":
+        splits: dict[str, ImageSet] = {split: DigitsSet(split) for split in SPLITS}
+    else:
+        check_source(data)
+        found = _look(data)
+        if all(found.values()):
+            splits = {split: _open(data, split, found[split], progress) for split in SPLITS}
+        else:
+            splits = _from_hub(data, progress)
+    for split, images in splits.items():
+        if not len(images):
+            raise SetupError(f"data '{data.name}': the {split} split holds no images")
+    _agree(data, splits["train"], splits["valid"])
+    return splits
+
+
+def _look(data: ImageData) -> dict[str, Found | None]:
+    return {split: _find(data, split) for split in SPLITS}
+
+
+def _find(data: ImageData, split: str) -> Found | None:
+    root = data.root_path
+    finders: tuple[tuple[str, Callable[[], list[Path]]], ...] = (
+        ("folder", lambda: _class_folders(root, split)),
+        ("tar", lambda: _tars(root, split)),
+        ("parquet", lambda: _parquet(data, split)),
+    )
+    return next((Found(kind, paths) for kind, find in finders if (paths := find())), None)
+
+
+def _class_folders(root: Path, split: str) -> list[Path]:
+    for name in NAMES[split]:
+        folder = root / name
+        if folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir()):
+            return [folder]
+    return []
+
+
+def _tars(root: Path, split: str) -> list[Path]:
+    for name in NAMES[split]:
+        inside = sorted((root / name).glob("*.tar"))
+        beside = sorted(path for path in root.glob(f"*{name}*.tar") if split == "train" or "train" not in path.stem)
+        if inside or beside:
+            return inside or beside
+    return []
+
+
+def _parquet(data: ImageData, split: str) -> list[Path]:
+    root = data.root_path
+    folders = [root, root / "data", *([root / data.hub_config] if data.hub_config else [])]
+    for name in NAMES[split]:
+        for folder in folders:
+            if paths := sorted(folder.glob(f"{name}*.parquet")):
+                return paths
+    return []
+
+
+def _open(data: ImageData, split: str, found: Found, progress: Progress) -> ImageSet:
+    if found.kind == "folder":
+        progress(f"listing {found.paths[0]}")
+        return FolderSet(found.paths[0])
+    if found.kind == "tar":
+        return open_tars(data, split, found.paths, progress)
+    return ArrowSet(_unpack(data, found.paths, progress), f"{found.paths[0].parent}/{NAMES[split][0]}*.parquet")
+
+
+def _unpack(data: ImageData, paths: list[Path], progress: Progress):
+    """Parquet has no random access: `datasets` keeps an unpacked copy, under data.cache, and finds it again."""
+    import datasets
+
+    progress(f"opening {listed([path.name for path in paths], 2)}")
+    try:
+        return datasets.load_dataset(
+            "parquet", data_files=[str(path) for path in paths], split="train", cache_dir=str(data.cache_path / "arrow")
+        )
+    except Exception as error:  # datasets, Arrow and the disk raise many kinds; the user needs the one sentence
+        raise SetupError(f"{paths[0]} cannot be opened: {type(error).__name__}: {error}") from error
+
+
+def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
+    """Both splits from the copy that `datasets` keeps, or through the network."""
+    import datasets
+
+    splits = {}
+    try:
+        for split in SPLITS:
+            progress(f"opening {data.hub} {data.hub_config or ''}: {split}")
+            cached = next((files for name in NAMES[split] if (files := hub.cached_files(data, name))), [])
+            if cached:  # read directly: load_dataset would knock at the network first
+                rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
+            else:
+                available = datasets.get_dataset_split_names(data.hub, data.hub_config)
+                name = next((name for name in NAMES[split] if name in available), NAMES[split][0])
+                rows = datasets.load_dataset(data.hub, data.hub_config, split=name)
+            splits[split] = ArrowSet(rows, f"{data.hub} {split}")
+    except SetupError:
+        raise
+    except Exception as error:  # datasets and its network layers raise many kinds; the user needs the one sentence
+        raise _hub_failed(data, error) from error
+    return splits
+
+
+def _hub_failed(data: ImageData, error: Exception) -> SetupError:
+    text = f"{type(error).__name__}: {error}".split("\n")[0]
+    if "gated" in f"{type(error).__name__} {error}".lower():
+        return SetupError(
+            f"data '{data.name}': {data.hub} is gated. Ask for access at https://huggingface.co/datasets/{data.hub}, "
+            f"then `hf auth login` (or huggingface-cli login), and run again; or put the images into {data.root}"
+        )
+    return SetupError(f"data '{data.name}': fetching {data.hub} failed: {text}")
+
+
+def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
+    """One list of classes for both splits; classes without names are called by their numbers."""
+    if not train.classes and not valid.classes:
+        count = 1 + int(max(train.labels.max(), valid.labels.max()))
+        train.classes = valid.classes = [str(number) for number in range(count)]
+    if train.classes != valid.classes:
+        only = {
+            "train": sorted(set(train.classes) - set(valid.classes)),
+            "valid": sorted(set(valid.classes) - set(train.classes)),
+        }
+        differences = "; ".join(f"only in {split}: {listed(names)}" for split, names in only.items() if names)
+        raise SetupError(
+            f"data '{data.name}': train has {len(train.classes):,} classes and valid {len(valid.classes):,}, and they "
+            f"must be the same ({differences or 'their order differs'})"
+        )
+
+
+def _missing(data: ImageData, found: dict[str, Found | None], hub_reason: str) -> SetupError:
+    root = data.root_path
+    if not root.exists():
+        what = f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
+    else:
+        lacking = [split for split in SPLITS if not found[split]]
+        names = {split: "|".join(NAMES[split]) for split in SPLITS}
+        sought = [
+            f"{names[split]}/<class>/*.jpeg, *{names[split]}*.tar, {names[split]}*.parquet for {split}"
+            for split in lacking
+        ]
+        what = f"{root} has none of {'; none of '.join(sought)}{_hint(root, lacking)}"
+    reason = f"; {hub_reason}" if hub_reason else ""
+    return SetupError(
+        f"Data '{data.name}' is missing: {what}{reason}. Fix one:\n"
+        f"  (a) put the images into {data.root} as train/<class>/*.jpeg and val/<class>/*.jpeg (or as tar files, "
+        "WebDataset shards or parquet), or point there: data.root=/your/folder\n"
+        + (f"  (b) let the hub serve {data.hub}, on a machine with internet\n" if data.hub else "")
+        + f"  ({'c' if data.hub else 'b'}) run without it, on the digits that are always there: data=builtin_images"
+    )
+
+
+def _hint(root: Path, lacking: list[str]) -> str:
+    """What lies there instead, where that explains the trouble."""
+    if not root.is_dir():
+        return " (it is a file: name the folder around it)"
+    for split in lacking:
+        for name in NAMES[split]:
+            if (root / name).is_dir():
+                return f" ({root / name} has no folder per class; images that lie there loose have no labels)"
+    inside = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+    return f" (it has {listed(inside)})" if inside else " (it is empty)"

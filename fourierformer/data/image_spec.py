@@ -1,0 +1,105 @@
+"""What an image data set and its augmentation are, as `configs/data` and `configs/augment` state them: every key there
+is a field here."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fourierformer.errors import SetupError, check_range
+
+SPLITS = ("train", "valid")
+COUNTS = ("train", "valid", "classes")
+CROPS = ("resized", "padded", "none")
+INTERPOLATIONS = ("bicubic", "bilinear")
+RANDAUGMENT = re.compile(r"rand(-(m|mstd|mmax|inc|n|p)\d+(\.\d+)?)+")  # timm ignores or asserts what it does not know
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """One image data set: where its images come from and how their pixels are normalised."""
+
+    name: str
+    source: Literal["files", "builtin"] = "files"
+    root: str | None = None  # folder with the images in any of the forms of image_sources.py
+    cache: str = "data/prepared"  # indexes of tar files and unpacked parquet; the root is only ever read
+    hub: str | None = None  # where `datasets` finds it when the root has no images
+    hub_config: str | None = None
+    expect: dict[str, int] | None = None  # published counts, any of COUNTS
+    mean: list[float]  # per channel, of pixels in [0, 1]
+    std: list[float]
+    workers: int | None = None  # loader processes per training process; None = share the cores of this machine
+
+    def __post_init__(self):
+        if self.source not in ("files", "builtin"):
+            raise SetupError(f"data.source={self.source} is unknown (valid: files, builtin)")
+        if self.source == "files" and not self.root:
+            raise SetupError(f"data '{self.name}' needs a folder with its images: data.root=/some/folder")
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3:
+                raise SetupError(f"data.{key}={list(values)} must be three numbers: red, green, blue")
+        for value in self.std:
+            check_range("data.std", value, 0, above_low=True)
+        check_range("data.workers", self.workers, 0)
+        unknown = set(self.expect or {}) - set(COUNTS)
+        if unknown:
+            raise SetupError(f"data.expect has unknown keys {sorted(unknown)} (valid: {', '.join(COUNTS)})")
+
+    @property
+    def root_path(self) -> Path:
+        return Path(self.root or ".").expanduser()
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache).expanduser()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """What happens to a training image at random, and to an evaluation image always."""
+
+    name: str
+    crop: Literal["resized", "padded", "none"]  # random area and aspect | random shift by up to size/8 | only resized
+    crop_scale: list[float]  # share of the area that a resized crop keeps
+    flip: float  # probability of a horizontal flip
+    interpolation: Literal["bicubic", "bilinear"]
+    color_jitter: float  # 0 = off; as in timm, it has no effect beside RandAugment
+    randaugment: str | None  # in timm's notation: rand-m9-mstd0.5-inc1
+    erase: float  # probability of erasing one rectangle with noise
+    mixup: float  # alpha of the Beta distribution, 0 = off
+    cutmix: float  # likewise
+    mix_probability: float  # of mixing a batch at all
+    mix_switch: float  # of cutmix rather than mixup where both are on
+    mix_batch: int | None  # images that share one mixing coefficient; None = the whole global batch
+    smoothing: float  # label smoothing
+    repeats: int  # repeated augmentation: times an image stands in a row in the order of an epoch
+    eval_crop: float  # side of the centre crop over the short side of the resized image
+
+    def __post_init__(self):
+        if self.crop not in CROPS:
+            raise SetupError(f"augment.crop={self.crop} is unknown (valid: {', '.join(CROPS)})")
+        if self.interpolation not in INTERPOLATIONS:
+            raise SetupError(
+                f"augment.interpolation={self.interpolation} is unknown (valid: {', '.join(INTERPOLATIONS)})"
+            )
+        if len(self.crop_scale) != 2 or not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            raise SetupError(f"augment.crop_scale={list(self.crop_scale)} must be [smallest, largest] within (0, 1]")
+        if self.randaugment is not None and not RANDAUGMENT.fullmatch(self.randaugment):
+            raise SetupError(
+                f"augment.randaugment={self.randaugment} is no policy such as rand-m9-mstd0.5-inc1, or null"
+            )
+        for key in ("flip", "erase", "mix_probability", "mix_switch"):
+            value = getattr(self, key)
+            if not 0 <= value <= 1:
+                raise SetupError(f"augment.{key}={value}: a probability lies between 0 and 1")
+        for key in ("color_jitter", "mixup", "cutmix"):
+            check_range(f"augment.{key}", getattr(self, key), 0)
+        check_range("augment.smoothing", self.smoothing, 0, 1)
+        check_range("augment.repeats", self.repeats, 1)
+        check_range("augment.mix_batch", self.mix_batch, 2)
+        if not 0 < self.eval_crop <= 1:
+            raise SetupError(f"augment.eval_crop={self.eval_crop}: must be more than 0 and at most 1")
+
+    @property
+    def mixing(self) -> bool:
+        return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)

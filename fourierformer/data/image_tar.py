@@ -1,0 +1,206 @@
+"""Images inside tar files, read in place: where each lies is found once and kept in the cache.
+
+Three layouts are told apart by what the files hold: class folders (train/n01440764/x.JPEG), a tar of class tars
+(n01440764.tar inside ILSVRC2012_img_train.tar), and WebDataset shards (key.jpg beside key.cls or key.json).
+"""
+
+import hashlib
+import io
+import json
+import os
+import posixpath
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+
+from fourierformer.data.image_set import EXTENSIONS, ImageSet, Names
+from fourierformer.data.image_spec import ImageData
+from fourierformer.data.prepared import Progress
+from fourierformer.errors import SetupError
+
+LABELS = (".cls", ".json")
+
+
+class Entry(NamedTuple):
+    """A file inside a tar, or inside a tar in a tar; then `name` begins with the inner tar's stem as its folder."""
+
+    file: int  # number of the tar
+    name: str
+    offset: int  # of its bytes, from the beginning of the outer tar
+    size: int
+
+
+@dataclass(frozen=True)
+class TarIndex:
+    names: Names
+    files: np.ndarray
+    offsets: np.ndarray
+    sizes: np.ndarray
+    labels: np.ndarray
+    classes: list[str]
+
+
+class TarSet(ImageSet):
+    def __init__(self, paths: list[Path], index: TarIndex):
+        super().__init__(index.labels, index.classes)
+        self.paths, self.index = paths, index
+
+    def name_of(self, index: int) -> str:
+        return f"{self.paths[self.index.files[index]]}:{self.index.names[index]}"
+
+    def open(self, index: int) -> io.BytesIO:
+        path, size = self.paths[self.index.files[index]], int(self.index.sizes[index])
+        with open(path, "rb", buffering=0) as file:  # as a folder of images would: thousands of shards may be too many
+            content = os.pread(file.fileno(), size, int(self.index.offsets[index]))
+        if len(content) < size:
+            raise OSError(f"{path} ends early")
+        return io.BytesIO(content)
+
+
+def open_tars(data: ImageData, split: str, paths: list[Path], progress: Progress) -> TarSet:
+    """With the index from the cache where the tars are still the same (name, size, time)."""
+    stamps = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
+    key = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:12]
+    cached = data.cache_path / f"{data.name}-{split}-tars-{key}.npz"
+    index = _load(cached)
+    if index is None:
+        entries = []
+        for number, path in enumerate(paths):
+            progress(f"indexing {path.name} ({number + 1} of {len(paths)})")
+            entries += _entries(number, path)
+        index = _index(paths, entries)
+        _save(cached, index)
+    return TarSet(paths, index)
+
+
+def _entries(number: int, path: Path) -> Iterator[Entry]:
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in _members(tar):
+                if not member.name.endswith(".tar"):
+                    yield Entry(number, member.name, member.offset_data, member.size)
+                    continue
+                folder = PurePosixPath(member.name).stem
+                with tarfile.open(fileobj=tar.extractfile(member), mode="r:") as inner:
+                    for image in _members(inner):
+                        name = f"{folder}/{PurePosixPath(image.name).name}"
+                        yield Entry(number, name, member.offset_data + image.offset_data, image.size)
+    except tarfile.TarError as error:
+        raise SetupError(
+            f"{path} cannot be read as a plain tar ({error}): it is damaged, or compressed, which allows no random "
+            "access (unpack it with gunzip or the like)"
+        ) from error
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := tar.next()) is not None:
+        if member.isfile():
+            yield member
+        tar.members.clear()  # or it would keep all of them: a gigabyte for ImageNet
+
+
+def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
+    shards = any(entry.name.endswith(LABELS) for entry in entries)
+    images, labels, classes = _by_key(paths, entries) if shards else _by_folder(paths, entries)
+    return TarIndex(
+        names=Names.pack(entry.name for entry in images),
+        files=np.array([entry.file for entry in images], np.int32),
+        offsets=np.array([entry.offset for entry in images], np.int64),
+        sizes=np.array([entry.size for entry in images], np.int64),
+        labels=np.array(labels, np.int32),
+        classes=classes,
+    )
+
+
+def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:
+    """In the order that the unpacked folder has: by class and name."""
+    images = [entry for entry in entries if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
+    if not images:
+        raise SetupError(f"{paths[0]} holds no images")
+    images.sort(key=_class_and_name)
+    first = images[0]
+    if not _class_and_name(first)[0]:
+        raise SetupError(
+            f"{paths[first.file]} has no labels: {first.name} lies in no class folder (as in ILSVRC2012_img_val.tar: "
+            "unpack it, sort the images into val/<class>/, and use that folder)"
+        )
+    names = [_class_and_name(entry)[0] for entry in images]
+    classes = sorted(set(names))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return images, [numbers[name] for name in names], classes
+
+
+def _class_and_name(entry: Entry) -> tuple[str, str]:
+    """('n01440764', 'x.JPEG') of train/n01440764/x.JPEG; the class is empty, and sorts first, without a folder."""
+    folder, name = posixpath.split(posixpath.normpath(entry.name))
+    return posixpath.basename(folder), name
+
+
+def _by_key(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:
+    """In the order of the shards; a key is a name up to the first dot of its last part."""
+    images: dict[tuple[int, str], Entry] = {}
+    labels: dict[tuple[int, str], int] = {}
+    for entry in entries:
+        path = PurePosixPath(entry.name)
+        stem, _, suffix = path.name.partition(".")
+        key = entry.file, str(path.parent / stem)
+        if f".{suffix.lower()}" in EXTENSIONS:
+            images[key] = entry
+        elif f".{suffix}" in LABELS:
+            labels.setdefault(key, -1)
+            if (label := _label(paths[entry.file], entry)) is not None:
+                labels[key] = label
+    for key, entry in images.items():
+        if labels.get(key, -1) < 0:
+            raise SetupError(f"{paths[entry.file]}: {entry.name} has no class number in a .cls or .json beside it")
+    return list(images.values()), [labels[key] for key in images], []
+
+
+def _label(path: Path, entry: Entry) -> int | None:
+    with open(path, "rb") as file:
+        text = os.pread(file.fileno(), entry.size, entry.offset)
+    try:
+        value = json.loads(text)
+        return int(value.get("label", value.get("cls"))) if isinstance(value, dict) else int(value)
+    except (ValueError, TypeError):
+        return None
+
+
+def _save(path: Path, index: TarIndex) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            np.savez(
+                file,
+                block=index.names.block,
+                ends=index.names.ends,
+                files=index.files,
+                offsets=index.offsets,
+                sizes=index.sizes,
+                labels=index.labels,
+                classes=np.frombuffer(json.dumps(index.classes).encode(), np.uint8),
+            )
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _load(path: Path) -> TarIndex | None:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return TarIndex(
+                names=Names(found["block"], found["ends"]),
+                files=found["files"],
+                offsets=found["offsets"],
+                sizes=found["sizes"],
+                labels=found["labels"],
+                classes=json.loads(found["classes"].tobytes()),
+            )
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # absent, or cut short: made again
+        return None

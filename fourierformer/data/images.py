@@ -1,0 +1,144 @@
+"""Images as batches: from a config to normalised tensors, the same ones whatever the number of loader processes.
+
+data = ImageData(name="cifar10", root="data/cifar10", ...)        # = configs/data/cifar10.yaml
+check_available(data)                                             # under two seconds, builds nothing
+corpus = load_images(data, progress=print)                        # folder, tar, shards, parquet, hub or embedded
+order = ImageOrder(len(corpus.splits["train"]), 1024, seed=0, ...)
+training_batches(corpus.splits["train"], order, train_transform(data, augment, 32), start=0, workers=2, pin=False)
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from fourierformer.data.image_batches import ImageBatch, evaluation_batches, training_batches
+from fourierformer.data.image_order import ImageOrder, Part
+from fourierformer.data.image_sources import ImageSet, Unreadable, check_source, open_splits
+from fourierformer.data.image_spec import AugmentConfig, ImageData
+from fourierformer.data.prepared import Progress, disk_errors
+
+__all__ = [
+    "AugmentConfig",
+    "ImageBatch",
+    "ImageCorpus",
+    "ImageData",
+    "ImageOrder",
+    "ImageSet",
+    "Part",
+    "Unreadable",
+    "check_available",
+    "eval_transform",
+    "evaluation_batches",
+    "load_images",
+    "train_transform",
+    "training_batches",
+    "worker_count",
+]
+
+Transform = Callable[[Image.Image], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageCorpus:
+    """The two splits of a data set, and what a reader must know about them."""
+
+    name: str
+    classes: list[str]
+    splits: dict[str, ImageSet]
+    notes: list[str]
+
+
+def check_available(data: ImageData) -> None:
+    """Raises SetupError with the ways out when no copy can be had. Under two seconds, also without a network."""
+    with disk_errors(data):
+        check_source(data)
+
+
+def load_images(data: ImageData, progress: Progress = lambda line: None) -> ImageCorpus:
+    """Lists the images of both splits; pixels are read when they are asked for."""
+    with disk_errors(data):
+        splits = open_splits(data, progress)
+    classes = splits["train"].classes
+    counts = {split: len(images) for split, images in splits.items()} | {"classes": len(classes)}
+    return ImageCorpus(name=data.name, classes=classes, splits=splits, notes=_notes(data, counts))
+
+
+def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
+    """Image -> (3, size, size) float32, with everything random, erasing included. timm's, as DeiT composes it."""
+    from timm.data import create_transform
+    from timm.data.transforms import str_to_interp_mode
+    from torchvision import transforms
+
+    transform = create_transform(
+        size,
+        is_training=True,
+        scale=tuple(augment.crop_scale),
+        hflip=augment.flip,
+        color_jitter=augment.color_jitter or None,
+        auto_augment=augment.randaugment,
+        interpolation=augment.interpolation,
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        re_prob=augment.erase,
+        re_mode="pixel",
+        re_count=1,
+    )
+    _allow_no_bits(transform)
+    resize = transforms.Resize(size, str_to_interp_mode(augment.interpolation))
+    if augment.crop == "padded":  # DeiT's for small inputs: black margins of 4 pixels for 32
+        transform.transforms[0:1] = [resize, transforms.RandomCrop(size, padding=size // 8)]
+    elif augment.crop == "none":
+        transform.transforms[0:1] = [resize, transforms.CenterCrop(size)]
+    return transform
+
+
+def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
+    """Image -> (3, size, size) float32: resized to size / eval_crop (256 for 224), centre crop, normalised."""
+    from timm.data import create_transform
+
+    return create_transform(
+        size,
+        interpolation=augment.interpolation,
+        mean=tuple(data.mean),
+        std=tuple(data.std),
+        crop_pct=augment.eval_crop,
+    )
+
+
+def _allow_no_bits(transform) -> None:
+    """RandAugment at magnitude 10 posterises to 0 bits, a black image; newer releases of Pillow refuse that."""
+    for step in transform.transforms:
+        for operation in getattr(step, "ops", []):
+            if operation.name.startswith("Posterize"):
+                operation.aug_fn = _posterize
+
+
+def _posterize(image: Image.Image, bits: int, fillcolor=None, resample=None) -> Image.Image:
+    """Called as timm calls each of its operations: with a colour and a filter that this one has no use for."""
+    if bits >= 8:
+        return image
+    return ImageOps.posterize(image, bits) if bits > 0 else Image.new(image.mode, image.size)
+
+
+def worker_count(data: ImageData, local_world: int = 1) -> int:
+    """Loader processes for one of `local_world` training processes on this machine."""
+    if data.workers is not None:
+        return data.workers
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // local_world)
+
+
+def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:
+    """What differs from the published counts."""
+    names = {"train": "training images", "valid": "validation images", "classes": "classes"}
+    notes = [
+        f"your data is not the paper's data: {counts[key]:,} {names[key]} instead of {expected:,}"
+        for key, expected in (data.expect or {}).items()
+        if counts[key] != expected
+    ]
+    if data.source == "builtin":
+        notes.append("embedded digits: a quick check, no published numbers to compare with")
+    return notes

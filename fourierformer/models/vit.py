@@ -1,0 +1,167 @@
+"""DeiT with any attention: timm's stock vision transformer, its blocks replaced by ours.
+
+Patch embedding, class token, positions, initialisation, head and everything timm knows to do with a VisionTransformer
+are timm's; a block keeps timm's parameter names. So stock DeiT weights load, and only a mechanism's own parameters are
+new. Parameters of deit_tiny at 1,000 classes, softmax: patches 3*16*16*192 + 192 = 147,648; class token and positions
+192 + 197*192 = 38,016; 12 blocks of 4*192 (norms) + 192*576 + 576 + 192*192 + 192 (attention) + 2*192*768 + 768 + 192
+(MLP) = 444,864; last norm 384; head 193,000; together 5,717,416.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from timm.layers import LayerNorm, Mlp, calculate_drop_path_rates, drop_path
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+from fourierformer.attention import Attention, Geometry
+from fourierformer.errors import SetupError, check_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """The keys of configs/model/{deit,vit}_*.yaml."""
+
+    name: str
+    image_size: int  # images are squares of so many pixels
+    patch: int  # so are patches
+    dim: int
+    depth: int
+    heads: int
+    mlp_ratio: float  # width of the MLP / dim
+    drop_path: float  # stochastic depth: rate of the last layer; it grows linearly from 0
+
+    def __post_init__(self):
+        for key in ("image_size", "patch", "dim", "depth", "heads"):
+            check_range(f"model.{key}", getattr(self, key), 1)
+        check_range("model.mlp_ratio", self.mlp_ratio, 0, above_low=True)
+        check_range("model.drop_path", self.drop_path, 0, 1)
+        if self.image_size % self.patch:
+            raise SetupError(f"model.image_size={self.image_size} must be divisible by model.patch={self.patch}")
+        if self.dim % self.heads:
+            raise SetupError(f"model.dim={self.dim} must be divisible by model.heads={self.heads}")
+
+
+class StochasticDepth(nn.Module):
+    """Drops a residual branch for some rows of the batch (Huang et al. 2016) and scales the others by 1 / (1 - rate).
+
+    `set_paths` says which rows; without it the layer draws them itself, as timm's DropPath does.
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+        self.scale: Tensor | None = None  # (B,): 0 or 1 / (1 - rate) per row
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        if self.scale is None:
+            return drop_path(x, self.rate, training=True)
+        return x * self.scale.to(x.dtype)[:, None, None]
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.3f}"
+
+
+class Block(nn.Module):
+    """x + attention(LN(x)), then x + MLP(LN(x)): pre-LN, under timm's names."""
+
+    def __init__(self, attention: Attention, mlp_ratio: float, drop_path: float):
+        super().__init__()
+        dim = attention.geometry.dim
+        self.norm1 = LayerNorm(dim, eps=1e-6)
+        self.attn = attention
+        self.drop_path1 = StochasticDepth(drop_path)
+        self.norm2 = LayerNorm(dim, eps=1e-6)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.drop_path2 = StochasticDepth(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x)))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+
+class ViT(VisionTransformer):
+    """timm's vision transformer; `build_vit` makes it."""
+
+    config: ViTConfig
+
+    def no_weight_decay(self) -> set[str]:
+        """Positions and class token as in timm, and what mechanisms mark: timm itself would decay a radius per head."""
+        marked = {name for name, p in self.named_parameters() if getattr(p, "no_weight_decay", False)}
+        return super().no_weight_decay() | marked
+
+    def compile_blocks(self, **options) -> None:
+        """torch.compile block by block: all blocks have one shape, so one compilation serves all of them.
+
+        Train with `set_paths` then: rates differ, and a layer that draws its own numbers is compiled for its rate.
+        """
+        for block in self.blocks:
+            block.compile(**options)
+
+
+def build_vit(
+    config: ViTConfig,
+    classes: int,
+    attention: Callable[[Geometry], Attention],
+    seed: int = 0,
+    *,
+    channels: int = 3,
+    head_dropout: float = 0.0,
+) -> ViT:
+    """`classes` = 0 leaves the head away: the model then returns the class token, as timm's do."""
+    model = ViT(
+        img_size=config.image_size,
+        patch_size=config.patch,
+        in_chans=channels,
+        num_classes=classes,
+        embed_dim=config.dim,
+        depth=config.depth,
+        num_heads=config.heads,
+        mlp_ratio=config.mlp_ratio,
+        drop_rate=head_dropout,
+    )
+    model.config = config
+    rows, columns = model.patch_embed.grid_size
+    shared = {"dim": config.dim, "heads": config.heads, "length": rows * columns + 1, "grid": (rows, columns)}
+    rates = calculate_drop_path_rates(config.drop_path, config.depth)
+    model.blocks = nn.Sequential(
+        *(
+            Block(
+                attention(Geometry(**shared, causal=False, bias=True, prefix=1, layer=i, seed=seed)),
+                config.mlp_ratio,
+                rate,
+            )
+            for i, rate in enumerate(rates)
+        )
+    )
+    model.init_weights(needs_reset=False)  # again, now that the blocks are ours: timm's law for every Linear
+    return model
+
+
+def set_paths(model: nn.Module, uniform: Tensor | None) -> None:
+    """Decides stochastic depth for the next forward passes: branch j of the model keeps row b iff uniform[j, b] >= its
+    rate.
+
+    `uniform` is (2 * depth, B) in [0, 1), on the CPU, so that no GPU is waited for: attention and MLP of the first
+    block, of the second, and so on. None: every layer draws its own.
+    """
+    branches = [module for module in model.modules() if isinstance(module, StochasticDepth)]
+    if uniform is None:
+        scales = [None] * len(branches)
+    else:
+        rates = torch.tensor([branch.rate for branch in branches])[:, None]
+        keep = torch.tensor([1 - branch.rate for branch in branches])[:, None]  # rounded once, as in timm
+        scales = _to_device((uniform >= rates) / keep, next(model.parameters()).device).unbind()
+    for branch, scale in zip(branches, scales, strict=True):
+        branch.scale = scale
+
+
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def attention_layers(model: nn.Module) -> list[Attention]:
+    return [module for module in model.modules() if isinstance(module, Attention)]

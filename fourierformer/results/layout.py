@@ -1,0 +1,136 @@
+"""Rows laid out as tables: the same grid of cells for terminal, Markdown and HTML.
+
+A language model has a column per evaluation. A classifier is measured with up to four weights (best, last, and the
+averages of both) by two metrics, which side by side would be wider than a screen: each weights have a block of lines.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from fourierformer.results.comparison import Cell, Row, column_order, row_label
+from fourierformer.results.metrics import VISION, Column, metric, metric_text, task_of
+from fourierformer.results.remarks import notes, protocol_lines
+
+DASH = "-"
+TEXT_COLUMNS = frozenset({"model", "attention", "weights", "state"})
+Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
+
+
+@dataclass(frozen=True)
+class Table:
+    """One experiment on one data set: a grid of strings, the best cells in it, and the lines that belong under it."""
+
+    title: str
+    primary: str
+    rows: list[Row]
+    header: list[str]  # a line break separates the metric from its protocol
+    body: list[list[str]]
+    best: set[tuple[int, int]]
+    starts: set[int]  # lines of the body that begin a further block
+    protocols: list[str]
+    notes: list[str]
+
+
+def tables(rows: Iterable[Row]) -> list[Table]:
+    """One table per (experiment, data, metric): numbers that may be compared stand together, others do not."""
+    rows = sorted(rows, key=_table_key)  # stable: the order of comparison() holds within a table
+    return [_table(list(group)) for _, group in groupby(rows, key=_table_key)]
+
+
+def duration_text(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return DASH
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _table_key(row: Row) -> tuple[str, str, str]:
+    return row.experiment, row.data, row.primary
+
+
+def _table(rows: list[Row]) -> Table:
+    experiment, data, primary = _table_key(rows[0])
+    models = sorted({row.model for row in rows})  # one model stands in the title, several in a column
+    several = ["model"] if len(models) > 1 else []
+    vision = task_of(primary) is VISION
+    measured = sorted({column for row in rows for column in row.columns}, key=column_order)
+    columns = measured or list(task_of(primary).usual)
+    blocks = _blocks(columns, primary)
+    left = [*several, "attention", *(["weights"] if vision else []), "n", "parameters"]
+    body, best, starts = [], set(), set()
+    for measures in blocks:
+        # what was not measured with further weights needs no line there
+        shown = [row for row in rows if measures is blocks[0] or any(row.cell(*measure) for measure in measures)]
+        first = len(body)
+        starts |= {first} if first else set()
+        body += [_line(row, rows, measures, repeated=first > 0) for row in shown]
+        best |= {(first + i, len(left) + j) for j, measure in enumerate(measures) for i in _best(shown, measure)}
+    right = ["images/s", "data wait"] if vision else ["tokens/s"]
+    header = [*left, *(_title(measure) for measure in blocks[0]), *right, "train time", "state"]
+    title = ", ".join(filter(None, [experiment, *(models if len(models) == 1 else []), data and f"data {data}"]))
+    return Table(title, primary, rows, header, body, best, starts, protocol_lines(rows, columns), notes(rows, data))
+
+
+def _blocks(columns: list[Column], primary: str) -> list[list[Measure]]:
+    task = task_of(primary)
+    if task is not VISION:
+        return [[(column, primary) for column in columns]]
+    splits, weights = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
+    keys = (primary, *task.beside)
+    return [[((split, which), key) for split in splits for key in keys] for which in weights]
+
+
+def _title(measure: Measure) -> str:
+    (split, protocol), key = measure
+    kind = metric(key)
+    return f"{split} {kind.short} {kind.unit}" if task_of(key) is VISION else f"{split} {kind.short}\n{protocol}"
+
+
+def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) -> list[str]:
+    """`repeated`: what belongs to the run, not to its weights, was said in the block above."""
+    vision = task_of(row.primary) is VISION
+    model = [row.model or DASH] if len({other.model for other in rows}) > 1 else []
+    weights = [measures[0][0][1].replace("_", " ")] if vision else []
+    cells = [_cell(row.cell(*measure), row, measure[1]) for measure in measures]
+    parameters, *rest = [""] * (5 if vision else 4) if repeated else _quantities(row, vision)
+    return [*model, row_label(row, rows), *weights, str(row.n), parameters, *cells, *rest]
+
+
+def _quantities(row: Row, vision: bool) -> list[str]:
+    seconds, wait = row.quantity("seconds"), row.quantity("data_wait")
+    rate = row.quantity(f"{task_of(row.primary).unit}_per_s")
+    waiting = [f"{100 * wait.mean:.0f} %" if wait and math.isfinite(wait.mean) else DASH] if vision else []
+    time = duration_text(seconds.mean) if seconds else DASH
+    return [_quantity(row.quantity("parameters")), _quantity(rate), *waiting, time, row.state]
+
+
+def _cell(cell: Cell | None, row: Row, key: str) -> str:
+    if cell is None:
+        return DASH
+    text = metric_text(cell.mean, key)
+    if cell.sd is not None and math.isfinite(cell.sd):
+        text += f" ± {metric_text(cell.sd, key)}"
+    return text if cell.n == row.n else f"{text} (n {cell.n})"
+
+
+def _quantity(cell: Cell | None) -> str:
+    return f"{cell.mean:,.0f}" if cell is not None and math.isfinite(cell.mean) else DASH
+
+
+def _best(rows: list[Row], measure: Measure) -> list[int]:
+    """Indices of the rows with the best mean among those of their model; a lone value is not the best of anything."""
+    column, key = measure
+    if len({protocol for row in rows for protocol in row.protocols(column)}) != 1:
+        return []  # scored differently: nothing in this column may be compared
+    cells = [row.cell(column, key) for row in rows]
+    means = {i: cell.mean for i, cell in enumerate(cells) if cell and math.isfinite(cell.mean)}
+    best = []
+    for model in {row.model for row in rows}:
+        rivals = {i: mean for i, mean in means.items() if rows[i].model == model}
+        if len(rivals) > 1:
+            target = max(rivals.values()) if metric(key).higher_is_better else min(rivals.values())
+            best += [i for i, mean in rivals.items() if mean == target]
+    return best

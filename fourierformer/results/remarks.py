@@ -1,0 +1,76 @@
+"""The lines under a table: what exactly was scored, and what a reader must know before believing the numbers."""
+
+import re
+
+from fourierformer.results.comparison import Row, row_label
+from fourierformer.results.metrics import VISION, Column, task_of
+
+NOT_COMPARABLE = "embedded corpus: not comparable with WikiText numbers"
+DIGITS = "embedded digits: not comparable with CIFAR-10 or ImageNet numbers"
+CHOSEN = "chosen on the validation set itself"
+WEIGHTS = {
+    "best": f"the highest valid top-1 of any evaluation, {CHOSEN}",
+    "last": "the end of training",
+    "ema_best": f"averaged weights at their highest valid top-1, {CHOSEN}",
+    "ema_last": "averaged weights at the end of training",
+}
+
+
+def protocol_lines(rows: list[Row], columns: list[Column]) -> list[str]:
+    """One line per split and protocol: what exactly was scored. Rows that were scored differently are named."""
+    lines = []
+    vision = task_of(rows[0].primary) is VISION
+    for split, protocol in columns:
+        found = {scored for row in rows for scored in row.protocols((split, protocol))}
+        texts = [_scored(numbers, vision) for numbers in sorted(found, key=str)]
+        if texts:
+            warning = " (DIFFERS between rows: not comparable)" if len(texts) > 1 else ""
+            weights = f"; {WEIGHTS[protocol]}" if protocol in WEIGHTS else ""
+            lines.append(f"{split}, {protocol.replace('_', ' ')}: {'; '.join(texts)}{warning}{weights}")
+    return lines
+
+
+def notes(rows: list[Row], data: str) -> list[str]:
+    notes = [note for row in rows for note in row.notes]
+    if data.startswith("builtin"):
+        notes.append(DIGITS if data == "builtin_images" else NOT_COMPARABLE)
+    if any(row.n > 1 for row in rows):
+        notes.append("± is the sample standard deviation over n seeds")
+    if len(rows) > 1 and any(row.n == 1 for row in rows):
+        notes.append(
+            "n = 1: one seed supports no claim about which is better; run several, for example seed=range(1,6)"
+        )
+    lengths = {row_label(row, rows): row.quantity("steps") for row in rows}
+    steps = {label: f"{cell.mean:,.0f}" for label, cell in lengths.items() if cell}
+    if len(set(steps.values())) > 1:
+        notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
+    for row in rows:
+        for run in row.runs:
+            notes += [str(note) for note in _list(run.summary.get("notes"))]
+            notes += [f"{run.name}: {text}" for text in _doubts(run.summary)]
+        notes += [f"{run.name}: {'; '.join([run.state, *run.remarks()])}" for run in row.others]
+    return list(dict.fromkeys(re.sub(r"\s+", " ", note) for note in notes))
+
+
+def _scored(numbers: tuple, vision: bool) -> str:
+    if vision:
+        return f"{_count(numbers[0])} images scored"
+    context, stride, tokens = map(_count, numbers)
+    return f"context {context}, stride {stride}, {tokens} tokens scored"
+
+
+def _count(value) -> str:
+    return f"{value:,}" if isinstance(value, int) else "-"
+
+
+def _doubts(summary: dict) -> list[str]:
+    doubts = []
+    if summary.get("debug"):
+        doubts.append("a debug run, not a measurement")
+    if summary.get("bad_steps"):
+        doubts.append(f"{summary['bad_steps']} steps skipped for non-finite numbers")
+    return doubts
+
+
+def _list(value) -> list:
+    return value if isinstance(value, list) else []

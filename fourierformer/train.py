@@ -1,0 +1,172 @@
+"""The middle of a run: build, resume, train, measure, summarise. Around it, run.py keeps directory and status."""
+
+import uuid
+from functools import partial
+
+from fourierformer import config as configs
+from fourierformer.build import Parts, build
+from fourierformer.errors import Interrupted, SetupError
+from fourierformer.measure import for_watchers, identity, measure_text, measured_images, run_summary
+from fourierformer.processes import Processes
+from fourierformer.rundir import RunDirectory, atomic_write_text
+from fourierformer.tracking import NoTrackers, Trackers, build_trackers
+from fourierformer.tracking.console import ConsoleTracker
+from fourierformer.training.checkpoint import Checkpoints
+from fourierformer.training.loop import Fit, Progress
+from fourierformer.training.optim import OptimConfig, build_optimizer
+from fourierformer.training.schedule import ScheduleConfig, learning_rate
+from fourierformer.training.seeding import seed_everything
+from fourierformer.training.signals import StopSignal, exit_code
+
+
+def train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal, processes: Processes) -> None:
+    seed_everything(values["seed"])
+    meta = processes.on_first(lambda: _describe(values, directory)) or {}
+    parts = build(values, processes)
+    if processes.first:
+        print(headline(parts, directory))
+    checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
+    found = _same_everywhere(checkpoints, processes)
+    console = _console(parts, step=found[0] if found else 0) if processes.first else None
+    checkpoints.say = say = console.say if console else _silent
+    watch = console.evaluating if console else _silent
+    trackers = _trackers(values, directory, console) if console else NoTrackers()
+    code = 1
+    try:
+        progress = _fit(parts, directory, trackers, checkpoints, found, stop, say, watch)
+        if values["task"] == "vision":
+            results = measured_images(progress, parts.task)
+        else:
+            results = measure_text(parts, checkpoints, directory, stop.poll, watch)
+        summary = run_summary(directory, parts, progress, results, meta)
+        processes.on_first(lambda: directory.write_summary(summary))
+        trackers.summary(for_watchers(summary))
+        code = 0
+    except Interrupted as interrupted:
+        code = exit_code(interrupted.signal_number)
+        say(f"stopped; the same command resumes {directory.path}")
+        raise
+    finally:
+        parts.task.close()
+        trackers.close(code)
+
+
+def _describe(values: dict, directory: RunDirectory) -> dict:
+    atomic_write_text(directory.config, configs.to_yaml(values))
+    # the summary's keys already now: a run that fails must be found in the right row of a table
+    return directory.write_meta(**identity(values))
+
+
+def _silent(*arguments) -> None:
+    """What the processes beside the first one say."""
+
+
+def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[int, dict] | None:
+    """The newest checkpoint, which every process reads for itself."""
+    found = checkpoints.latest()
+    step = processes.on_first(lambda: found[0] if found else 0)
+    if step != (found[0] if found else 0):
+        raise SetupError(
+            f"process {processes.rank} does not find the checkpoint of step {step} in {checkpoints.directory}: the run "
+            "directory must lie on a file system that all nodes share (runs_root=/shared/path)"
+        )
+    return found
+
+
+def headline(parts: Parts, directory: RunDirectory) -> str:
+    parameters = sum(p.numel() for p in parts.model.parameters())
+    notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
+    names = {group: parts.values[group]["name"] for group in ("model", "attention", "data")}
+    world = parts.processes.world
+    return (
+        f"{names['model']} with {names['attention']} attention ({parts.backend}) on {names['data']}: "
+        f"{parameters:,} parameters, {parts.trainer.steps:,} steps of {parts.task.samples_per_step:,} "
+        f"{parts.task.unit}, {parts.device} {parts.trainer.precision}"
+        f"{f', {world} processes' if world > 1 else ''}\n  {directory.path}{notes}"
+    )
+
+
+def _console(parts: Parts, step: int) -> ConsoleTracker:
+    return ConsoleTracker(
+        parts.trainer.steps,
+        parts.task.samples_per_step,
+        parts.values["attention"]["name"],
+        step=step,
+        perplexity=parts.task.metric == "ppl",
+        unit={"tokens": "tok", "images": "img"}[parts.task.unit],
+    )
+
+
+def _trackers(values: dict, directory: RunDirectory, console: ConsoleTracker) -> Trackers:
+    tracker, wandb = values["tracker"], None
+    model, attention = values["model"]["name"], values["attention"]["name"]
+    if tracker["name"] == "wandb":
+        wandb = {
+            "run_dir": directory.path,
+            "project": tracker["project"],
+            "entity": tracker["entity"],
+            "mode": tracker["mode"],
+            "name": f"{model}-{attention}-s{values['seed']}",
+            "group": f"{model}/{attention}/{configs.config_hash(values, seed=False)}",
+            "job_type": "debug" if values["is_debug"] else "train",
+            "tags": [values["experiment_name"], values["data"]["name"], attention],
+            "run_id": _wandb_id(directory),
+            "config": values,
+        }
+    return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
+
+
+def _wandb_id(directory: RunDirectory) -> str:
+    """The same for every start of this run, another after fresh=true: so it is drawn once and kept in the directory."""
+    path = directory.path / "wandb_id"
+    if not path.exists():
+        atomic_write_text(path, uuid.uuid4().hex[:12])
+    return path.read_text().strip()
+
+
+def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, stop, say, watch) -> Progress:
+    trainer, model, values = parts.trainer, parts.model, parts.values
+    ema = None
+    if trainer.ema_decay is not None:
+        from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+        ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(trainer.ema_decay))
+    optim = OptimConfig(**values["optim"])
+    rate = partial(
+        learning_rate,
+        steps=trainer.steps,
+        peak=optim.lr,
+        config=ScheduleConfig(**values["schedule"]),
+        steps_per_epoch=parts.task.steps_per_epoch,
+    )
+
+    def heartbeat(progress: Progress) -> None:
+        if parts.processes.first:
+            directory.write_status("running", step=progress.step, steps=trainer.steps)
+
+    fit = Fit(
+        task=parts.task,
+        model=model,
+        ema=ema,
+        optimizer=build_optimizer(model, optim),
+        rate=rate,
+        config=trainer,
+        seed=values["seed"],
+        device=parts.device,
+        tracker=trackers,
+        checkpoints=checkpoints,
+        stop=stop,
+        processes=parts.processes,
+        watch=watch,
+        on_log=heartbeat,
+    )
+    if found:
+        step, state = found
+        fit.restore(state)
+        say(f"resuming at step {step:,} of {trainer.steps:,}")
+    else:
+        trackers.rewind(0)  # rows of a start that died before its first checkpoint
+    try:
+        return fit.run()
+    finally:
+        heartbeat(fit.progress)  # status.json has the last step, however this ended

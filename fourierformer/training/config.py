@@ -1,0 +1,52 @@
+"""How long and how a run trains: the keys of configs/trainer/*.yaml, with epochs turned into steps."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fourierformer.errors import SetupError, check_range
+from fourierformer.training.precision import Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """The keys of configs/trainer/*.yaml."""
+
+    steps: int | None  # one of the two; epochs become steps once the data is known
+    epochs: float | None
+    eval_every: int | None  # steps; null = once per epoch
+    save_every: int | None
+    log_every: int
+    clip: float | None  # largest norm of the whole gradient; null = no clipping
+    max_bad_steps: int  # non-finite steps in a row before the run gives up
+    micro_batch_size: int | None  # sequences or images per forward pass and process; null = all of its share at once
+    ema_decay: float | None  # null = no averaged weights
+    keep_checkpoints: int
+    device: str
+    precision: Precision
+    compile: Literal["auto", "always", "never"]
+    deterministic: bool
+
+    def __post_init__(self):
+        counts = ("steps", "eval_every", "save_every", "log_every", "max_bad_steps", "micro_batch_size")
+        for key in (*counts, "keep_checkpoints"):
+            check_range(f"trainer.{key}", getattr(self, key), 1)
+        check_range("trainer.epochs", self.epochs, 0, above_low=True)
+        check_range("trainer.clip", self.clip, 0, above_low=True)
+        check_range("trainer.ema_decay", self.ema_decay, 0, 1)
+        if self.steps is None and self.epochs is None:
+            raise SetupError("no length given: trainer.steps=1000 or trainer.epochs=10, or choose experiment=")
+        if self.steps is not None and self.epochs is not None:
+            raise SetupError(
+                f"trainer.steps={self.steps} and trainer.epochs={self.epochs:g} both say how long to train: "
+                "set the other one to null"
+            )
+
+    def in_steps(self, steps_per_epoch: int) -> "TrainerConfig":
+        """The same with every length in steps."""
+        return replace(
+            self,
+            steps=self.steps or max(1, round(self.epochs * steps_per_epoch)),
+            epochs=None,
+            eval_every=self.eval_every or steps_per_epoch,
+            save_every=self.save_every or steps_per_epoch,
+        )

@@ -1,0 +1,103 @@
+"""Our models in timm's registry, in whatever order the two packages are imported."""
+
+import subprocess
+import sys
+
+import pytest
+import timm
+import torch
+from command_line import REPOSITORY
+
+from fourierformer.errors import SetupError  # whatever is imported of fourierformer first, our models are registered
+
+TINY, SMALL = "fourierformer_tiny_patch16_224", "fourierformer_small_patch16_224"
+
+
+def create(name=TINY, **values):
+    return timm.create_model(name, **{"img_size": 32, "patch_size": 8, "num_classes": 10} | values)
+
+
+def fresh_python(code: str) -> str:
+    command = [sys.executable, "-W", "error::UserWarning", "-c", code]  # timm warns of a name registered twice
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import timm, fourierformer",
+        # find_spec: whoever asks whether timm is installed does not import it. Then our own module is half imported
+        # when it brings timm in.
+        "import importlib.util, fourierformer; importlib.util.find_spec('timm'); import fourierformer.models.vit, timm",
+    ],
+)
+def test_any_import_order_registers_and_leaves_no_trace(imports):
+    code = (
+        f"{imports}, sys; print(timm.list_models('fourierformer*'), timm.is_model('{TINY}'), "
+        "[f for f in sys.meta_path if type(f).__module__.startswith('fourierformer')], type(timm.__loader__).__name__)"
+    )
+    assert fresh_python(code) == f"{[SMALL, TINY]} True [] SourceFileLoader"
+
+
+def test_importing_the_package_imports_neither_torch_nor_timm():
+    code = "import sys, fourierformer; print([n for n in ('torch', 'timm', 'numpy') if n in sys.modules])"
+    assert fresh_python(code) == "[]"
+
+
+@pytest.mark.parametrize(("name", "peer"), [(TINY, "deit_tiny_patch16_224"), (SMALL, "deit_small_patch16_224")])
+def test_shapes_are_deits_and_one_radius_per_layer(name, peer):
+    with torch.device("meta"):
+        ours, theirs = timm.create_model(name).state_dict(), timm.create_model(peer).state_dict()
+    added = {key for key in ours if key.endswith("radius")}
+    assert added == {f"blocks.{i}.attn.radius" for i in range(12)}
+    assert {key: ours[key].shape for key in ours.keys() - added} == {key: p.shape for key, p in theirs.items()}
+
+
+def test_timms_usual_arguments():
+    model = create(in_chans=1, num_classes=7, drop_rate=0.2, drop_path_rate=0.3, img_size=(32, 32))
+    assert model(torch.randn(2, 1, 32, 32)).shape == (2, 7)
+    assert model.head_drop.p == 0.2
+    assert model.blocks[-1].drop_path2.rate == pytest.approx(0.3)
+    assert timm.create_model(TINY, num_classes=0, img_size=32)(torch.randn(1, 3, 32, 32)).shape == (1, 192)
+
+
+def test_attention_and_its_knobs_can_be_chosen():
+    model = create(attention="fourier_head", attention_knobs={"radius": 1.5})
+    assert torch.equal(model.blocks[0].attn.radius, torch.full((3, 1), 1.5))
+    assert not any("radius" in key for key in create(attention="softmax").state_dict())
+
+
+def test_the_data_config_is_the_papers():
+    found = timm.data.resolve_data_config(model=create())
+    assert found["crop_pct"] == pytest.approx(224 / 256)
+    assert (found["interpolation"], found["mean"], found["std"]) == (
+        "bicubic",
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"pretrained": True}, "fourierformer_tiny_patch16_224 has no pretrained weights"),
+        ({"img_size": (32, 64)}, "img_size=(32, 64): these models take square images"),
+        ({"attention": "forier"}, "did you mean 'fourier'"),
+        ({"attention_knobs": {"radios": 1}}, "attention 'fourier' has no knob 'radios' (did you mean 'radius'?)"),
+        ({"patch_size": 5}, "model.image_size=32 must be divisible by model.patch=5"),
+    ],
+)
+def test_mistakes_are_explained(values, message):
+    with pytest.raises(SetupError) as error:
+        create(**values)
+    assert message in str(error.value)
+
+
+def test_it_trains_with_timms_optimizer_and_no_radius_decays():
+    model = create(attention="fourier_vector")
+    optimizer = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {decays[id(block.attn.radius)] for block in model.blocks} == {0.0}
+    assert decays[id(model.blocks[0].attn.qkv.weight)] == 0.05
+    model(torch.randn(2, 3, 32, 32)).square().mean().backward()
+    optimizer.step()

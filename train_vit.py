@@ -1,0 +1,16 @@
+"""Train a vision transformer with any attention: `python train_vit.py attention=fourier`; `--help` has examples."""
+
+import hydra
+
+from fourierformer.launch import launch
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="train_vit")
+def train(config):
+    from fourierformer.run import main
+
+    main(config)
+
+
+if __name__ == "__main__":
+    launch(train)
