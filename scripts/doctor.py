@@ -10,7 +10,19 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = ("torch", "triton", "hydra", "omegaconf", "timm", "datasets", "wandb", "rich", "matplotlib", "jinja2")
+PACKAGES = (
+    "torch",
+    "triton",
+    "hydra",
+    "omegaconf",
+    "timm",
+    "sklearn",
+    "datasets",
+    "wandb",
+    "rich",
+    "matplotlib",
+    "jinja2",
+)
 INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
 
 
