@@ -44,7 +44,7 @@ def _steps(values: dict, corpus) -> str:
     """Steps need the data where a length is given in epochs."""
     task, trainer = domain(values), TrainerConfig(**values["trainer"])
     samples, unit = task.samples_per_step(values), task.UNIT
-    epoch = task.steps_per_epoch(values, corpus) if corpus else None
+    epoch = task.steps_per_epoch(values, corpus)
     if trainer.steps is None and epoch is None:
         return f"{trainer.epochs:g} epochs of steps of {samples:,} {unit}"
     steps = trainer.in_steps(epoch or 1).steps

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 
 from fourierformer.attention import Attention, Geometry
-from fourierformer.data.text import Corpus, OrderedStreams, TextData, load_corpus
+from fourierformer.data import streams
+from fourierformer.data.text import Corpus, TextData, load_corpus
 from fourierformer.data.text import check_available as check_text
 from fourierformer.errors import check_range
 from fourierformer.models.lm import LMConfig, WordLM
@@ -55,10 +56,10 @@ def load_data(values: dict, say) -> Corpus:
     return load_corpus(TextData(**values["data"]), progress=say)
 
 
-def steps_per_epoch(values: dict, corpus: Corpus) -> int:
-    return OrderedStreams(
-        corpus.splits["train"], values["global_batch_size"], values["model"]["length"]
-    ).steps_per_epoch
+def steps_per_epoch(values: dict, corpus: Corpus | None) -> int | None:
+    """Without a corpus (in a plan), of the published number of tokens, where there is one."""
+    tokens = len(corpus.splits["train"]) if corpus else (values["data"]["expect"] or {}).get("train")
+    return streams.steps_per_epoch(tokens, values["global_batch_size"], values["model"]["length"]) if tokens else None
 
 
 def build_model(values: dict, attention: Callable[[Geometry], Attention], corpus: Corpus | None) -> WordLM:

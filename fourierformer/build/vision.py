@@ -63,10 +63,10 @@ def load_data(values: dict, say) -> ImageCorpus:
     return load_images(ImageData(**values["data"]), progress=say)
 
 
-def image_order(values: dict, corpus: ImageCorpus, processes: Processes) -> ImageOrder:
+def image_order(values: dict, images: int, processes: Processes) -> ImageOrder:
     augment = AugmentConfig(**values["augment"])
     return ImageOrder(
-        len(corpus.splits["train"]),
+        images,
         values["global_batch_size"],
         seed=values["seed"],
         repeats=augment.repeats,
@@ -78,8 +78,10 @@ def image_order(values: dict, corpus: ImageCorpus, processes: Processes) -> Imag
     )
 
 
-def steps_per_epoch(values: dict, corpus: ImageCorpus) -> int:
-    return image_order(values, corpus, Processes()).steps_per_epoch
+def steps_per_epoch(values: dict, corpus: ImageCorpus | None) -> int | None:
+    """Without a corpus (in a plan), of the published number of images, where there is one."""
+    images = len(corpus.splits["train"]) if corpus else (values["data"]["expect"] or {}).get("train")
+    return image_order(values, images, Processes()).steps_per_epoch if images else None
 
 
 def build_model(values: dict, attention: Callable[[Geometry], Attention], corpus: ImageCorpus | None) -> ViT:
@@ -94,7 +96,7 @@ def build_task(
     return ClassificationTask(
         corpus,
         model,
-        order=image_order(values, corpus, processes),
+        order=image_order(values, len(corpus.splits["train"]), processes),
         augment=AugmentConfig(**values["augment"]),
         data=ImageData(**values["data"]),
         size=values["model"]["image_size"],

@@ -30,7 +30,7 @@ class OrderedStreams:
             )
         self.streams = tokens[: per_stream * batch_size].reshape(batch_size, per_stream)
         self.length = length
-        self.steps_per_epoch = -(-(per_stream - 1) // length)
+        self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the streams."""
@@ -45,6 +45,11 @@ class OrderedStreams:
         part = self.streams[rank * share : (rank + 1) * share, start : start + self.length + 1]
         part = torch.from_numpy(part.astype(np.int64))
         return part[:, :-1].contiguous(), part[:, 1:].contiguous()
+
+
+def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
+    """The last slice of an epoch is shorter, but a step all the same."""
+    return -(-(tokens // batch_size - 1) // length)
 
 
 def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
