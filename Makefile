@@ -22,7 +22,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 3 minutes)
 	$(PY) train_lm.py sweep=quickstart
 
-test: setup ## all tests, on two processes (about 9 minutes on 2 cores, half of it compiling kernels)
+test: setup ## all tests, on two processes (about 12 minutes on 2 cores, a third of it compiling kernels)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q
 
 lint: setup ## style and import rules

@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from command_line import REPOSITORY
+from timm.optim import create_optimizer_v2
 
 from fourierformer.errors import SetupError  # whatever is imported of fourierformer first, our models are registered
 
@@ -95,7 +96,7 @@ def test_mistakes_are_explained(values, message):
 
 def test_it_trains_with_timms_optimizer_and_no_radius_decays():
     model = create(attention="fourier_vector")
-    optimizer = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert {decays[id(block.attn.radius)] for block in model.blocks} == {0.0}
     assert decays[id(model.blocks[0].attn.qkv.weight)] == 0.05
