@@ -142,7 +142,8 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, st
 
     def heartbeat(progress: Progress) -> None:
         if parts.processes.first:
-            directory.write_status("running", step=progress.step, steps=trainer.steps)
+            seconds = round(progress.train_seconds, 1)
+            directory.write_status("running", step=progress.step, steps=trainer.steps, seconds=seconds)
 
     fit = Fit(
         task=parts.task,

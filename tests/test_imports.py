@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     *("errors", "seeds", "processes", "config", "provenance", "rundir"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
-    *("build", "measure", "results", "plots", "report", "plan", "sweep", "launch", "train", "run"),
+    *("build", "analysis", "measure", "results", "plots", "report", "plan", "sweep", "launch", "train", "run"),
 )
 ONLY = {
     "hydra": {"launch", "sweep"},
@@ -23,8 +23,8 @@ ONLY = {
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
     "timm": {"models/vit", "models/timm_models", "data/images", "tasks/classification"},
-    "sklearn": {"data/image_set"},
-    "matplotlib": {"plots"},
+    "sklearn": {"data/image_set", "analysis/estimators"},
+    "matplotlib": {"plots", "analysis/estimator_plots"},
     "jinja2": {"report"},
     "rich": {"tracking/console", "results/tables"},
 }

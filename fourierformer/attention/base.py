@@ -56,6 +56,13 @@ class Attention(nn.Module):
         """The mechanism: q, k, v (B, H, N, K) and the layer's input x (B, N, dim) -> (B, H, N, K)."""
         raise TypeError(f"{type(self).__name__} does not define mix()")
 
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        """The weights by which `mix` adds up the values, for analysis/heads.py: q (B, H, N, K), k (B, H, M, K) ->
+        (B, H, N, M) with maps(q, k) @ v = mix(q, k, v, x), in float32 at least. Needs N M numbers per head."""
+        raise SetupError(
+            f"{type(self).__name__} attention has no maps: it does not say with which weights it adds up the values"
+        )
+
     def diagnostics(self) -> dict[str, float]:
         """Numbers worth a curve, read at evaluations (the learned radius, say)."""
         return {}
@@ -68,11 +75,12 @@ class Attention(nn.Module):
         """All positions, or only the `last` ones when no more are needed (they still attend to everything)."""
         if last is not None and not self.partial_queries:
             return self.forward(x)[:, -last:]
-        q, k, v = self._project(x, last)
+        q, k, v = self.project(x, last)
         mixed = self.mix(q, k, v, x)
         return self.proj(mixed.transpose(1, 2).reshape(x.shape[0], -1, self.geometry.dim))
 
-    def _project(self, x: Tensor, last: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, last: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v as `mix` gets them: (B, N, dim) -> three times (B, H, N, K), q for the `last` positions only."""
         if last is None:
             q, k, v = self.qkv(x).chunk(3, dim=-1)
         else:  # queries for the last positions only: the same weights, a third of the work saved

@@ -78,12 +78,25 @@ class Fourier(Attention):
         self.radius.no_weight_decay = True
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return self._attend(q, k, v, self.backend)
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        """What is done to the identity: w_ij / (eps + sum_j w_ij). Rows sum to less than 1 if eps > 0.
+
+        The portable backend takes values of any width, on any device, in float64 too.
+        """
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        identity = torch.eye(k.shape[-2], dtype=dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+        with torch.autocast(q.device.type, enabled=False):
+            return self._attend(q.to(dtype), k.to(dtype), identity, "portable")
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, backend: str) -> Tensor:
         radius = self.radius
         if self.coordinates == "first":
             q, k = q[..., :1], k[..., :1]
             radius = radius[:, :1] if radius.dim() else radius
         return sinc_attention(
-            q, k, v, radius, power=self.power, eps=self.eps, causal=self.geometry.causal, backend=self.backend
+            q, k, v, radius, power=self.power, eps=self.eps, causal=self.geometry.causal, backend=backend
         )
 
     def diagnostics(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry
-from fourierformer.attention.softmax import dot_product_attention
+from fourierformer.attention.softmax import dot_product_attention, dot_product_maps
 from fourierformer.errors import SetupError
 
 
@@ -34,12 +34,22 @@ class Gaussian(Attention):
             k = F.normalize(k, dim=-1)
         return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal)
 
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        if self.normalize_keys:
+            k = F.normalize(k, dim=-1)
+        with torch.autocast(q.device.type, enabled=False):
+            return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1 / self.bandwidth)
+
 
 def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, causal: bool) -> Tensor:
-    """-|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2; the last term cancels, the middle one is one more coordinate of the key."""
     with torch.autocast(q.device.type, enabled=False):  # |k|^2 needs float32: its rounding error enters an exponent
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        q, k, values = q.to(dtype), k.to(dtype), v.to(dtype)
-        q = F.pad(q, (0, 1), value=1.0)
-        k = torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)
-        return dot_product_attention(q, k, values, causal=causal, scale=1 / bandwidth).to(v.dtype)
+        q, k = as_dot_product(q, k)
+        return dot_product_attention(q, k, v.to(q.dtype), causal=causal, scale=1 / bandwidth).to(v.dtype)
+
+
+def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """-|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2; the last term cancels, the middle one is one more coordinate of the key.
+    In float32 at least."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    q, k = F.pad(q.to(dtype), (0, 1), value=1.0), k.to(dtype)
+    return q, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)

@@ -1,5 +1,8 @@
 """Dot-product attention, the baseline."""
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -16,6 +19,9 @@ class Softmax(Attention):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         return dot_product_attention(q, k, v, causal=self.geometry.causal)
 
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        return dot_product_maps(q, k, causal=self.geometry.causal, scale=1 / math.sqrt(self.geometry.head_dim))
+
 
 def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None) -> Tensor:
     """SDPA whose causal mask is aligned bottom-right when there are fewer queries than keys (torch's is top-left)."""
@@ -26,3 +32,13 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scal
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     mask = bottom_right_causal(queries, keys, q.device)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:
+    """The weights that dot_product_attention gives the values: softmax(scale q k^T), rows over keys."""
+    with torch.autocast(q.device.type, enabled=False):
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        logits = scale * (q.to(dtype) @ k.to(dtype).mT)
+        if causal:
+            logits = logits.masked_fill(~bottom_right_causal(q.shape[-2], k.shape[-2], q.device), -math.inf)
+        return logits.softmax(-1)

@@ -79,6 +79,29 @@ def test_last_positions_only_equal_the_full_result(name, causal, last):
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
+@pytest.mark.parametrize("queries", [1, 5, 33])
+def test_maps_are_the_weights_that_mix_applies(name, causal, queries):
+    layer = built(name, causal).eval()
+    x = 3 * tokens(33)  # far from 0, where all maps would be uniform
+    with torch.no_grad():
+        q, k, v = layer.project(x)
+        if type(layer).maps is attention.Attention.maps:
+            with pytest.raises(SetupError, match=f"{type(layer).__name__} attention has no maps: .+"):
+                layer.maps(q, k)
+            return
+        q = q[:, :, -queries:] if layer.partial_queries else q
+        maps = layer.maps(q, k)
+        assert maps.shape == (2, 4, q.shape[2], 33)
+        torch.testing.assert_close(maps @ v, layer.mix(q, k, v, x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_mechanism_without_maps_says_so():
+    layer = attention.Attention(Geometry(dim=32, heads=4, length=33, causal=True))
+    with pytest.raises(SetupError, match="no maps"):
+        layer.maps(*layer.project(tokens(33))[:2])
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_state_round_trip(name, causal):
     one, two = built(name, causal, seed=0).eval(), built(name, causal, seed=5).eval()
     two.load_state_dict(one.state_dict())

@@ -1,0 +1,1 @@
+"""Measurements that need no training: trained heads compared, the estimators of the theory."""

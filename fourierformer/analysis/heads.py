@@ -1,0 +1,183 @@
+"""How much the heads of a trained model differ, layer by layer: the paper's Table 3.
+
+A_h is the N x N matrix of weights that head h gives the values of one sequence. Of each layer are measured
+
+    maps     ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
+    rows     ||A_h[i] - A_h'[i]||          averaged over the rows i too
+    outputs  ||A_h v_h - A_h' v_h'||_F     averaged as `maps`
+    rank     singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
+
+The paper says no more than "average L2 distance between heads"; `maps` is how we read it. Two rows of weights >= 0 that
+sum to at most 1 are at most sqrt(2) apart, so `maps` is at most sqrt(2 N): 22.6 for the 256 tokens of Table 3. A
+bidirectional map made from r features has at most rank r; a causal one is triangular, so without a diagonal near 0 its
+rank is N whatever made it.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fourierformer.attention import Attention
+from fourierformer.build import Parts, open_run
+from fourierformer.errors import SetupError, UserError
+from fourierformer.rundir import atomic_write_text, read_json
+from fourierformer.training.precision import set_matmul_precision
+
+FILE = "heads.json"  # in the run directory
+QUANTITIES = ("maps", "rows", "outputs", "rank")
+RANK_THRESHOLD = 1e-6  # as the same group's paper on mixtures of Gaussian keys counts
+RANKED = 16  # sequences whose rank is taken: 2,048 decompositions for 16 layers of 8 heads, 20 ms each for 256 tokens
+MAP_NUMBERS = 2**23  # in the maps of one forward pass: 32 MiB, a few times over
+
+
+def pair_squares(x: Tensor) -> Tensor:
+    """||x_h[i] - x_h'[i]||^2 for all pairs of heads h < h' and all rows i: (B, H, N, M) -> (B, H (H - 1) / 2, N)."""
+    heads = x.shape[1]
+    rows = [(x[:, h + 1 :] - x[:, h, None]).square().sum(-1) for h in range(heads - 1)]
+    return torch.cat(rows, dim=1).double()
+
+
+def distances(maps: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+    """All but the rank, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
+    squares = pair_squares(maps)
+    return {
+        "maps": squares.sum(-1).sqrt().mean(-1),
+        "rows": squares.sqrt().mean((-2, -1)),
+        "outputs": pair_squares(outputs).sum(-1).sqrt().mean(-1),
+    }
+
+
+def effective_rank(maps: Tensor) -> Tensor:
+    """Mean over the heads, per sequence: (B, H, N, M) -> (B,)."""
+    return (torch.linalg.svdvals(maps) > RANK_THRESHOLD).sum(-1).double().mean(-1)
+
+
+class LayerSums:
+    """Sums over the sequences that one layer has seen: four numbers, however many they are."""
+
+    def __init__(self, rank_every: int):
+        self.rank_every = rank_every
+        self.sums = dict.fromkeys(QUANTITIES, 0.0)
+        self.sequences = self.ranked = 0
+
+    def see(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
+        """Before the layer's forward: the same q, k, v that its mix() is about to get."""
+        q, k, v = layer.project(arguments[0])
+        maps = layer.maps(q, k)
+        self._add(distances(maps, maps @ v.to(maps.dtype)))
+        # sequence 0, rank_every, 2 rank_every, ..., whatever the batch; float64, since float32 errors come near 1e-6
+        chosen = slice(-self.sequences % self.rank_every, None, self.rank_every)
+        if len(q[chosen]):
+            self._add({"rank": effective_rank(layer.maps(q[chosen].double(), k[chosen].double()))})
+        self.sequences += len(q)
+        self.ranked += len(q[chosen])
+
+    def _add(self, found: dict[str, Tensor]) -> None:
+        for quantity, values in found.items():
+            self.sums[quantity] += values.sum().item()
+
+    def means(self) -> dict[str, float]:
+        counts = dict.fromkeys(QUANTITIES, self.sequences) | {"rank": self.ranked}
+        return {quantity: self.sums[quantity] / counts[quantity] for quantity in QUANTITIES}
+
+
+def watch_heads(
+    model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor], rank_every: int = 1
+) -> list[LayerSums]:
+    """Calls `forward` on every batch and looks at what each attention layer of the model gets."""
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    for layer in layers:
+        if layer.geometry.heads < 2:
+            raise SetupError("one head per layer has no other to be compared with: measure a run with model.heads > 1")
+    seen = [LayerSums(rank_every) for _ in layers]
+    with contextlib.ExitStack() as hooks, torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+        for layer, sums in zip(layers, seen, strict=True):
+            hooks.enter_context(layer.register_forward_pre_hook(sums.see))
+        for batch in batches:
+            forward(batch)
+    if not seen[0].sequences:
+        raise SetupError("nothing to measure: not one image of the split could be read")
+    return seen
+
+
+def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> tuple[str, dict]:
+    """(the split, what was found there) for the best checkpoint of a run; `save` keeps it."""
+    parts, step = open_run(run)
+    set_matmul_precision("fp32")  # whatever it was trained in: small differences of maps are what is looked for
+    split = _checked_split(parts, run, split)
+    text = parts.task.unit == "tokens"
+    length, heads = parts.attention.geometry.length, parts.attention.geometry.heads
+    planned = min(sequences, len(parts.corpus.splits[split]) // (length if text else 1))
+    if planned == 0:
+        raise SetupError(f"the {split} split of {parts.corpus.name} is shorter than one sequence of {length} tokens")
+    together = max(1, MAP_NUMBERS // (heads * length**2))
+    batches = _segments(parts, split, planned, together) if text else _images(parts, split, planned, together)
+    forward = parts.model.hidden if text else parts.model
+    layers = watch_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
+    origin = {"data": parts.corpus.name, "step": step, "heads": heads, "length": length}
+    return split, origin | _over_layers(layers)
+
+
+def _checked_split(parts: Parts, run: Path, split: str | None) -> str:
+    split = split or ("test" if "test" in parts.corpus.splits else "valid")
+    if split not in parts.corpus.splits:
+        raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
+    return split
+
+
+def _segments(parts: Parts, split: str, count: int, together: int) -> Iterator[Tensor]:
+    """The first `count` segments of the text, one after the other."""
+    length = parts.attention.geometry.length
+    for start in range(0, count, together):
+        stop = min(start + together, count)
+        tokens = parts.corpus.splits[split][start * length : stop * length].astype(np.int64)
+        yield torch.from_numpy(tokens).view(-1, length).to(parts.device)
+
+
+def _images(parts: Parts, split: str, count: int, together: int) -> Iterator[Tensor]:
+    """Centre crops of `count` images, always the same ones; what cannot be read is left out."""
+    from fourierformer.data.images import evaluation_batches
+
+    images, transform = parts.corpus.splits[split], parts.task.transforms["valid"]
+    options = {"batch": together, "workers": parts.task.workers, "limit": count}
+    for batch in evaluation_batches(images, transform, rank=0, world=1, **options):
+        if len(batch.rows):
+            yield batch.images.to(parts.device)
+
+
+def _over_layers(layers: list[LayerSums]) -> dict:
+    """Each layer, and over the layers mean and standard deviation (n - 1; a single layer has none)."""
+    means = [layer.means() for layer in layers]
+    columns = {quantity: [layer[quantity] for layer in means] for quantity in QUANTITIES}
+    return {
+        "sequences": layers[0].sequences,
+        "ranked_sequences": layers[0].ranked,
+        "layers": means,
+        "mean": {quantity: float(np.mean(column)) for quantity, column in columns.items()},
+        "sd": {q: float(np.std(column, ddof=1)) if len(layers) > 1 else None for q, column in columns.items()},
+    }
+
+
+def save(run: Path, split: str, found: dict) -> None:
+    """Into heads.json of the run, where other splits keep what they have."""
+    write_json(run / FILE, {"schema": 1, "splits": saved(run) | {split: found}})
+
+
+def saved(run: Path) -> dict[str, dict]:
+    """What `save` has kept, by split; empty if nothing was measured."""
+    return (read_json(run / FILE) or {"splits": {}})["splits"]
+
+
+def write_json(path: Path, value: object) -> None:
+    try:
+        atomic_write_text(path, json.dumps(value, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path} ({error.strerror}): make room, or choose a folder you can write"
+        ) from error

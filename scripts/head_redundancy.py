@@ -1,0 +1,59 @@
+"""How much the heads of trained runs differ (the paper's Table 3), layer by layer.
+
+python scripts/head_redundancy.py runs/wt103_small/lm_small-fourier-s1-<hash> [RUN ...] --split test
+"""
+
+import argparse
+from pathlib import Path
+
+from fourierformer.launch import exit_on_user_error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory; heads.json is put there")
+    parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
+    parser.add_argument("--sequences", type=int, default=1000, help="look at so many at most (default: 1000)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the numbers of all runs into this file too")
+    arguments = parser.parse_args()
+    with exit_on_user_error():
+        compare_heads(arguments)
+
+
+def compare_heads(arguments: argparse.Namespace) -> None:
+    from fourierformer.analysis.heads import measure_run, save, write_json
+    from fourierformer.errors import check_range
+
+    check_range("--sequences", arguments.sequences, 1)
+    report = []
+    for run in arguments.runs:
+        print(run)
+        split, found = measure_run(run, arguments.split, arguments.sequences)
+        save(run, split, found)
+        report.append({"run": str(run), "split": split, **found})
+        print(table(split, found))
+    if arguments.json:
+        write_json(arguments.json, report)
+
+
+def table(split: str, found: dict) -> str:
+    """One line per layer, one for all of them, and what was looked at."""
+    columns = list(found["mean"])
+    lines = ["layer" + "".join(f"{name:>16}" for name in columns)]
+    for number, layer in enumerate(found["layers"]):
+        lines.append(f"{number:5}" + "".join(f"{layer[name]:16.3f}" for name in columns))
+    lines.append("  all" + "".join(f"{spread(found['mean'][name], found['sd'][name]):>16}" for name in columns))
+    lines.append(
+        f"{split} split of {found['data']}, {found['sequences']:,} sequences of {found['length']} tokens, "
+        f"rank of {found['ranked_sequences']}; checkpoint of step {found['step']:,}; "
+        "all = mean ± standard deviation over the layers"
+    )
+    return "\n".join(lines)
+
+
+def spread(mean: float, sd: float | None) -> str:
+    return f"{mean:.3f}" if sd is None else f"{mean:.3f} ± {sd:.3f}"
+
+
+if __name__ == "__main__":
+    main()

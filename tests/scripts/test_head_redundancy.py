@@ -1,0 +1,111 @@
+"""scripts/head_redundancy.py on runs of a few steps."""
+
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
+
+from fourierformer.analysis.heads import saved, watch_heads
+from fourierformer.build import open_run
+
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+import head_redundancy
+
+LENGTH = 8  # of MODEL
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> tuple[str, ...]:
+    """A model of two heads, and a text of about 500 tokens per split."""
+    folder, draw = tmp_path_factory.mktemp("text"), random.Random(0)
+    for split in ("train", "valid", "test"):
+        lines = [" ".join(draw.choices([f"word{number}" for number in range(50)], k=9)) for _ in range(50)]
+        (folder / f"wiki.{split}.tokens").write_text("\n".join(lines) + "\n")
+    data = ("data=wikitext2", f"data.root={folder}", "data.expect=null", f"data.cache={folder / 'cache'}")
+    return (*MODEL, *data, "attention=fourier", "model.heads=2", "model.layers=2")
+
+
+@pytest.fixture(scope="module")
+def language(text, tmp_path_factory):
+    root = tmp_path_factory.mktemp("language")
+    assert train_lm(*text, f"runs_root={root}") == 0
+    return only_run(root)
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    root = tmp_path_factory.mktemp("vision")
+    assert train_vit(*IMAGES, f"runs_root={root}") == 0
+    return only_run(root)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Runs it in this process; its exit code."""
+
+    def run(*arguments) -> int:
+        monkeypatch.setattr(sys, "argv", ["head_redundancy.py", *map(str, arguments)])
+        try:
+            head_redundancy.main()
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    return run
+
+
+def test_a_language_run_is_measured_on_the_first_segments(script, language, capsys):
+    assert script(language, "--split", "test", "--sequences", "5") == 0
+    found = saved(language)["test"]
+    parts, step = open_run(language, "cpu")
+    tokens = torch.from_numpy(parts.corpus.splits["test"][: 5 * LENGTH].astype(np.int64)).view(5, LENGTH)
+    expected = [sums.means() for sums in watch_heads(parts.model, parts.model.hidden, [tokens])]
+    assert found["layers"] == [pytest.approx(layer, rel=1e-5) for layer in expected]
+    assert (found["step"], found["sequences"], found["heads"], found["length"]) == (step, 5, 2, LENGTH)
+    printed = capsys.readouterr().out
+    assert f"{found['layers'][1]['maps']:.3f}" in printed
+    assert f"{found['mean']['maps']:.3f} ± {found['sd']['maps']:.3f}" in printed
+    assert "test split of wikitext2, 5 sequences of 8 tokens, rank of 5" in printed
+
+
+def test_both_kinds_of_runs_at_once_and_the_numbers_as_a_file(script, language, vision, tmp_path):
+    out = tmp_path / "heads.json"
+    assert script(language, vision, "--split", "valid", "--json", out) == 0
+    text, images = json.loads(out.read_text())
+    assert (text["run"], text["split"], images["run"]) == (str(language), "valid", str(vision))
+    parts, _ = open_run(language, "cpu")
+    assert text["sequences"] == len(parts.corpus.splits["valid"]) // LENGTH  # fewer than 1,000: all of them
+    assert images["sequences"] == 360  # all validation images
+    assert images["ranked_sequences"] <= 16
+    for run, found in ((language, text), (vision, images)):
+        kept = saved(run)["valid"]
+        assert kept == {key: value for key, value in found.items() if key not in ("run", "split")}
+        assert 0 < found["mean"]["maps"] < (2 * found["length"]) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--split", "test"), "has no test split: --split is one of train, valid"),
+        (("--sequences", "0"), "--sequences=0: must be at least 1"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(script, vision, capsys, arguments, message):
+    assert script(vision, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_with_one_head_is_refused(script, text, tmp_path, capsys):
+    assert train_lm(*text, "model.heads=1", f"runs_root={tmp_path}") == 0
+    assert script(only_run(tmp_path)) == 2
+    assert "one head per layer has no other to be compared with" in capsys.readouterr().err
+    assert saved(only_run(tmp_path)) == {}
+
+
+def test_no_run_is_refused(script, tmp_path, capsys):
+    assert script(tmp_path) == 2
+    assert "error: " in capsys.readouterr().err

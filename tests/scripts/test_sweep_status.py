@@ -1,0 +1,72 @@
+"""What a sweep's status says of runs in every state."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from command_line import REPOSITORY
+
+from fourierformer.results import collect
+from fourierformer.results.standing import standings, summary_line
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+GONE = 2**22 + 1  # above the largest process number that Linux gives
+
+
+def write(root, name: str, **status) -> None:
+    folder = root / "sweep" / name
+    folder.mkdir(parents=True)
+    about = {"updated": NOW.isoformat(), "pid": os.getpid(), "host": socket.gethostname()}
+    (folder / "status.json").write_text(json.dumps(about | status))
+
+
+@pytest.fixture
+def root(tmp_path):
+    running = {"state": "running", "step": 100, "steps": 400, "seconds": 50.0}
+    silent = (NOW - timedelta(hours=2)).isoformat()
+    write(tmp_path, "m-softmax-s1-aaaaaaaa", **running)
+    write(tmp_path, "m-softmax-s2-aaaaaaab", **running, pid=GONE)
+    write(tmp_path, "m-softmax-s3-aaaaaaac", **running, host="elsewhere", pid=GONE)
+    write(tmp_path, "m-softmax-s4-aaaaaaad", **running, host="elsewhere", updated=silent)
+    write(tmp_path, "m-softmax-s5-aaaaaaae", state="failed", step=7, steps=400, error="Boom:\n  of a kind")
+    write(tmp_path, "m-softmax-s6-aaaaaaaf", state="running")
+    return tmp_path
+
+
+def test_states_and_time_left(root):
+    one, gone, far, silent, failed, begun = standings(collect(root), NOW)
+    assert (one.state, one.progress) == ("running", "100/400")
+    assert one.seconds_left == 150  # 300 steps at half a second
+    assert gone.state == "stalled"
+    assert f"process {GONE} is gone" in gone.remark
+    assert far.state == "running"  # a process of another machine cannot be asked
+    assert silent.state == "stalled"
+    assert "no sign of life for 2 h 00 min (on elsewhere" in silent.remark
+    assert (failed.state, failed.remark, failed.seconds_left) == ("failed", "Boom: of a kind", None)
+    assert (begun.state, begun.progress, begun.seconds_left) == ("running", "-", None)
+
+
+def test_the_last_line_counts(root):
+    line = summary_line(standings(collect(root), NOW))
+    assert line == "1 failed, 3 running, 2 stalled; the last running one ends in 2 min 30 s"
+
+
+def test_for_people_and_for_programs(root):
+    command = [sys.executable, "scripts/sweep_status.py", str(root)]
+    text = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(text) == 7
+    assert text[4].startswith("failed ")
+    assert text[4].endswith("Boom: of a kind")
+    found = json.loads(subprocess.run([*command, "--json"], cwd=REPOSITORY, capture_output=True, check=True).stdout)
+    assert [run["step"] for run in found] == [100, 100, 100, 100, 7, None]
+
+
+def test_an_unknown_folder_is_named(tmp_path):
+    command = [sys.executable, "scripts/sweep_status.py", str(tmp_path / "none")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no such directory" in done.stderr
