@@ -1,28 +1,82 @@
-"""Runs -> comparison tables: python scripts/make_tables.py [RUNS...] [--markdown]"""
+"""Runs -> comparison tables, beside the paper's numbers; runs -> committed evidence; evidence -> README.
+
+python scripts/make_tables.py [RUNS...] [--format text|markdown|latex]     RUNS: folders of runs, or collected CSV files
+python scripts/make_tables.py --paper                                      Tables 1 to 3 line by line, with our numbers
+python scripts/make_tables.py runs/table1 --collect table1                 writes results/measured/table1.csv
+python scripts/make_tables.py --readme                                     README's results from results/measured/*.csv
+"""
 
 import argparse
+import os
+import re
 import sys
 
 from fourierformer.errors import SetupError
-from fourierformer.results import HOW_TO_MAKE_ONE, collect, comparison, render_markdown, render_text
+from fourierformer.launch import exit_on_user_error
+from fourierformer.provenance import REPOSITORY
+from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
+from fourierformer.results.evidence import evidence
+from fourierformer.results.latex import latex_of
+from fourierformer.results.measured import MEASURED, gather, refusal, write_measured
+from fourierformer.results.paper_tables import paper_tables
+from fourierformer.results.readme import write_readme
+from fourierformer.results.redundancy import head_tables
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare runs: one row per configuration, mean and sd over its seeds.")
-    parser.add_argument("runs", nargs="*", default=["runs"], help="run directories or folders of them (default: runs)")
-    parser.add_argument("--markdown", action="store_true", help="Markdown instead of aligned text")
-    arguments = parser.parse_args()
-    try:
-        rows = comparison(collect(arguments.runs))
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    if not rows:
-        print(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}", file=sys.stderr)
-        return SetupError.exit_code
-    print(render_markdown(rows) if arguments.markdown else render_text(rows, colour=sys.stdout.isatty()), end="")
-    return 0
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", default=["runs"], help="run directories, folders of them, or CSV files")
+    parser.add_argument("--format", choices=["text", "markdown", "latex"], default="text", help="default: text")
+    parser.add_argument("--markdown", action="store_const", const="markdown", dest="format", help="--format markdown")
+    parser.add_argument("--paper", action="store_true", help="the paper's tables; dashes for what was not run")
+    parser.add_argument("--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv")
+    parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
+    parser.add_argument("--include-debug", action="store_true", help="collect debug runs too")
+    parser.add_argument("--readme", action="store_true", help="rewrite README.md between its results markers")
+    return parser.parse_args()
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if arguments.readme:
+        write_readme(REPOSITORY / "README.md")
+        return
+    runs = gather(arguments.runs)
+    if not runs and not arguments.paper:
+        raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
+    if arguments.collect is not None:
+        collect_runs(runs, arguments)
+        return
+    rows = comparison(runs)
+    found = paper_tables(rows) if arguments.paper else [*tables(rows), *evidence(rows), *head_tables(rows)]
+    render = {"markdown": markdown_of, "latex": latex_of}
+    if arguments.format == "text":
+        print(text_of(found, colour=sys.stdout.isatty()), end="")
+    else:
+        print(render[arguments.format](found), end="")
+
+
+def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
+    """Every run is either in the file or named with the reason why not."""
+    name = arguments.collect
+    if not re.fullmatch(r"[\w-]+", name):
+        raise SetupError(f"--collect {name}: the name of a file in results/measured without .csv, as table1_quick")
+    good: dict[str, Run] = {}
+    for run in runs:
+        reason = refusal(run, arguments.include_dirty, arguments.include_debug)
+        if not reason and run.name in good:
+            reason = f"the same run as {good[run.name].path}"
+        if reason:
+            print(f"refused: {run.path}: {reason}", file=sys.stderr)
+        else:
+            good[run.name] = run
+    if not good:
+        raise SetupError(f"none of {len(runs)} runs may be collected; nothing was written")
+    path = MEASURED / f"{name}.csv"
+    total, kept = write_measured(good.values(), path)
+    counts = f"{len(good)} collected, {len(runs) - len(good)} refused, {kept} of earlier kept"
+    print(f"{os.path.relpath(path)}: {total} runs ({counts})")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with exit_on_user_error():
+        main(parse())

@@ -23,6 +23,7 @@ ONLY = {
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
     "timm": {"models/vit", "models/timm_models", "data/images", "tasks/classification"},
+    "scipy": {"results/statistics", "analysis/estimators"},
     "sklearn": {"data/image_set", "analysis/estimators"},
     "matplotlib": {"plots", "analysis/estimator_plots"},
     "jinja2": {"report"},

@@ -1,15 +1,17 @@
 """Run directories in, tables out: the only road from a training run to a number that is shown to anyone.
 
-runs.py reads run directories, comparison.py groups them over seeds, metrics.py says what each number is called and
-which way is better, layout.py puts the groups into tables and remarks.py the lines under them, tables.py writes these
-for the terminal and for Markdown.
+runs.py reads run directories and measured.py committed files of them, comparison.py groups them over seeds, metrics.py
+says what each number is called and which way is better. layout.py puts the groups into tables, with the lines of
+remarks.py and significance.py under them; evidence.py, redundancy.py and paper_tables.py make the tables of intervals,
+of heads, and of what the paper prints (paper.py). tables.py writes all of them for the terminal and for Markdown,
+latex.py for a paper, readme.py for the README.
 Two rules hold everywhere: a run that cannot be used is named with its state, and a value that is not there is a dash.
 """
 
 from fourierformer.results.comparison import Cell, Row, comparison
 from fourierformer.results.layout import Table
 from fourierformer.results.runs import HOW_TO_MAKE_ONE, Run, collect
-from fourierformer.results.tables import render_markdown, render_text, tables
+from fourierformer.results.tables import markdown_of, render_markdown, render_text, tables, text_of
 
 __all__ = [
     "HOW_TO_MAKE_ONE",
@@ -19,7 +21,9 @@ __all__ = [
     "Table",
     "collect",
     "comparison",
+    "markdown_of",
     "render_markdown",
     "render_text",
     "tables",
+    "text_of",
 ]

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from fourierformer.results import statistics
 from fourierformer.results.metrics import Column, task_of
 from fourierformer.results.runs import Run, number
 
 UNKNOWN = ""
+HEADS = "heads"
 SPLITS = ("valid", "test")
 # how text is cut into windows, or which weights looked at the images; others follow alphabetically
 PROTOCOLS = ("segment", "sliding", "best", "last", "ema_best", "ema_last")
@@ -25,15 +27,12 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return sum(self.values.values()) / self.n  # not statistics.mean: an infinite perplexity must stay infinite
+        return statistics.mean(self.values.values())
 
     @property
     def sd(self) -> float | None:
-        """Sample standard deviation (n - 1); None for a single seed, which has none."""
-        if self.n < 2:
-            return None
-        mean = self.mean
-        return (sum((value - mean) ** 2 for value in self.values.values()) / (self.n - 1)) ** 0.5
+        """Sample standard deviation (n - 1); None for a single seed, which has none, and for an infinite value."""
+        return statistics.sd(self.values.values())
 
 
 @dataclass
@@ -55,11 +54,19 @@ class Row:
         return len(self.runs)
 
     @property
+    def settings(self) -> dict:
+        """The attention's knobs, which all runs of a group share."""
+        return next((run.settings for run in (*self.runs, *self.others) if run.settings), {})
+
+    @property
     def columns(self) -> list[Column]:
         return sorted({key for run in self.runs for key in evaluations(run)}, key=column_order)
 
     def cell(self, column: Column, key: str | None = None) -> Cell | None:
-        """A metric (the primary one) on one split under one protocol; None where no seed has it."""
+        """A metric (the primary one) on one split under one protocol; None where no seed has it. Protocol `heads`: how
+        much the heads differ."""
+        if column[1] == HEADS:
+            return self._over_seeds(lambda run: run.heads.get(column[0], {}).get(key))
         return self._over_seeds(lambda run: evaluations(run).get(column, {}).get(key or self.primary))
 
     def quantity(self, key: str) -> Cell | None:
@@ -116,9 +123,16 @@ def baseline_first(row: Row) -> tuple[bool, str]:
 
 
 def row_label(row: Row, rows: Iterable[Row]) -> str:
-    """The attention's name, with the group's hash where a table holds two configurations of it."""
+    """The attention's name; where a table holds several configurations of it, with the knobs they differ in, or with
+    the group's hash where no knob tells them apart."""
     twins = [other for other in rows if (other.model, other.attention) == (row.model, row.attention)]
-    return row.attention if len(twins) == 1 else f"{row.attention} [{row.group[:8]}]"
+    if len(twins) == 1:
+        return row.attention
+    keys = list(dict.fromkeys(key for twin in twins for key in twin.settings))
+    differing = [key for key in keys if len({str(twin.settings.get(key)) for twin in twins}) > 1]
+    labels = {twin.group: " ".join(f"{key}={twin.settings.get(key)}" for key in differing) for twin in twins}
+    unique = len(set(labels.values())) == len(twins)
+    return f"{row.attention} {labels[row.group]}" if unique else f"{row.attention} [{row.group[:8]}]"
 
 
 def column_order(column: Column) -> tuple:

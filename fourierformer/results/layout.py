@@ -6,15 +6,18 @@ averages of both) by two metrics, which side by side would be wider than a scree
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from fourierformer.results.comparison import Cell, Row, column_order, row_label
 from fourierformer.results.metrics import VISION, Column, metric, metric_text, task_of
+from fourierformer.results.paper import scale_lines
 from fourierformer.results.remarks import notes, protocol_lines
+from fourierformer.results.significance import significance_lines
 
 DASH = "-"
-TEXT_COLUMNS = frozenset({"model", "attention", "weights", "state"})
+# columns of words; all others hold numbers and stand to the right
+TEXT_COLUMNS = frozenset({"model", "attention", "weights", "state", "split", "evaluation", "status of the paper's"})
 Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
 
 
@@ -31,12 +34,22 @@ class Table:
     starts: set[int]  # lines of the body that begin a further block
     protocols: list[str]
     notes: list[str]
+    scale: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        """Everything that stands under the table: scale and protocol, then what to know before believing it."""
+        return [*self.scale, *self.protocols, *self.notes]
 
 
 def tables(rows: Iterable[Row]) -> list[Table]:
     """One table per (experiment, data, metric): numbers that may be compared stand together, others do not."""
+    return [_table(group) for group in table_groups(rows)]
+
+
+def table_groups(rows: Iterable[Row]) -> list[list[Row]]:
     rows = sorted(rows, key=_table_key)  # stable: the order of comparison() holds within a table
-    return [_table(list(group)) for _, group in groupby(rows, key=_table_key)]
+    return [list(group) for _, group in groupby(rows, key=_table_key)]
 
 
 def duration_text(seconds: float) -> str:
@@ -52,13 +65,11 @@ def _table_key(row: Row) -> tuple[str, str, str]:
 
 
 def _table(rows: list[Row]) -> Table:
-    experiment, data, primary = _table_key(rows[0])
-    models = sorted({row.model for row in rows})  # one model stands in the title, several in a column
-    several = ["model"] if len(models) > 1 else []
+    primary = rows[0].primary
+    several = ["model"] if len({row.model for row in rows}) > 1 else []
     vision = task_of(primary) is VISION
-    measured = sorted({column for row in rows for column in row.columns}, key=column_order)
-    columns = measured or list(task_of(primary).usual)
-    blocks = _blocks(columns, primary)
+    columns = columns_of(rows)
+    blocks = blocks_of(columns, primary)
     left = [*several, "attention", *(["weights"] if vision else []), "n", "parameters"]
     body, best, starts = [], set(), set()
     for measures in blocks:
@@ -70,11 +81,26 @@ def _table(rows: list[Row]) -> Table:
         best |= {(first + i, len(left) + j) for j, measure in enumerate(measures) for i in _best(shown, measure)}
     right = ["images/s", "data wait"] if vision else ["tokens/s"]
     header = [*left, *(_title(measure) for measure in blocks[0]), *right, "train time", "state"]
-    title = ", ".join(filter(None, [experiment, *(models if len(models) == 1 else []), data and f"data {data}"]))
-    return Table(title, primary, rows, header, body, best, starts, protocol_lines(rows, columns), notes(rows, data))
+    under = [*notes(rows, rows[0].data), *significance_lines(rows, columns)]
+    protocols = protocol_lines(rows, columns)
+    return Table(title_of(rows), primary, rows, header, body, best, starts, protocols, under, scale_lines(rows))
 
 
-def _blocks(columns: list[Column], primary: str) -> list[list[Measure]]:
+def title_of(rows: list[Row]) -> str:
+    """Experiment and data; one model stands here, several in a column."""
+    models = {row.model for row in rows}
+    experiment, data, _ = _table_key(rows[0])
+    return ", ".join(filter(None, [experiment, *(models if len(models) == 1 else []), data and f"data {data}"]))
+
+
+def columns_of(rows: list[Row]) -> list[Column]:
+    """The evaluations any row has; the usual ones of its task where none has any."""
+    measured = sorted({column for row in rows for column in row.columns}, key=column_order)
+    return measured or list(task_of(rows[0].primary).usual)
+
+
+def blocks_of(columns: list[Column], primary: str) -> list[list[Measure]]:
+    """Blocks of lines, and what the columns of each show."""
     task = task_of(primary)
     if task is not VISION:
         return [[(column, primary) for column in columns]]

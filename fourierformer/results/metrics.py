@@ -26,6 +26,8 @@ METRICS = {
     "bpc": Metric("bits per character", "bpc", 4),
     "top1": Metric("top-1", "top-1", 2, unit="%", higher_is_better=True, skipped=0.25),
     "top5": Metric("top-5", "top-5", 2, unit="%", higher_is_better=True, skipped=0.25),
+    "head_distance": Metric("distance between heads", "head distance", 2, higher_is_better=True),
+    "head_distance_sd": Metric("its sd over layers", "sd over layers", 2),
     "loss": Metric("loss", "loss", 3, unit="nats"),
 }
 

@@ -44,6 +44,9 @@ def notes(rows: list[Row], data: str) -> list[str]:
     steps = {label: f"{cell.mean:,.0f}" for label, cell in lengths.items() if cell}
     if len(set(steps.values())) > 1:
         notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
+    runs = [run for row in rows for run in row.runs]
+    if dirty := sum(run.field("dirty") is True for run in runs):
+        notes.append(f"{dirty} of {len(runs)} runs were made with uncommitted changes")
     for row in rows:
         for run in row.runs:
             notes += [str(note) for note in _list(run.summary.get("notes"))]

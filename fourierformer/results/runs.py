@@ -17,6 +17,8 @@ HOW_TO_MAKE_ONE = (
 # any of these makes a folder a run directory; config.yaml is the first file a run writes
 MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
+# our name of a head quantity -> what heads.json calls it
+HEAD_QUANTITIES = {"head_distance": "maps", "row_distance": "rows", "output_distance": "outputs", "rank": "rank"}
 SET_ASIDE = re.compile(r"\.old-\d+$")
 
 
@@ -49,6 +51,28 @@ class Run:
             if source.get(key) is not None:
                 return source[key]
         return None
+
+    @cached_property
+    def settings(self) -> dict:
+        """The attention's knobs without its name, from config.yaml or a collected row; empty where neither has them."""
+        if "settings" in (self.summary or {}):
+            return dict(self.summary["settings"])
+        from fourierformer.config import from_yaml
+
+        try:
+            knobs = from_yaml(self.path / "config.yaml")["attention"]
+        except SetupError:
+            return {}
+        return {key: value for key, value in knobs.items() if key != "name"} if isinstance(knobs, dict) else {}
+
+    @cached_property
+    def heads(self) -> dict[str, dict[str, float]]:
+        """What scripts/head_redundancy.py measured, by split: means over the layers, and one sd."""
+        if "heads" in (self.summary or {}):
+            return dict(self.summary["heads"])
+        splits = (_read_json(self.path / "heads.json", []) or {}).get("splits")
+        found = splits.items() if isinstance(splits, dict) else ()
+        return {split: _head_numbers(values) for split, values in found if isinstance(values, dict)}
 
     @property
     def _from_name(self) -> dict:
@@ -100,6 +124,13 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
         for path in _run_directories(root):
             found.setdefault(path.resolve(), path)
     return [read_run(path) for path in sorted(found.values())]
+
+
+def _head_numbers(values: dict) -> dict[str, float]:
+    means, spreads = (values[kind] if isinstance(values.get(kind), dict) else {} for kind in ("mean", "sd"))
+    found = {name: means.get(quantity) for name, quantity in HEAD_QUANTITIES.items()}
+    found["head_distance_sd"] = spreads.get("maps")
+    return {name: number(value) for name, value in found.items() if value is not None}
 
 
 def _run_directories(root: Path) -> Iterable[Path]:

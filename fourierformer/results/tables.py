@@ -2,13 +2,24 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Iterable
 
 from fourierformer.results.comparison import Row
-from fourierformer.results.layout import TEXT_COLUMNS, tables
+from fourierformer.results.layout import TEXT_COLUMNS, Table, tables
+
+SCREEN = 120  # columns that the lines under a table may take
 
 
 def render_text(rows: Iterable[Row], colour: bool = False) -> str:
+    return text_of(tables(rows), colour)
+
+
+def render_markdown(rows: Iterable[Row]) -> str:
+    return markdown_of(tables(rows))
+
+
+def text_of(found: Iterable[Table], colour: bool = False) -> str:
     """For the terminal. The best value of a column has a star, since colour may be off."""
     from rich import box
     from rich.console import Console
@@ -17,7 +28,7 @@ def render_text(rows: Iterable[Row], colour: bool = False) -> str:
 
     # wide enough never to wrap a cell: a terminal that is too narrow wraps the line itself, nothing is cut
     console = Console(file=io.StringIO(), force_terminal=colour, no_color=not colour, width=1000)
-    for table in tables(rows):
+    for table in found:
         style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
         grid = Grid(title=Text(table.title), title_justify="left", title_style="bold", **style)
         starred = {j for _, j in table.best}
@@ -33,16 +44,19 @@ def render_text(rows: Iterable[Row], colour: bool = False) -> str:
             )
         console.print(grid)
         star = [f"* best of its column{' for the same weights' if table.starts else ''}"] if table.best else []
-        for line in [*star, *table.protocols, *table.notes]:
-            console.print(Text(f"  {line}"), soft_wrap=True)
+        for line in [*star, *table.lines]:
+            indents = {"initial_indent": "  ", "subsequent_indent": "    "}
+            # a path or a name is never broken, or it could not be copied
+            folded = textwrap.fill(line, SCREEN, **indents, break_long_words=False, break_on_hyphens=False)
+            console.print(Text(folded), soft_wrap=True)
         console.print()
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def render_markdown(rows: Iterable[Row]) -> str:
+def markdown_of(found: Iterable[Table]) -> str:
     """For README and issues. The best value of a column is bold."""
     parts = []
-    for table in tables(rows):
+    for table in found:
         lines = [
             [_escape(name).replace("\n", ", ") for name in table.header],
             ["---" if name in TEXT_COLUMNS else "---:" for name in table.header],
@@ -52,7 +66,7 @@ def render_markdown(rows: Iterable[Row]) -> str:
                 [f"**{_escape(cell)}**" if (i, j) in table.best else _escape(cell) for j, cell in enumerate(line)]
             )
         grid = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        under = "\n".join(f"- {_escape(line)}" for line in [*table.protocols, *table.notes])
+        under = "\n".join(f"- {_escape(line)}" for line in table.lines)
         parts.append(f"**{_escape(table.title)}**\n\n{grid}\n\n{under}")
     return "\n\n".join(parts) + "\n"
 

@@ -1,0 +1,155 @@
+"""Committed evidence: finished runs as lines of results/measured/<name>.csv, which read back as runs.
+
+A line has every number of the run's summary and where they come from, so that a table can be made without the run
+directory. A run that should not be evidence is refused, and the refusal is said.
+"""
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from fourierformer.config import flatten
+from fourierformer.errors import SetupError
+from fourierformer.provenance import REPOSITORY
+from fourierformer.results.runs import SCHEMA, Run, collect
+from fourierformer.rundir import atomic_write_text
+
+MEASURED = REPOSITORY / "results" / "measured"
+# the first columns, by which a file of runs is recognised: benchmarks lie in the same folder
+NAMES = ("run", "experiment", "model", "attention", "data", "seed")
+TEXT = frozenset(
+    {*NAMES, "task", "primary", "config_hash", "group", "unit", "attention_backend", "commit", "started", "command"}
+    | {"python", "platform", "cpu"}
+) - {"seed"}
+TEXT_GROUPS = ("settings.", "versions.")  # all other columns are JSON
+FACTS = ("commit", "dirty", "started", "command", "cpu", "cpus", "gpus", "python", "platform")
+VERSIONS = ("torch", "triton", "timm")
+NESTED = ("results", "heads", "settings", "best", "versions")  # written as results.test.sliding.ppl
+
+
+def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) -> str:
+    """Why this run is no evidence; '' if it is."""
+    if not run.completed:
+        return "; ".join([run.state, *run.remarks()])
+    if run.field("debug") and not include_debug:
+        return "a debug run (--include-debug takes it)"
+    if run.field("commit") is None and not include_dirty:
+        return "its commit is unknown (--include-dirty takes it)"
+    if _dirty(run) and not include_dirty:
+        return "made with uncommitted changes (--include-dirty takes it)"
+    return ""
+
+
+def csv_row(run: Run) -> dict[str, str]:
+    """Every number of a finished run, and where it comes from."""
+    summary = {key: value for key, value in run.summary.items() if key not in (*NESTED, "schema")}
+    summary |= {key: run.summary.get(key) for key in ("results", "best")}
+    meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
+    versions = run.meta.get("versions") if isinstance(run.meta.get("versions"), dict) else {}
+    origin = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
+    origin["command"] = without_places(str(run.meta.get("command") or ""))
+    found = {
+        **{key: run.field(key) for key in NAMES},
+        "run": run.name,
+        **{"settings": run.settings, "heads": run.heads, "versions": {name: versions.get(name) for name in VERSIONS}},
+    }
+    return {key: _written(key, value) for key, value in flatten(found | summary | meta | origin) if _present(value)}
+
+
+def write_measured(runs: Iterable[Run], path: Path) -> tuple[int, int]:
+    """Adds runs to a file, in place of older lines of the same run: (how many now, how many stood there and stay)."""
+    rows = {row["run"]: row for row in map(csv_row, runs)}
+    before = [row for row in _lines(path) if row["run"] not in rows] if path.exists() else []
+    ordered = sorted([*before, *rows.values()], key=_place)
+    columns = list(dict.fromkeys([*NAMES, *(key for row in ordered for key, value in row.items() if value)]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(ordered)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(path, text.getvalue())
+    return len(ordered), len(before)
+
+
+def read_measured(path: Path) -> list[Run]:
+    """The runs of a file that `write_measured` made."""
+    return [_run(row, path, number) for number, row in enumerate(_lines(path), 2)]
+
+
+def is_measured(path: Path) -> bool:
+    with open(path, newline="", encoding="utf-8") as file:
+        return tuple(next(csv.reader(file), ()))[: len(NAMES)] == NAMES
+
+
+def gather(places: Iterable[str | Path]) -> list[Run]:
+    """Runs from folders of run directories and from CSV files."""
+    places = [Path(place) for place in places]
+    files = [place for place in places if place.suffix == ".csv"]
+    if missing := [file for file in files if not file.is_file()]:
+        raise SetupError(f"{missing[0]}: no such file")
+    folders = [place for place in places if place not in files]
+    return [*collect(folders), *(run for file in files for run in read_measured(file))]
+
+
+def without_places(command: str) -> str:
+    """A command line without what only this machine has: of an absolute path the last part stays."""
+    words = [re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in _split(command)]
+    return shlex.join(words)
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # quotes that do not match: not a command line, shown as it is
+        return [command]
+
+
+def _place(row: dict[str, str]) -> tuple:
+    return *(row.get(name, "") for name in NAMES[1:5]), int(row.get("seed", 0)), row["run"]
+
+
+def _dirty(run: Run) -> bool:
+    """At any of its starts: a resumed run keeps a line for each earlier one."""
+    starts = run.meta.get("earlier") if isinstance(run.meta.get("earlier"), list) else []
+    return bool(run.field("dirty")) or any(bool(start.get("dirty")) for start in starts if isinstance(start, dict))
+
+
+def _is_text(key: str) -> bool:
+    return key in TEXT or key.startswith(TEXT_GROUPS)
+
+
+def _present(value) -> bool:
+    return value is not None and value not in ({}, "")
+
+
+def _written(key: str, value) -> str:
+    return str(value) if _is_text(key) else json.dumps(value)
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    if not is_measured(path):
+        raise SetupError(f"{path} is no file of runs: it does not begin with {','.join(NAMES)}. Choose another name.")
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{key: value for key, value in row.items() if key and value} for row in csv.DictReader(file)]
+
+
+def _run(row: dict[str, str], path: Path, number: int) -> Run:
+    summary: dict = {}
+    try:
+        for key, text in row.items():
+            _put(summary, key.split("."), text if _is_text(key) else json.loads(text))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SetupError(f"{path}, line {number}: {error}. Restore it from git.") from None
+    meta = {key: summary[key] for key in (*FACTS, "versions") if key in summary}
+    summary = {"schema": SCHEMA, "settings": {}, "heads": {}} | summary
+    return Run(path.with_suffix("") / summary["run"], "completed", {}, summary, meta)
+
+
+def _put(target: dict, keys: list[str], value) -> None:
+    for key in keys[:-1]:
+        target = target.setdefault(key, {})
+    target[keys[-1]] = value

@@ -1,0 +1,69 @@
+"""README's section of results: written from the committed files alone, so that anyone gets the same text."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from fourierformer.errors import SetupError
+from fourierformer.results.comparison import comparison
+from fourierformer.results.evidence import evidence
+from fourierformer.results.layout import tables
+from fourierformer.results.measured import MEASURED, is_measured, read_measured
+from fourierformer.results.redundancy import head_tables
+from fourierformer.results.runs import Run
+from fourierformer.results.tables import markdown_of
+from fourierformer.rundir import atomic_write_text
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+NOTHING = "No measured runs are committed yet."
+
+
+def section(folder: Path = MEASURED) -> str:
+    """What belongs between the markers: per file of runs the tables, and where the numbers come from."""
+    parts = []
+    for path in sorted(folder.glob("*.csv")):
+        if not is_measured(path):
+            continue
+        runs = read_measured(path)
+        rows = comparison(runs)
+        found = [*tables(rows), *evidence(rows), *head_tables(rows)]
+        parts.append(f"### {path.stem}\n\n{markdown_of(found)}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
+    return "\n\n".join(parts) or NOTHING
+
+
+def origin(runs: Iterable[Run]) -> str:
+    """Commit, machine and torch of all runs, with the number of runs where they differ."""
+    runs = list(runs)
+    machines = [_machine(run) for run in runs]
+    commits = [f"commit {str(run.field('commit') or 'unknown')[:8]}" for run in runs]
+    torch = [f"torch {(run.meta.get('versions') or {}).get('torch', 'unknown')}" for run in runs]
+    return f"{len(runs)} runs, {', '.join(_counted(facts) for facts in (commits, machines, torch))}"
+
+
+def updated(text: str, folder: Path = MEASURED) -> str:
+    """The README with its section written anew."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise SetupError(f"it needs one line {BEGIN} and below it one line {END}: the section stands between them")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{section(folder)}\n\n{END}{rest.split(END)[1]}"
+
+
+def write_readme(path: Path, folder: Path = MEASURED) -> None:
+    if not path.is_file():
+        raise SetupError(f"{path}: no such file")
+    text = path.read_text(encoding="utf-8")
+    try:
+        atomic_write_text(path, updated(text, folder))
+    except SetupError as error:
+        raise SetupError(f"{path}: {error}") from None
+
+
+def _machine(run: Run) -> str:
+    gpus = run.meta.get("gpus") or []
+    names = ", ".join(f"{count} x {name}" for name, count in Counter(map(str, gpus)).items())
+    return names or f"{run.meta.get('cpu') or 'unknown CPU'} ({run.meta.get('cpus', '?')} cores)"
+
+
+def _counted(facts: list[str]) -> str:
+    counts = Counter(facts)
+    return next(iter(counts)) if len(counts) == 1 else " and ".join(f"{fact} ({n})" for fact, n in counts.items())

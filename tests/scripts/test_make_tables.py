@@ -1,0 +1,134 @@
+"""scripts/make_tables.py: tables in three forms, runs into files, refusals said, the README written."""
+
+import re
+import sys
+
+import pytest
+from command_line import REPOSITORY
+from synthetic_runs import write_run
+
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+import make_tables
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """The script in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["make_tables.py", *map(str, arguments)])
+        code = 0
+        try:
+            with make_tables.exit_on_user_error():
+                make_tables.main(make_tables.parse())
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)
+        write_run(tmp_path / "runs", "fourier", seed, 58.0 + seed**2)
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("form", "sign"),
+    [("text", " attention  n  parameters"), ("markdown", "| attention | n |"), ("latex", r"\begin{tabular}")],
+)
+def test_three_forms_with_intervals_and_significance(call, runs, form, sign):
+    code, out, _ = call(runs, "--format", form)
+    assert code == 0
+    assert sign in out
+    assert "95 % interval" in out.replace(r"\%", "%")
+    assert "fourier - softmax:" in out
+
+
+def test_markdown_flag_is_the_same_as_the_format(call, runs):
+    assert call(runs, "--markdown") == call(runs, "--format", "markdown")
+
+
+def test_one_seed_prints_the_comparison_alone(call, tmp_path):
+    write_run(tmp_path / "runs", "softmax", 1)
+    write_run(tmp_path / "runs", "fourier", 1)
+    code, out, _ = call(tmp_path / "runs")
+    assert code == 0
+    assert "interval" not in out
+    assert "n = 1: one seed supports no claim" in out
+
+
+def test_the_papers_tables_need_no_run(call, tmp_path):
+    (tmp_path / "runs").mkdir()
+    code, out, _ = call(tmp_path / "runs", "--paper", "--markdown")
+    assert code == 0
+    assert [int(number) for number in re.findall(r"^\*\*Table (\d)", out, flags=re.M)] == [1, 2, 3]
+    assert "| lm_medium | fourier | test ppl sliding | 0 | - | - | - | 28.01 | - | derived |" in out
+
+
+def test_collected_runs_are_counted_and_refused_ones_named(call, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_tables, "MEASURED", tmp_path / "measured")
+    write_run(runs, "gaussian", 1, state="failed", error="out of memory")
+    write_run(runs, "gaussian", 2, changes={"debug": True})
+    code, out, err = call(runs, "--collect", "first")
+    assert code == 0
+    assert "first.csv: 4 runs (4 collected, 2 refused, 0 of earlier kept)" in out
+    failed, debug = err.splitlines()
+    assert "refused: " in failed
+    assert "-gaussian-s1-" in failed
+    assert "failed; out of memory" in failed
+    assert "-gaussian-s2-" in debug
+    assert "a debug run" in debug
+    code, out, err = call(runs, "--collect", "first", "--include-debug")
+    assert "5 runs (5 collected, 1 refused, 0 of earlier kept)" in out
+    # a table from the file alone
+    code, out, _ = call(tmp_path / "measured" / "first.csv")
+    assert code == 0
+    assert "fourier - softmax:" in out
+
+
+def test_nothing_is_written_when_nothing_may_be_collected(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_tables, "MEASURED", tmp_path / "measured")
+    write_run(tmp_path / "runs", changes={"debug": True})
+    code, _, err = call(tmp_path / "runs", "--collect", "first")
+    assert code == 2
+    assert "none of 1 runs may be collected" in err
+    assert not (tmp_path / "measured").exists()
+
+
+def test_the_same_run_twice_is_collected_once_and_said(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_tables, "MEASURED", tmp_path / "measured")
+    for root in ("a", "b"):
+        write_run(tmp_path / root, "softmax", 1)
+    code, out, err = call(tmp_path / "a", tmp_path / "b", "--collect", "both")
+    assert code == 0
+    assert "1 runs (1 collected, 1 refused" in out
+    assert f"the same run as {tmp_path / 'a'}" in err
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "x.csv", ""])
+def test_a_name_is_a_name_not_a_place(call, runs, name):
+    code, _, err = call(runs, "--collect", name)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+
+
+def test_the_readme_is_rewritten_between_its_markers_only(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_tables, "REPOSITORY", tmp_path)
+    readme = tmp_path / "README.md"
+    code, _, err = call("--readme")
+    assert (code, "no such file" in err) == (2, True)
+    readme.write_text("# Title\n")
+    code, _, err = call("--readme")
+    assert (code, "results:begin" in err) == (2, True)
+    readme.write_text("# Title\n<!-- results:begin -->\nold\n<!-- results:end -->\nafter\n")
+    assert call("--readme")[0] == 0
+    text = readme.read_text()
+    assert text.startswith("# Title\n<!-- results:begin -->\n")
+    assert text.endswith("<!-- results:end -->\nafter\n")
+    assert "old" not in text
+    assert call("--readme")[0] == 0
+    assert readme.read_text() == text

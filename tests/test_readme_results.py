@@ -1,0 +1,53 @@
+"""README's results are those of the committed files, and the section is a function of them alone."""
+
+import pytest
+from command_line import REPOSITORY
+from synthetic_runs import write_run, write_vision_run
+
+from fourierformer.errors import SetupError
+from fourierformer.results import collect
+from fourierformer.results.measured import write_measured
+from fourierformer.results.readme import BEGIN, END, NOTHING, section, updated
+
+
+def test_the_committed_readme_is_not_stale():
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    if BEGIN not in text:
+        pytest.skip(f"README.md has no line {BEGIN} yet")
+    assert updated(text) == text, "run `python scripts/make_tables.py --readme`"
+
+
+def test_a_section_per_file_with_tables_and_origin(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)
+        write_run(tmp_path / "runs", "fourier", seed, 58.0 + seed**2)
+    write_vision_run(tmp_path / "images", "softmax", 1)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "table1_quick.csv")
+    write_measured(collect(tmp_path / "images"), tmp_path / "images_quick.csv")
+    (tmp_path / "kernel_cpu.csv").write_text("shape,batch,ms\ndefault,4,371.7\n")
+    text = section(tmp_path)
+    assert [line for line in text.splitlines() if line.startswith("### ")] == ["### images_quick", "### table1_quick"]
+    assert "fourier - softmax:" in text
+    assert "95 % interval" in text
+    origin = "4 runs, commit 0123abcd, a processor (2 cores), torch 2.11.0"
+    assert f"From `results/measured/table1_quick.csv`: {origin}." in text
+
+
+def test_a_changed_number_makes_it_stale(tmp_path):
+    write_run(tmp_path / "runs", "softmax", 1, 60.0)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "quick.csv")
+    text = updated(f"before\n{BEGIN}\n{END}\nafter\n", tmp_path)
+    assert updated(text, tmp_path) == text
+    file = tmp_path / "quick.csv"
+    file.write_text(file.read_text().replace(",60.0,", ",59.0,"))
+    assert updated(text, tmp_path) != text
+
+
+def test_without_runs_it_says_so(tmp_path):
+    assert section(tmp_path) == section(tmp_path / "absent") == NOTHING
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
+def test_missing_or_doubled_markers_are_an_error(text):
+    with pytest.raises(SetupError, match="results:begin"):
+        updated(text)

@@ -1,0 +1,52 @@
+"""How much heads differ, as tables: mean and sd over seeds of what heads.json of each run says."""
+
+import json
+
+import pytest
+from synthetic_runs import write_run
+
+from fourierformer.results import collect, comparison
+from fourierformer.results.measured import read_measured, write_measured
+from fourierformer.results.redundancy import head_tables
+
+
+def measured_run(root, attention: str, seed: int, distance: float) -> None:
+    run = write_run(root, attention, seed)
+    found = {
+        "mean": {"maps": distance, "rows": 0.4, "outputs": 3.0, "rank": 31.0},
+        "sd": {"maps": 2.25},
+        "sequences": 9,
+    }
+    (run / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": found}}))
+
+
+@pytest.mark.parametrize("through_a_file", [False, True])
+def test_mean_and_sd_over_seeds(tmp_path, through_a_file):
+    for seed in (1, 2, 3):
+        measured_run(tmp_path / "runs", "softmax", seed, 6.0 + seed / 10)
+        write_run(tmp_path / "runs", "fourier", seed)  # not looked at: no line
+    runs = collect(tmp_path / "runs")
+    if through_a_file:
+        write_measured(runs, tmp_path / "all.csv")
+        runs = read_measured(tmp_path / "all.csv")
+    (table,) = head_tables(comparison(runs))
+    (line,) = (dict(zip(table.header, line, strict=True)) for line in table.body)
+    assert (line["attention"], line["split"], line["n"]) == ("softmax", "test", "3")
+    assert line["distance of\nattention maps"] == "6.20 ± 0.10"
+    assert line["its sd\nover layers"] == "2.25 ± 0.00"
+    assert table.scale
+
+
+def test_one_run_has_no_sd_over_seeds_and_what_is_missing_is_a_dash(tmp_path):
+    run = write_run(tmp_path, "softmax", 1)
+    (run / "heads.json").write_text(json.dumps({"splits": {"valid": {"mean": {"maps": 6.5}, "sd": {"maps": None}}}}))
+    (table,) = head_tables(comparison(collect(tmp_path)))
+    assert table.body == [["lm_tiny", "softmax", "valid", "1", "6.50", "-", "-", "-", "-"]]
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"splits": [1]}', '{"splits": {"test": {"mean": [1]}}}'])
+def test_a_damaged_file_has_no_numbers(tmp_path, content):
+    run = write_run(tmp_path, "softmax", 1)
+    (run / "heads.json").write_text(content)
+    tables = head_tables(comparison(collect(tmp_path)))
+    assert {cell for table in tables for line in table.body for cell in line[4:]} <= {"-"}

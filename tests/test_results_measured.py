@@ -1,0 +1,203 @@
+"""Runs as lines of a CSV file: what may become evidence, and that nothing is lost on the way."""
+
+import csv
+import json
+import math
+
+import pytest
+from synthetic_runs import evaluation, write_run, write_vision_run
+
+from fourierformer.errors import SetupError
+from fourierformer.results import collect, comparison, render_text
+from fourierformer.results.evidence import evidence
+from fourierformer.results.measured import NAMES, gather, read_measured, refusal, without_places, write_measured
+from fourierformer.results.tables import text_of
+
+
+def change(path, name: str, **values) -> None:
+    """Changes a JSON file of a run directory."""
+    found = json.loads((path / name).read_text())
+    (path / name).write_text(json.dumps(found | values))
+
+
+def lines(path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def only(root):
+    (run,) = collect(root)
+    return run
+
+
+def test_tables_from_the_file_equal_those_from_the_run_directories(tmp_path):
+    for seed in (1, 2, 3):
+        for attention, ppl in (("softmax", 61.0), ("fourier", 58.3)):
+            run = write_run(
+                tmp_path / "runs", attention, seed, ppl + seed**2 / 7, changes={"notes": ["a note, with | b"]}
+            )
+            (run / "config.yaml").write_text(f"attention: {{name: {attention}, eps: 1.0e-6, radius: paper}}\n")
+        write_vision_run(tmp_path / "runs", "softmax", seed, 93 + seed / 7, ema=True)
+    found = collect(tmp_path / "runs")
+    file = tmp_path / "measured" / "all.csv"
+    assert write_measured(found, file) == (9, 0)
+    before, after = comparison(found), comparison(read_measured(file))
+    assert render_text(after) == render_text(before)
+    assert text_of(evidence(after)) == text_of(evidence(before))
+    assert [row.cell(("test", "sliding")) for row in after] == [row.cell(("test", "sliding")) for row in before]
+
+
+def test_a_line_has_the_numbers_and_where_they_come_from(tmp_path):
+    path = write_run(tmp_path / "runs", "fourier", 3, 58.3)
+    (path / "config.yaml").write_text("attention: {name: fourier, radius: matched, eps: 0.0}\n")
+    (path / "heads.json").write_text(json.dumps({"splits": {"test": {"mean": {"maps": 7.5}, "sd": {"maps": 2.0}}}}))
+    write_measured(collect(path), tmp_path / "one.csv")
+    (line,) = lines(tmp_path / "one.csv")
+    assert tuple(line)[: len(NAMES)] == NAMES
+    expected = {
+        "run": path.name,
+        "seed": "3",
+        "commit": "0123abcd",
+        "dirty": "false",
+        "cpu": "a processor",
+        "cpus": "2",
+    }
+    expected |= {"gpus": "[]", "versions.torch": "2.11.0", "command": "python train_lm.py attention=fourier seed=3"}
+    expected |= {"results.test.segment.ppl": "58.3", "results.test.sliding.stride": "1", "steps": "600"}
+    expected |= {"settings.radius": "matched", "settings.eps": "0.0", "heads.test.head_distance": "7.5"}
+    assert line.items() >= expected.items()
+
+
+def test_infinite_and_nan_come_back(tmp_path):
+    results = {"test": {"segment": evaluation(60) | {"ppl": math.inf, "nll": math.nan}}}
+    write_run(tmp_path / "runs", changes={"results": results})
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    (run,) = read_measured(tmp_path / "one.csv")
+    found = run.summary["results"]["test"]["segment"]
+    assert found["ppl"] == math.inf
+    assert math.isnan(found["nll"])
+    assert "infinite" in render_text(comparison([run]))
+
+
+def test_names_that_look_like_numbers_stay_names(tmp_path):
+    write_run(tmp_path / "runs", changes={"group": "12345678", "config_hash": "1e234567"})
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    (run,) = read_measured(tmp_path / "one.csv")
+    assert (run.summary["group"], run.summary["config_hash"]) == ("12345678", "1e234567")
+
+
+def test_a_clean_finished_run_is_evidence(tmp_path):
+    write_run(tmp_path)
+    assert refusal(only(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("state", ["failed", "diverged", "interrupted", "running"])
+def test_an_unfinished_run_never_is(tmp_path, state):
+    write_run(tmp_path, state=state, step=120, error="out of memory")
+    reason = refusal(only(tmp_path), include_dirty=True, include_debug=True)
+    assert reason.startswith(state)
+    assert "out of memory" in reason
+
+
+def test_a_damaged_run_and_one_set_aside_never_are(tmp_path):
+    path = write_run(tmp_path / "a")
+    (path / "summary.json").write_text("{")
+    assert "summary.json cannot be read" in refusal(only(tmp_path / "a"), True, True)
+    path = write_run(tmp_path / "b")
+    path.rename(f"{path}.old-1")
+    assert refusal(only(tmp_path / "b"), True, True).startswith("set aside")
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ({"dirty": True}, "uncommitted changes"),
+        ({"commit": None, "dirty": None}, "commit is unknown"),
+        ({"earlier": [{"commit": "89ab", "dirty": True}]}, "uncommitted changes"),  # resumed from a dirty start
+    ],
+)
+def test_uncommitted_changes_are_refused_unless_asked_for(tmp_path, meta, words):
+    change(write_run(tmp_path), "meta.json", **meta)
+    run = only(tmp_path)
+    assert words in refusal(run)
+    assert "--include-dirty" in refusal(run, include_debug=True)
+    assert refusal(run, include_dirty=True) == ""
+
+
+def test_debug_runs_are_refused_unless_asked_for(tmp_path):
+    write_run(tmp_path, changes={"debug": True})
+    run = only(tmp_path)
+    assert "--include-debug" in refusal(run, include_dirty=True)
+    assert refusal(run, include_debug=True) == ""
+
+
+def test_what_was_included_still_says_what_it_is(tmp_path):
+    change(write_run(tmp_path / "runs", changes={"debug": True}), "meta.json", earlier=[{"dirty": True}])
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    text = render_text(comparison(read_measured(tmp_path / "one.csv")))
+    assert "1 of 1 runs were made with uncommitted changes" in text
+    assert "a debug run, not a measurement" in text
+
+
+def test_collecting_again_replaces_the_same_run_and_keeps_the_others(tmp_path):
+    file = tmp_path / "all.csv"
+    for seed in (1, 2):
+        write_run(tmp_path / "a", "softmax", seed, 60.0 + seed)
+    assert write_measured(collect(tmp_path / "a"), file) == (2, 0)
+    write_run(tmp_path / "b", "softmax", 2, 70.0)
+    write_run(tmp_path / "b", "softmax", 3, 63.0)
+    assert write_measured(collect(tmp_path / "b"), file) == (3, 1)
+    assert [(line["seed"], line["results.test.segment.ppl"]) for line in lines(file)] == [
+        ("1", "61.0"),
+        ("2", "70.0"),
+        ("3", "63.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        ("python train_lm.py experiment=wt103_small seed=1", "python train_lm.py experiment=wt103_small seed=1"),
+        (
+            "python /home/me/repo/train_lm.py data.root=/big/disk/wikitext-103",
+            "python train_lm.py data.root=wikitext-103",
+        ),
+        (
+            "python train_lm.py runs_root=../runs 'seed=range(1,6)'",
+            "python train_lm.py runs_root=../runs 'seed=range(1,6)'",
+        ),
+        ("python train_lm.py 'data.root=/my disk/text'", "python train_lm.py data.root=text"),
+    ],
+)
+def test_commands_keep_everything_but_the_places_of_one_machine(command, kept):
+    assert without_places(command) == kept
+
+
+def test_a_file_that_is_something_else_is_neither_read_nor_overwritten(tmp_path):
+    write_run(tmp_path / "runs")
+    other = tmp_path / "kernel_cpu.csv"
+    other.write_text("shape,batch,ms\ndefault,4,371.7\n")
+    with pytest.raises(SetupError, match="no file of runs"):
+        write_measured(collect(tmp_path / "runs"), other)
+    with pytest.raises(SetupError, match="no file of runs"):
+        gather([other])
+    assert other.read_text() == "shape,batch,ms\ndefault,4,371.7\n"
+
+
+def test_a_damaged_line_and_a_missing_file_are_named(tmp_path):
+    write_run(tmp_path / "runs")
+    file = tmp_path / "all.csv"
+    write_measured(collect(tmp_path / "runs"), file)
+    file.write_text(file.read_text().replace("51.2", "51.2s"))
+    with pytest.raises(SetupError, match=r"all\.csv, line 2"):
+        gather([file])
+    with pytest.raises(SetupError, match="no such file"):
+        gather([tmp_path / "absent.csv"])
+
+
+def test_folders_and_files_make_one_comparison(tmp_path):
+    write_run(tmp_path / "a", "softmax", 1, 61.0)
+    write_measured(collect(tmp_path / "a"), tmp_path / "a.csv")
+    write_run(tmp_path / "b", "softmax", 2, 62.0)
+    (row,) = comparison(gather([tmp_path / "b", tmp_path / "a.csv"]))
+    assert row.cell(("test", "segment")).values == {1: 61.0, 2: 62.0}
