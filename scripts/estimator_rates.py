@@ -1,0 +1,199 @@
+"""How fast the Fourier estimators of the paper converge, beside what its theorems say.
+
+    python scripts/estimator_rates.py                         # about 3 minutes on 2 cores, into runs/estimators
+    python scripts/estimator_rates.py --quick                 # under 30 seconds: few sizes, few data sets
+    python scripts/estimator_rates.py --out results/measured
+
+Writes estimator_rates.csv (every mean error), estimator_slopes.csv (every fitted slope) and log-log plots. Rules for
+the radius: "theorem" grows it as Theorem 1 says, "plancherel" as the kernel's transform near 0 says (Theorem 2 says the
+same where it applies), "cross-validation" asks the data; "best" is the best of a grid of radii.
+"""
+
+import argparse
+import csv
+import math
+import multiprocessing
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from fourierformer.analysis.estimator_plots import plot_correlation, plot_rates
+from fourierformer.analysis.radius import plancherel_rate, theorem_rate
+from fourierformer.analysis.rates import Row, bimodal, correlated_features, normal, rates, slope
+from fourierformer.errors import SetupError
+from fourierformer.provenance import describe
+
+CORRELATION = 0.8
+ROW_FIELDS = ("part", "case", "dim", "correlation", "kernel", "rule", "count", "radius")
+SLOPE_KEYS = ("part", "case", "dim", "kernel", "rule")
+SLOPE_FIELDS = (*SLOPE_KEYS, "from", "to", "slope", "standard_error", "exact", "theorem", "plancherel")
+
+
+@dataclass(frozen=True)
+class Size:
+    counts: dict[int, list[int]]  # dimension -> numbers of samples
+    data_sets: dict[int, int]  # dimension -> data sets of each number
+    powers: list[int | None]  # None: Gaussian
+    correlations: list[float]
+    cross_validated: int  # largest number of samples that is cross-validated, at D = 1 and 2
+
+
+FULL = Size(
+    {1: [2**n for n in range(8, 14)], 2: [2**n for n in range(8, 14)], 3: [2**n for n in range(8, 13)]},
+    {1: 20, 2: 16, 3: 10},
+    [1, 2, 3, 4, 6, None],
+    [0.0, 0.5, 0.8, 0.95],
+    512,
+)
+QUICK = Size({dim: [128, 256, 512] for dim in (1, 2, 3)}, dict.fromkeys((1, 2, 3), 4), [1, 4, None], [0.9], 128)
+CORRELATED_SAMPLES = 1000
+
+
+def job(function: Callable, *settings: object) -> list[Row]:
+    return list(function(*settings))
+
+
+def jobs(size: Size) -> dict[str, tuple]:
+    """Name -> (function, its arguments); the longest first."""
+    found = {}
+    for dim in (3, 2, 1):
+        for case in (normal(dim), bimodal() if dim == 1 else normal(dim, CORRELATION)):
+            for part in ("density", "regression"):
+                cross_validated = size.cross_validated if dim < 3 else 0
+                settings = (part, case, size.counts[dim], size.powers, size.data_sets[dim], cross_validated)
+                found[f"{part}, {case.name}, D = {dim}"] = (rates, *settings)
+    for part in ("density", "regression"):
+        for value in size.correlations:
+            settings = (part, 2, value, CORRELATED_SAMPLES, size.powers, min(8, size.data_sets[2]))
+            found[f"{part}, D = 2, correlation {value:g}"] = (correlated_features, *settings)
+    return found
+
+
+def measure(size: Size) -> list[Row]:
+    """The rows of every job, on all cores; a line as each is done."""
+    todo, begin = jobs(size), time.monotonic()
+    workers = len(os.sched_getaffinity(0))
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the workers: one core each
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(job, *call): name for name, call in todo.items()}
+        for number, future in enumerate(as_completed(futures), start=1):
+            future.result()
+            elapsed = time.monotonic() - begin
+            print(f"[{number}/{len(futures)}, {elapsed:.0f} s] {futures[future]}", flush=True)
+    return [row for future in futures for row in future.result()]
+
+
+def fitted(rows: list[Row]) -> list[dict]:
+    """A slope for every line of at least three numbers of samples."""
+    followed = [row for row in rows if row.rule in ("plancherel", "theorem")]
+    key = lambda row: tuple(getattr(row, name) for name in SLOPE_KEYS)  # noqa: E731
+    found = []
+    for names, group in groupby(sorted(followed, key=key), key):
+        line = sorted(group, key=lambda row: row.count)
+        if len(line) >= 3:
+            found.append(dict(zip(SLOPE_KEYS, names, strict=True)) | _against_theory(line))
+    return found
+
+
+def _against_theory(line: list[Row]) -> dict:
+    first = line[0]
+    power = None if first.kernel == "gaussian" else int(first.kernel.removeprefix("sinc^"))
+    measured, standard_error = slope(line)
+    stated = theorem_rate(first.part, power, first.dim)
+    counts, exact = [row.count for row in line], [row.exact for row in line]
+    return {
+        "from": counts[0],
+        "to": counts[-1],
+        "slope": measured,
+        "standard_error": standard_error,
+        "exact": None if None in exact else float(np.polyfit(np.log(counts), np.log(exact), 1)[0]),
+        "theorem": stated[1] if stated else None,
+        "plancherel": plancherel_rate(power, first.dim)[1],
+    }
+
+
+def header() -> str:
+    facts, _ = describe()
+    commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
+    versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "scikit-learn"))
+    return (
+        f"# command: python {shlex.join(sys.argv)}\n# commit: {commit}\n"
+        f"# versions: python {facts['python']}, {versions}\n# machine: {facts['cpus']}-core CPU\n"
+    )
+
+
+def plain(value: object) -> object:
+    """Six digits; empty for what there is not."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def write(path: Path, fields: tuple[str, ...], records: list[dict]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="") as file:
+            file.write(header())
+            writer = csv.DictWriter(file, fields, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({name: plain(value) for name, value in record.items()} for record in records)
+    except OSError as error:
+        raise SetupError(f"{path}: {error.strerror}. Choose another folder: --out /some/path") from None
+
+
+def as_record(row: Row) -> dict:
+    shown = {"error": row.mean, "standard_error": row.standard_error, "exact": row.exact}
+    return {name: getattr(row, name) for name in ROW_FIELDS} | shown | {"data_sets": len(row.errors)}
+
+
+def print_slopes(slopes: list[dict]) -> None:
+    print(f"\n{'slope of log error against log N':43}{'measured':>16}{'exact':>8}{'theorem':>9}{'Plancherel':>12}")
+    for found in slopes:
+        name = f"{found['part']}, {found['case']}, D = {found['dim']}, {found['kernel']}, {found['rule']}"
+        theory = [f"{found[key]:.3f}" if found[key] is not None else "-" for key in ("exact", "theorem", "plancherel")]
+        measured = f"{found['slope']:.3f} ± {found['standard_error']:.3f}"
+        print(f"{name:52}{measured:>7}{theory[0]:>8}{theory[1]:>9}{theory[2]:>12}")
+
+
+def print_correlated(rows: list[Row]) -> None:
+    print("\nerror relative to the isotropic Gaussian, both at their best radius, D = 2, N = 1000")
+    best = [row for row in rows if row.rule in ("best", "scott")]
+    for (part, value), group in groupby(best, lambda row: (row.part, row.correlation)):
+        line = list(group)
+        base = next(row.mean for row in line if row.kernel == "gaussian")
+        ratios = ", ".join(f"{row.kernel} {row.mean / base:.2f}" for row in line if row.kernel != "gaussian")
+        print(f"{part}, correlation {value:g}: {ratios}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few sizes and data sets: shows that it works")
+    parser.add_argument("--out", type=Path, default=Path("runs/estimators"), help="folder for tables and plots")
+    args = parser.parse_args()
+    from fourierformer.launch import exit_on_user_error  # loads torch and Hydra, which the workers can do without
+
+    with exit_on_user_error():
+        rows = measure(QUICK if args.quick else FULL)
+        slopes = fitted(rows)
+        records = [as_record(row) for row in rows]
+        write(args.out / "estimator_rates.csv", tuple(records[0]), records)
+        write(args.out / "estimator_slopes.csv", SLOPE_FIELDS, slopes)
+        for part in ("density", "regression"):
+            plot_rates(rows, part, args.out)
+            plot_correlation(rows, part, args.out)
+    print_slopes(slopes)
+    print_correlated(rows)
+    print(f"\nTables and plots: {args.out}")
+
+
+if __name__ == "__main__":
+    main()
