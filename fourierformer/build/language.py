@@ -44,8 +44,7 @@ def primary(values: dict) -> str:
 
 
 def geometry(values: dict) -> Geometry:
-    model = LMConfig(**values["model"])
-    return Geometry(dim=model.dim, heads=model.heads, length=model.length, causal=True)
+    return LMConfig(**values["model"]).geometry()
 
 
 def check_available(values: dict) -> None:

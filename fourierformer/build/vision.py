@@ -42,17 +42,7 @@ def primary(values: dict) -> str:
 
 
 def geometry(values: dict) -> Geometry:
-    model = ViTConfig(**values["model"])
-    side = model.image_size // model.patch
-    return Geometry(
-        dim=model.dim,
-        heads=model.heads,
-        length=side * side + 1,
-        causal=False,
-        bias=True,
-        grid=(side, side),
-        prefix=1,
-    )
+    return ViTConfig(**values["model"]).geometry()
 
 
 def check_available(values: dict) -> None:

@@ -37,6 +37,9 @@ class LMConfig:
         if self.dim % 2 or self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
 
+    def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
+        return Geometry(dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed)
+
 
 def reversed_sinusoids(length: int, dim: int) -> Tensor:
     """(length, dim) position embedding [sin | cos] (not interleaved) with REVERSED ids: the last token has position 0.
@@ -85,11 +88,8 @@ class WordLM(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(vocab_size, config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        geometry = [
-            Geometry(dim=config.dim, heads=config.heads, length=config.length, causal=True, layer=i, seed=seed)
-            for i in range(config.layers)
-        ]
-        self.layers = nn.ModuleList(DecoderLayer(config, attention(g)) for g in geometry)
+        geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
+        self.layers = nn.ModuleList(DecoderLayer(config, attention(g)) for g in geometries)
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(_initialise)

@@ -42,6 +42,20 @@ class ViTConfig:
         if self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be divisible by model.heads={self.heads}")
 
+    def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
+        side = self.image_size // self.patch
+        return Geometry(
+            dim=self.dim,
+            heads=self.heads,
+            length=side * side + 1,  # patches and the class token
+            causal=False,
+            bias=True,
+            grid=(side, side),
+            prefix=1,
+            layer=layer,
+            seed=seed,
+        )
+
 
 class StochasticDepth(nn.Module):
     """Drops a residual branch for some rows of the batch (Huang et al. 2016) and scales the others by 1 / (1 - rate).
@@ -124,18 +138,9 @@ def build_vit(
         drop_rate=head_dropout,
     )
     model.config = config
-    rows, columns = model.patch_embed.grid_size
-    shared = {"dim": config.dim, "heads": config.heads, "length": rows * columns + 1, "grid": (rows, columns)}
     rates = calculate_drop_path_rates(config.drop_path, config.depth)
     model.blocks = nn.Sequential(
-        *(
-            Block(
-                attention(Geometry(**shared, causal=False, bias=True, prefix=1, layer=i, seed=seed)),
-                config.mlp_ratio,
-                rate,
-            )
-            for i, rate in enumerate(rates)
-        )
+        *(Block(attention(config.geometry(layer=i, seed=seed)), config.mlp_ratio, rate) for i, rate in enumerate(rates))
     )
     model.init_weights(needs_reset=False)  # again, now that the blocks are ours: timm's law for every Linear
     return model

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fourierformer.data.streams import OrderedStreams, windows
 from fourierformer.data.text import Corpus
-from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.base import Poll, Watch
@@ -54,12 +53,7 @@ class LanguageTask:
         self.split_targets = model.output.split
         self.streams = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
         self.steps_per_epoch = self.streams.steps_per_epoch
-        own = global_batch_size // self.processes.world
-        if own * self.processes.world != global_batch_size:
-            raise SetupError(
-                f"global_batch_size={global_batch_size} cannot be shared equally by {self.processes.world} processes: "
-                "choose a multiple of their number"
-            )
+        own = global_batch_size // self.processes.world  # what cannot be shared equally, the streams refuse
         self.micro_batch_size = min(micro_batch_size or own, own)
         self.micro_steps = -(-own // self.micro_batch_size)
         self.samples_per_step = global_batch_size * self.length

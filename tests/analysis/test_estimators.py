@@ -22,6 +22,7 @@ from fourierformer.analysis.estimators import (
     spline,
 )
 from fourierformer.analysis.radius import cross_validated_density_radius, exact_mise, plancherel_rate, theorem_rate
+from fourierformer.analysis.rates import Row, slope
 from fourierformer.kernels.sinc import sinc_attention
 
 RNG = np.random.default_rng(0)
@@ -138,6 +139,33 @@ def test_the_exact_error_of_a_known_case():
     count, h = 200, 0.5
     mise = 1 - 2 / math.sqrt(1 + h**2 / 2) + (1 - 1 / count) / math.sqrt(1 + h**2) + 1 / (count * h)
     assert exact_mise(gaussian_kernel(), 1 / h, count, 1) == pytest.approx(mise / (2 * math.sqrt(math.pi)), rel=1e-6)
+
+
+@pytest.mark.parametrize("power", [2, 4, 8])
+def test_the_exact_error_is_the_mean_over_data_sets(power):
+    """Monte Carlo: 300 data sets of 60 samples, integrated on a grid."""
+    rng, kernel, radius = np.random.default_rng(2), fourier_kernel(power), 1.5
+    axis = np.linspace(-60, 60, 6001)
+    truth = np.exp(-(axis**2) / 2) / math.sqrt(2 * math.pi)
+    errors = []
+    for _ in range(300):
+        found = density_on_grid([axis], rng.normal(size=(60, 1)), radius, kernel)
+        errors.append(((found - truth) ** 2).sum() * (axis[1] - axis[0]))
+    error = np.std(errors) / math.sqrt(len(errors))
+    assert np.mean(errors) == pytest.approx(exact_mise(kernel, radius, 60, 1), abs=4 * error)
+
+
+def power_law(count: int, errors: np.ndarray) -> Row:
+    return Row("density", "normal", 1, 0.0, "sinc^4", "theorem", count, 1.0, errors=list(errors))
+
+
+def test_the_slope_of_a_power_law_is_its_exponent():
+    counts = [100, 200, 400, 800]
+    noise = np.random.default_rng(3).lognormal(sigma=0.05, size=(4, 30))
+    rows = [power_law(count, 7.0 * count**-0.8 * noise[i]) for i, count in enumerate(counts)]
+    found, error = slope(rows)
+    assert abs(found + 0.8) < 4 * error < 0.1
+    assert slope([power_law(count, np.full(3, count**-0.5)) for count in counts])[0] == pytest.approx(-0.5)
 
 
 def test_exponents_are_the_theorems():

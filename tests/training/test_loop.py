@@ -1,7 +1,6 @@
 """The loop's promises: exact resume at every cut, guarded steps, accumulation, one place where everything is logged."""
 
 import copy
-import signal
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import CLOCK
+from stops import StopAfter
 
 from fourierformer import attention
 from fourierformer.errors import Diverged, Interrupted, SetupError
@@ -51,19 +51,6 @@ def corpus():
     rng = np.random.default_rng(0)
     splits = {name: rng.integers(0, 30, size, dtype=np.uint16) for name, size in (("train", 400), ("valid", 200))}
     return SimpleNamespace(splits=splits, unit="word", notes=[], name="random")
-
-
-class StopAfter:
-    """Stands for StopSignal: the n-th poll finds that a signal has come."""
-
-    def __init__(self, polls: int | None = None):
-        self.left = polls
-
-    def poll(self):
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise Interrupted(signal.SIGTERM)
 
 
 def start(directory, stop=None, seed=1, name="fourier", **changes) -> Fit:

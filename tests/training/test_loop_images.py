@@ -1,7 +1,6 @@
 """Exact resume with everything that is random about images: augmentation, mixing, stochastic depth, averaged weights,
 loader processes. Cut anywhere, it ends bit by bit as if nothing had happened."""
 
-import signal
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 import yaml
 from command_line import CLOCK, CONFIGS
+from stops import StopAfter
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fourierformer import attention
@@ -39,17 +39,6 @@ def config(group: str, name: str) -> dict:
 @pytest.fixture(scope="module")
 def corpus():
     return load_images(ImageData(**config("data", "builtin_images")))
-
-
-class StopAfter:
-    def __init__(self, polls: int | None):
-        self.left = polls
-
-    def poll(self):
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise Interrupted(signal.SIGTERM)
 
 
 def start(directory, corpus, workers: int, polls: int | None = None, **changes) -> Fit:

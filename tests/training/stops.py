@@ -1,0 +1,18 @@
+"""A stop that comes at a chosen moment."""
+
+import signal
+
+from fourierformer.errors import Interrupted
+
+
+class StopAfter:
+    """Stands for StopSignal: the n-th poll finds that a signal has come; None: none ever does."""
+
+    def __init__(self, polls: int | None):
+        self.left = polls
+
+    def poll(self):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Interrupted(signal.SIGTERM)
