@@ -8,6 +8,7 @@ The contract (see base.py, tests/attention/test_contract.py):
 * forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
   geometry.causal no output depends on a later input.
 * what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`; `build` refuses with that reason.
+* `start` and `mix_step`, where a state of constant size exists, give what `forward` gives, token by token.
 * random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer).
 """
 
@@ -19,25 +20,29 @@ from dataclasses import dataclass
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.errors import SetupError, did_you_mean
 
-__all__ = ["Attention", "Geometry", "available", "build", "knobs", "mechanism", "register"]
+__all__ = ["Attention", "Geometry", "available", "build", "idea", "knobs", "mechanism", "register"]
 
 
 @dataclass(frozen=True)
 class Entry:
     cls: type[Attention]
+    idea: str  # one line for the table of mechanisms
     defaults: dict[str, object]  # knobs whose default differs under this name
 
 
 _registry: dict[str, Entry] = {}
 
 
-def register(name: str, **defaults):
-    """Class decorator: makes the class an attention choice called `name`, with other defaults where given."""
+def register(name: str, idea: str, **defaults):
+    """Class decorator: makes the class an attention choice called `name`, with other defaults where given.
+
+    `idea` is its line in README's table of mechanisms.
+    """
 
     def add(cls: type[Attention]) -> type[Attention]:
         if name in _registry:
             raise ValueError(f"attention '{name}' is registered twice")
-        _registry[name] = Entry(cls, defaults)
+        _registry[name] = Entry(cls, idea, defaults)
         return cls
 
     return add
@@ -73,6 +78,10 @@ def available(*, causal: bool | None = None, grid: bool = True) -> list[str]:
 
 def mechanism(name: str) -> type[Attention]:
     return _entry(name).cls
+
+
+def idea(name: str) -> str:
+    return _entry(name).idea
 
 
 def knobs(name: str) -> dict[str, inspect.Parameter]:

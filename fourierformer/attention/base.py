@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from fourierformer.errors import SetupError
 
+State = tuple[Tensor, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -45,6 +47,10 @@ class Attention(nn.Module):
     needs_grid: ClassVar[bool] = False
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
+    # For README's table of mechanisms, per layer and sequence: N tokens, D coordinates per head, C = H D channels
+    cost: ClassVar[str]  # time
+    state: ClassVar[str]  # numbers that decoding one more token needs
+    source: ClassVar[str]
 
     def __init__(self, geometry: Geometry):
         super().__init__()
@@ -63,6 +69,14 @@ class Attention(nn.Module):
             f"{type(self).__name__} attention has no maps: it does not say with which weights it adds up the values"
         )
 
+    def start(self, batch: int) -> State | None:
+        """What is known before the first token, for `step`; None where no state of constant size exists."""
+        return None
+
+    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """`mix` for one more token: q, k, v (B, H, 1, K), x (B, 1, dim) -> (B, H, 1, K) and the next state."""
+        raise TypeError(f"{type(self).__name__} does not define mix_step()")
+
     def diagnostics(self) -> dict[str, float]:
         """Numbers worth a curve, read at evaluations (the learned radius, say)."""
         return {}
@@ -75,9 +89,12 @@ class Attention(nn.Module):
         """All positions, or only the `last` ones when no more are needed (they still attend to everything)."""
         if last is not None and not self.partial_queries:
             return self.forward(x)[:, -last:]
-        q, k, v = self.project(x, last)
-        mixed = self.mix(q, k, v, x)
-        return self.proj(mixed.transpose(1, 2).reshape(x.shape[0], -1, self.geometry.dim))
+        return self._merge(self.mix(*self.project(x, last), x))
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far."""
+        mixed, state = self.mix_step(*self.project(x), x, state)
+        return self._merge(mixed), state
 
     def project(self, x: Tensor, last: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as `mix` gets them: (B, N, dim) -> three times (B, H, N, K), q for the `last` positions only."""
@@ -88,6 +105,9 @@ class Attention(nn.Module):
             q = F.linear(x[:, -last:], weight[:dim], None if bias is None else bias[:dim])
             k, v = F.linear(x, weight[dim:], None if bias is None else bias[dim:]).chunk(2, dim=-1)
         return self._split(q), self._split(k), self._split(v)
+
+    def _merge(self, mixed: Tensor) -> Tensor:
+        return self.proj(mixed.transpose(1, 2).flatten(-2))
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.geometry.heads, self.geometry.head_dim)).transpose(1, 2)

@@ -30,11 +30,17 @@ def matched_radius(head_dim: int, power: int) -> float:
     return math.sqrt(3 / (power * math.sqrt(head_dim)))
 
 
-@register("fourier")
-@register("fourier_matched", radius="matched")
-@register("fourier_head", radius_shape="head")
-@register("fourier_vector", radius_shape="coordinate")
-@register("fourier_first_coordinate", coordinates="first")
+@register(
+    "fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision"
+)
+@register("fourier_matched", "starts as sharp as softmax: R = sqrt(3 / (4 sqrt(D)))", radius="matched")
+@register("fourier_head", "one radius per head", radius_shape="head")
+@register("fourier_vector", "one radius per coordinate", radius_shape="coordinate")
+@register(
+    "fourier_first_coordinate",
+    "diagnostic: what the authors' released CUDA source computes if its out-of-bounds reads return 0",
+    coordinates="first",
+)
 class Fourier(Attention):
     """w_ij = prod_d sinc(R (q_id - k_jd))^power, normalised by eps + sum_j w_ij (FourierFormer, Definition 1).
 
@@ -46,6 +52,7 @@ class Fourier(Attention):
     """
 
     partial_queries = True
+    cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
 
     def __init__(
         self,

@@ -12,7 +12,9 @@ from fourierformer.attention.softmax import dot_product_attention, dot_product_m
 from fourierformer.errors import SetupError
 
 
-@register("gaussian")
+@register(
+    "gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)"
+)
 class Gaussian(Attention):
     """Attention as kernel regression with w_ij = exp(-|q_i - k_j|^2 / (2 sigma^2)) (FourierFormer, section 2).
 
@@ -21,6 +23,7 @@ class Gaussian(Attention):
     """
 
     partial_queries = True
+    cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 
     def __init__(self, geometry: Geometry, *, bandwidth: float | None = None, normalize_keys: bool = False):
         super().__init__(geometry)

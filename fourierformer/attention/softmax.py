@@ -10,11 +10,12 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, bottom_right_causal
 
 
-@register("softmax")
+@register("softmax", "exponentials of scaled dot products")
 class Softmax(Attention):
     """softmax(q k^T / sqrt(D)) v through torch's fused kernels (Vaswani et al. 2017). O(N^2 D) time, O(N) memory."""
 
     partial_queries = True
+    cost, state, source = "N² C", "2 N C", "Vaswani et al. 2017, arXiv 1706.03762"
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         return dot_product_attention(q, k, v, causal=self.geometry.causal)
