@@ -72,6 +72,7 @@ def annotations(owner) -> dict[str, object]:
 def checked(config: DictConfig | dict, schema: Schema) -> dict:
     """The config as plain resolved values, or a SetupError naming the first thing that is wrong."""
     values = _resolved(config if isinstance(config, DictConfig) else OmegaConf.create(config))
+    values.pop("scale", None)  # it told a sweep its experiments (configs/scale) and has no part in a run
     sections = {name for name in schema if name}
     for key in values:
         if key not in sections and key not in schema[""]:
