@@ -105,6 +105,9 @@ def explain(error: Exception) -> str:
     several = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if several:
         return f"{several[1]} names several values: add -m (--multirun) to run each of them"
+    scale = re.search(r"Interpolation key 'scale\.(\w+)' not found", text)
+    if scale:
+        return f"this scale has no experiment '{scale[1]}': choose another, for example scale=quick (configs/scale)"
     text = re.sub(r"\s*\n\s*", "; ", re.sub(r"\s*See https://hydra\S+ for details", "", text).strip())
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}' ({text}). An override is key=value, quoted for the shell: 'key=[1,2]'"

@@ -1,12 +1,17 @@
-"""dry_run=true: what a command would do, before it costs anything."""
+"""dry_run=true: what a command would do and cost, before it does. In a sweep, one line per job."""
 
 import torch
 
 from fourierformer import config as configs
 from fourierformer.build import domain, make_attention, pick_device
+from fourierformer.cost import step_cost
 from fourierformer.errors import SetupError
 from fourierformer.processes import find_processes
+from fourierformer.rundir import RunDirectory
+from fourierformer.sweep import hours_text
 from fourierformer.training.config import TrainerConfig
+
+DONE = "done"
 
 
 def print_plan(values: dict) -> None:
@@ -34,10 +39,40 @@ def print_plan(values: dict) -> None:
         print(f"{name:12} {text}")
     for note in corpus.notes if corpus else []:
         print(f"{'':12} {note}")
-    directory = configs.run_directory(values)
-    print(f"directory    {directory} ({'exists: resumes or is done' if directory.exists() else 'new'})")
+    print(f"directory    {configs.run_directory(values)} ({_state(values)})")
     if problem:
         raise SetupError("the data is missing (see above): nothing would run")
+    cost = step_cost(values)
+    hours = hours_text(cost.hours(_length(values, corpus)), _device(values))
+    print(f"cost         {hours}: {cost.seconds:.3g} s per step ({cost.origin})")
+
+
+def plan_of_job(values: dict) -> dict:
+    """The same in a line, and for the total of a sweep: what one of its jobs would cost. Done jobs cost nothing."""
+    task, state = domain(values), _state(values)
+    task.check_available(values)
+    corpus = task.load_data(values, lambda line: None)
+    cost, steps = step_cost(values), _length(values, corpus)
+    hours = cost.hours(steps) if state != DONE else 0.0
+    device = _device(values)
+    what = f"{steps:,} steps of {cost.seconds:.3g} s, {hours_text(hours, device)}"
+    print(f"{configs.run_directory(values)} ({state}): {what} ({cost.origin})")
+    return {"hours": hours, "device": device}
+
+
+def _state(values: dict) -> str:
+    directory = RunDirectory(configs.run_directory(values))
+    state = (directory.read_status() or {}).get("state")
+    return DONE if state == "completed" else f"{state}: resumes" if state else "new"
+
+
+def _device(values: dict) -> str:
+    return "GPU" if pick_device(values["trainer"]["device"]).type == "cuda" else "CPU"
+
+
+def _length(values: dict, corpus) -> int:
+    task = domain(values)
+    return TrainerConfig(**values["trainer"]).in_steps(task.steps_per_epoch(values, corpus) or 1).steps
 
 
 def _steps(values: dict, corpus) -> str:
@@ -47,7 +82,7 @@ def _steps(values: dict, corpus) -> str:
     epoch = task.steps_per_epoch(values, corpus)
     if trainer.steps is None and epoch is None:
         return f"{trainer.epochs:g} epochs of steps of {samples:,} {unit}"
-    steps = trainer.in_steps(epoch or 1).steps
+    steps = _length(values, corpus)
     text = f"{steps:,} of {samples:,} {unit} = {steps * samples:,} {unit}"
     return text + (f" = {steps / epoch:.1f} epochs of {epoch:,} steps" if epoch else "")
 

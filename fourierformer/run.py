@@ -15,7 +15,7 @@ from fourierformer.build import check_device, checked_values, domain, pick_devic
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.launch import complain
 from fourierformer.measure import read_or_none
-from fourierformer.plan import print_plan
+from fourierformer.plan import plan_of_job, print_plan
 from fourierformer.processes import Processes, find_processes, heard_from_first, join_processes
 from fourierformer.rundir import RunDirectory
 from fourierformer.sweep import Job, SweepRecord, in_sweep, show
@@ -43,6 +43,8 @@ def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int
         values = _checked(config, place)
         if not values["dry_run"]:
             _run(values, job)
+        elif job:
+            job.write(plan=plan_of_job(values))
         elif place.first:
             print_plan(values)
         return 0, None

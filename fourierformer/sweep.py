@@ -119,7 +119,10 @@ def summarise(record: Path) -> int:
     runs = [Path(job["run"]) for job in jobs if job.get("run")]
     runs = [run for run in dict.fromkeys(runs) if run.is_dir()]
     if runs:
-        show(runs, report=runs[0].parent / "report.html")
+        show(runs, report=Path(os.path.commonpath([run.parent for run in runs])) / "report.html")
+    plans = [job["plan"] for job in jobs if "plan" in job]
+    if plans:
+        print(_total(plans))
     failed = [job for job in jobs if job.get("exit_code") != 0]
     common = frozenset.intersection(*(frozenset(job["overrides"]) for job in jobs)) if len(jobs) > 1 else frozenset()
     for job in failed:
@@ -128,6 +131,18 @@ def summarise(record: Path) -> int:
     if failed:
         print(f"{len(failed)} of {len(jobs)} jobs did not end well; the same command tries them again", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
+
+
+def _total(plans: list[dict]) -> str:
+    """What a whole sweep would cost, without the jobs that are named as errors."""
+    hours, device = sum(plan["hours"] for plan in plans), plans[0]["device"]
+    left = sum(plan["hours"] > 0 for plan in plans)
+    cost = f"{left} of {len(plans)} runs are to be done: {hours_text(hours, device)} by step times of this machine"
+    return f"\n{cost}; data preparation and evaluations come on top"
+
+
+def hours_text(hours: float, device: str) -> str:
+    return f"{hours:,.1f} {device}-hours" if hours >= 1 or not hours else f"{60 * hours:.1f} {device}-minutes"
 
 
 def show(runs: list[Path], report: Path) -> None:

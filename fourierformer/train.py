@@ -124,7 +124,8 @@ def _wandb_id(directory: RunDirectory) -> str:
     return path.read_text().strip()
 
 
-def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, stop, say, watch) -> Progress:
+def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log=_silent) -> Fit:
+    """The loop for these parts, at step 0."""
     trainer, model, values = parts.trainer, parts.model, parts.values
     ema = None
     if trainer.ema_decay is not None:
@@ -139,13 +140,7 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, st
         config=ScheduleConfig(**values["schedule"]),
         steps_per_epoch=parts.task.steps_per_epoch,
     )
-
-    def heartbeat(progress: Progress) -> None:
-        if parts.processes.first:
-            seconds = round(progress.train_seconds, 1)
-            directory.write_status("running", step=progress.step, steps=trainer.steps, seconds=seconds)
-
-    fit = Fit(
+    return Fit(
         task=parts.task,
         model=model,
         ema=ema,
@@ -159,12 +154,23 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, st
         stop=stop,
         processes=parts.processes,
         watch=watch,
-        on_log=heartbeat,
+        on_log=on_log,
     )
+
+
+def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, stop, say, watch) -> Progress:
+    steps = parts.trainer.steps
+
+    def heartbeat(progress: Progress) -> None:
+        if parts.processes.first:
+            seconds = round(progress.train_seconds, 1)
+            directory.write_status("running", step=progress.step, steps=steps, seconds=seconds)
+
+    fit = make_fit(parts, trackers, checkpoints, stop, watch=watch, on_log=heartbeat)
     if found:
         step, state = found
         fit.restore(state)
-        say(f"resuming at step {step:,} of {trainer.steps:,}")
+        say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # rows of a start that died before its first checkpoint
     try:

@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     *("errors", "seeds", "processes", "config", "provenance", "rundir"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
-    *("build", "analysis", "measure", "results", "plots", "report", "plan", "sweep", "launch", "train", "run"),
+    *("build", "analysis", "measure", "results", "plots", "report", "sweep", "launch", "train", "cost", "plan", "run"),
 )
 ONLY = {
     "hydra": {"launch", "sweep"},

@@ -30,9 +30,7 @@ def matched_radius(head_dim: int, power: int) -> float:
     return math.sqrt(3 / (power * math.sqrt(head_dim)))
 
 
-@register(
-    "fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision"
-)
+@register("fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision")
 @register("fourier_matched", "starts as sharp as softmax: R = sqrt(3 / (4 sqrt(D)))", radius="matched")
 @register("fourier_head", "one radius per head", radius_shape="head")
 @register("fourier_vector", "one radius per coordinate", radius_shape="coordinate")

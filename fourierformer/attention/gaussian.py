@@ -12,9 +12,7 @@ from fourierformer.attention.softmax import dot_product_attention, dot_product_m
 from fourierformer.errors import SetupError
 
 
-@register(
-    "gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)"
-)
+@register("gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)")
 class Gaussian(Attention):
     """Attention as kernel regression with w_ij = exp(-|q_i - k_j|^2 / (2 sigma^2)) (FourierFormer, section 2).
 

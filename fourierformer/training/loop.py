@@ -84,7 +84,7 @@ class Fit:
                 if self.progress.step >= self.config.steps:
                     return self.progress
                 started = time.perf_counter()
-                norm = self._step()
+                norm = self.train_step()
                 self._read_counters(norm, started)
         except Interrupted:
             self.optimizer.zero_grad(set_to_none=True)
@@ -94,7 +94,8 @@ class Fit:
 
     # -- one optimizer step -----------------------------------------------------------------------------------------
 
-    def _step(self) -> Tensor:
+    def train_step(self) -> Tensor:
+        """One step without what happens between steps; the gradient's norm."""
         step = self.progress.step
         set_learning_rate(self.optimizer, self.rate(step + 1))
         loss = self.processes.mean(self._accumulate(step))

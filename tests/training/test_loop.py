@@ -162,14 +162,14 @@ def test_a_kill_loses_only_the_steps_since_the_last_save(tmp_path, straight):
         pass
 
     fit = start(tmp_path)
-    original, steps = fit._step, iter(range(5))
+    original, steps = fit.train_step, iter(range(5))
 
     def step():
         if next(steps, None) is None:
             raise Killed
         return original()
 
-    fit._step = step
+    fit.train_step = step
     with pytest.raises(Killed):
         fit.run()
     fit.tracker.close(1)
@@ -219,13 +219,13 @@ def test_a_bad_step_changes_nothing_and_is_counted(tmp_path):
     fit = start(tmp_path, steps=4, eval_every=100, ema_decay=None)
     poison(fit, {1})
     states = []
-    original = fit._step
+    original = fit.train_step
 
     def step():
         states.append(copy.deepcopy((fit.model.state_dict(), fit.optimizer.state_dict()["state"])))
         return original()
 
-    fit._step = step
+    fit.train_step = step
     fit.run()
     before, after = states[1], states[2]
     assert_same(dict(enumerate(before[1].values())), dict(enumerate(after[1].values())), "optimizer")
@@ -277,14 +277,14 @@ def test_best_checkpoint_is_that_of_the_lowest_valid_perplexity(tmp_path):
 
 def test_ema_is_the_average_of_the_weights(tmp_path):
     fit = start(tmp_path, steps=3, eval_every=100)
-    seen, original = [], fit._step
+    seen, original = [], fit.train_step
 
     def step():
         result = original()
         seen.append(fit.model.output.bias.detach().clone())
         return result
 
-    fit._step = step
+    fit.train_step = step
     fit.run()
     expected = seen[0]
     for bias in seen[1:]:
