@@ -132,4 +132,6 @@ def for_watchers(summary: dict) -> dict:
         for name, value in numbers.items()
         if name in (metric, "top5")
     }
-    return {f"best/val_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"], **final}
+    cost = {name: summary[name] for name in ("parameters", "seconds", f"{summary['unit']}_per_s")}
+    best = {f"best/val_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"]}
+    return best | final | cost

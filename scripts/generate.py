@@ -1,6 +1,7 @@
 """Text from a trained language model: python scripts/generate.py runs/... --prompt "the function returns" """
 
 import argparse
+import sys
 from pathlib import Path
 
 from fourierformer.launch import exit_on_user_error
@@ -25,6 +26,7 @@ def generate(arguments: argparse.Namespace) -> None:
 
     from fourierformer.build import open_run
     from fourierformer.errors import SetupError
+    from fourierformer.models.decoding import decoder
 
     parts, _ = open_run(arguments.run, arguments.device)
     if parts.task.unit != "tokens":
@@ -33,13 +35,14 @@ def generate(arguments: argparse.Namespace) -> None:
     # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
     prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]
     generator = torch.Generator().manual_seed(arguments.seed)
-    tokens = torch.tensor([prompt], device=parts.device)
+    tokens = list(prompt)
+    decode = decoder(parts.model)
+    print(f"decoding {decode.name}", file=sys.stderr)
     with torch.inference_mode():
         for _ in range(arguments.tokens):
-            log_p = parts.model.next_token(tokens[:, -parts.model.config.length :])[0].cpu()
-            chosen = pick(log_p, arguments.temperature, arguments.top_k, generator)
-            tokens = torch.cat([tokens, torch.tensor([[chosen]], device=parts.device)], dim=1)
-    print(corpus.decode(tokens[0].tolist()))
+            log_p = decode.next_token(tokens).cpu()
+            tokens.append(pick(log_p, arguments.temperature, arguments.top_k, generator))
+    print(corpus.decode(tokens))
 
 
 def pick(log_p, temperature: float, top_k: int, generator) -> int:

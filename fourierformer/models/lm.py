@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
+from fourierformer.attention.base import State
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
 
@@ -71,7 +72,15 @@ class DecoderLayer(nn.Module):
 
     def forward(self, h: Tensor, last: int | None = None) -> Tensor:
         residual = h if last is None else h[:, -last:]
-        h = self.attention_norm(residual + self.dropout(self.attention(h, last)))
+        return self._after_attention(residual, self.attention(h, last))
+
+    def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
+        mixed, state = self.attention.step(h, state)
+        return self._after_attention(h, mixed), state
+
+    def _after_attention(self, residual: Tensor, mixed: Tensor) -> Tensor:
+        h = self.attention_norm(residual + self.dropout(mixed))
         return self.feed_forward_norm(h + self.feed_forward(h))
 
 
@@ -119,6 +128,21 @@ class WordLM(nn.Module):
     def next_token(self, tokens: Tensor) -> Tensor:
         """log p of every word as the next token: (B, N) -> (B, V)."""
         return self.output.log_probabilities(self.hidden(tokens, last=1)[:, 0], self.embedding.weight)
+
+    def start(self, batch: int) -> list[State] | None:
+        """The state of every layer before the first token; None where the attention has none of constant size."""
+        states = [layer.attention.start(batch) for layer in self.layers]
+        return None if None in states else states
+
+    def step(self, token: Tensor, place: int, states: list[State]) -> tuple[Tensor, list[State]]:
+        """log p of the next token (B, V), given one more `token` (B,) at this place of a window of full length, and the
+        next states."""
+        h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[place]
+        after = []
+        for layer, state in zip(self.layers, states, strict=True):
+            h, state = layer.step(h, state)
+            after.append(state)
+        return self.output.log_probabilities(h[:, 0], self.embedding.weight), after
 
 
 def _initialise(module: nn.Module) -> None:

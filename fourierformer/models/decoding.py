@@ -1,0 +1,58 @@
+"""The next token, again and again: by reading the whole window each time, or with a state of constant size."""
+
+import torch
+from torch import Tensor
+
+from fourierformer.models.lm import WordLM
+
+
+class WindowDecoder:
+    """Reads the last tokens anew for each next one: works for any attention, costs a forward pass per token."""
+
+    def __init__(self, model: WordLM):
+        self.model = model
+        self.name = f"reading up to {model.config.length} tokens again for each one"
+
+    def next_token(self, tokens: list[int]) -> Tensor:
+        """log p of every word as the next one: (V,)."""
+        window = torch.tensor([tokens[-self.model.config.length :]], device=_device(self.model))
+        return self.model.next_token(window)[0]
+
+
+class StateDecoder:
+    """Reads each token once. A window ends at its last position, as in training; the next one begins with its newer half,
+    so a token costs at most two steps on average, and never more memory."""
+
+    def __init__(self, model: WordLM):
+        self.model = model
+        self.states = model.start(1)
+        self.place = 0  # of the next token in its window
+        self.read = 0  # tokens so far
+        self.log_p: Tensor | None = None
+        numbers = sum(tensor.numel() for state in self.states for tensor in state)
+        self.name = f"with a state of {numbers:,} numbers"
+
+    def next_token(self, tokens: list[int]) -> Tensor:
+        """log p of every word as the next one: (V,). `tokens` are those of the call before and at least one more."""
+        length = self.model.config.length
+        begin = self.read or max(0, len(tokens) - length)  # a window's length before the end nothing is remembered
+        for number in range(begin, len(tokens)):
+            if self.place == length:
+                self.states, self.place = self.model.start(1), 0
+                for token in tokens[number - length // 2 : number]:
+                    self._feed(token)
+            self._feed(tokens[number])
+        self.read = len(tokens)
+        return self.log_p
+
+    def _feed(self, token: int) -> None:
+        log_p, self.states = self.model.step(torch.tensor([token], device=_device(self.model)), self.place, self.states)
+        self.log_p, self.place = log_p[0], self.place + 1
+
+
+def decoder(model: WordLM) -> WindowDecoder | StateDecoder:
+    return WindowDecoder(model) if model.start(1) is None else StateDecoder(model)
+
+
+def _device(model: WordLM) -> torch.device:
+    return model.embedding.weight.device
