@@ -5,7 +5,7 @@ UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format doctor bench-kernel report clean constraints
+.PHONY: help setup train test lint format doctor bench-kernel check-curve report clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ doctor: setup ## check this machine: versions, GPU, compiler, Triton, data, writ
 
 bench-kernel: setup ## time the Fourier attention backends against each other and against softmax
 	$(PY) scripts/bench_kernel.py
+
+check-curve: setup ## does this installation train as it should? two short runs against committed curves (1 to 3 minutes)
+	$(PY) scripts/check_curve.py
 
 report: setup ## one HTML page over everything in runs/
 	$(PY) scripts/report.py
