@@ -20,8 +20,8 @@ class WindowDecoder:
 
 
 class StateDecoder:
-    """Reads each token once. A window ends at its last position, as in training; the next one begins with the newer half
-    of the old one, so a token costs at most two steps on average, and never more memory."""
+    """Reads each token once. A window ends at its last position, as in training; the next one begins with the newer
+    half of the old one, so a token costs at most two steps on average, and never more memory."""
 
     def __init__(self, model: WordLM):
         self.model = model
