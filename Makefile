@@ -8,7 +8,7 @@ PYTHON ?= python3
 .PHONY: help setup train test lint format doctor bench-kernel check-curve report clean constraints
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else pip)
 

@@ -3,7 +3,7 @@
 python scripts/make_tables.py [RUNS...] [--format text|markdown|latex]     RUNS: folders of runs, or collected CSV files
 python scripts/make_tables.py --paper                                      Tables 1 to 3 line by line, with our numbers
 python scripts/make_tables.py runs/table1 --collect table1                 writes results/measured/table1.csv
-python scripts/make_tables.py --readme                                     README's results from results/measured/*.csv
+python scripts/make_tables.py --readme                                     README's results and its table of attentions
 """
 
 import argparse
@@ -32,7 +32,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv")
     parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
     parser.add_argument("--include-debug", action="store_true", help="collect debug runs too")
-    parser.add_argument("--readme", action="store_true", help="rewrite README.md between its results markers")
+    parser.add_argument("--readme", action="store_true", help="rewrite the generated parts of README.md")
     return parser.parse_args()
 
 

@@ -1,19 +1,24 @@
-"""README's results are those of the committed files, and the section is a function of them alone."""
+"""README's generated parts: results are those of the committed files alone, and every attention has its row."""
+
+import re
 
 import pytest
 from command_line import REPOSITORY
 from synthetic_runs import write_run, write_vision_run
 
+from fourierformer import attention
 from fourierformer.errors import SetupError
 from fourierformer.results import collect
 from fourierformer.results.measured import write_measured
-from fourierformer.results.readme import BEGIN, END, NOTHING, section, updated
+from fourierformer.results.mechanisms import mechanism_table
+from fourierformer.results.readme import NOTHING, section, updated
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+MARKED = f"before\n{BEGIN}\n{END}\n<!-- attention:begin -->\n<!-- attention:end -->\nafter\n"
 
 
 def test_the_committed_readme_is_not_stale():
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    if BEGIN not in text:
-        pytest.skip(f"README.md has no line {BEGIN} yet")
     assert updated(text) == text, "run `python scripts/make_tables.py --readme`"
 
 
@@ -36,7 +41,7 @@ def test_a_section_per_file_with_tables_and_origin(tmp_path):
 def test_a_changed_number_makes_it_stale(tmp_path):
     write_run(tmp_path / "runs", "softmax", 1, 60.0)
     write_measured(collect(tmp_path / "runs"), tmp_path / "quick.csv")
-    text = updated(f"before\n{BEGIN}\n{END}\nafter\n", tmp_path)
+    text = updated(MARKED, tmp_path)
     assert updated(text, tmp_path) == text
     file = tmp_path / "quick.csv"
     file.write_text(file.read_text().replace(",60.0,", ",59.0,"))
@@ -51,3 +56,19 @@ def test_without_runs_it_says_so(tmp_path):
 def test_missing_or_doubled_markers_are_an_error(text):
     with pytest.raises(SetupError, match="results:begin"):
         updated(text)
+
+
+def test_every_attention_has_a_row_with_what_it_costs():
+    lines = [line.strip("| ").split(" | ") for line in mechanism_table().splitlines()]
+    rows = {cells[0].strip("`"): cells[1:] for cells in lines[2:] if len(cells) == len(lines[0])}
+    assert list(rows) == attention.available()
+    for name, cells in rows.items():
+        assert all(cells), name
+        assert re.search(r"(19|20)\d\d|FourierFormer", cells[-1]), name
+    # one radius per layer, per head, per coordinate of a head: 8 heads of 16
+    assert [rows[name][4] for name in ("softmax", "fourier", "fourier_head", "fourier_vector")] == [
+        "0",
+        "+1",
+        "+8",
+        "+16",
+    ]

@@ -1,4 +1,5 @@
-"""README's section of results: written from the committed files alone, so that anyone gets the same text."""
+"""README's generated parts: results from the committed files alone, so that anyone gets the same text, and the table
+of attention choices."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,12 +10,12 @@ from fourierformer.results.comparison import comparison
 from fourierformer.results.evidence import evidence
 from fourierformer.results.layout import tables
 from fourierformer.results.measured import MEASURED, is_measured, read_measured
+from fourierformer.results.mechanisms import mechanism_table
 from fourierformer.results.redundancy import head_tables
 from fourierformer.results.runs import Run
 from fourierformer.results.tables import markdown_of
 from fourierformer.rundir import atomic_write_text
 
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NOTHING = "No measured runs are committed yet."
 
 
@@ -41,11 +42,18 @@ def origin(runs: Iterable[Run]) -> str:
 
 
 def updated(text: str, folder: Path = MEASURED) -> str:
-    """The README with its section written anew."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise SetupError(f"it needs one line {BEGIN} and below it one line {END}: the section stands between them")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{section(folder)}\n\n{END}{rest.split(END)[1]}"
+    """The README with its generated parts written anew."""
+    for name, part in (("results", section(folder)), ("attention", mechanism_table())):
+        text = _replaced(text, name, part)
+    return text
+
+
+def _replaced(text: str, name: str, part: str) -> str:
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise SetupError(f"it needs one line {begin} and below it one line {end}: what is between them is generated")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{part}\n\n{end}{rest.split(end)[1]}"
 
 
 def write_readme(path: Path, folder: Path = MEASURED) -> None:
