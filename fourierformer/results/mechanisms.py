@@ -11,7 +11,7 @@ VISION = Geometry(dim=192, heads=3, length=197, causal=False, bias=True, grid=(1
 HEADER = ("`attention=`", "idea", "for", "time", "state", "parameters", "source")
 NOTE = """\
 N tokens, D coordinates per head, C = H D channels, M features. Time is per layer and sequence. State: the numbers per
-layer that decoding one more token needs. Parameters: beyond the four projections, per layer of `lm_small` (of `deit_tiny`
+layer that decoding one more token needs. Parameters: beyond the four projections, per layer of `lm_small` (`deit_tiny`
 for what only vision can use)."""
 
 
