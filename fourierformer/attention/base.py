@@ -77,6 +77,10 @@ class Attention(nn.Module):
         """`mix` for one more token: q, k, v (B, H, 1, K), x (B, 1, dim) -> (B, H, 1, K) and the next state."""
         raise TypeError(f"{type(self).__name__} does not define mix_step()")
 
+    def begin_step(self, step: int) -> None:
+        """Called before every training step, for what changes with the step (random frequencies drawn anew, say). A
+        pure function of `step`: a resumed run calls it again for the step that was interrupted."""
+
     def diagnostics(self) -> dict[str, float]:
         """Numbers worth a curve, read at evaluations (the learned radius, say)."""
         return {}

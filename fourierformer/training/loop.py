@@ -69,6 +69,7 @@ class Fit:
         self.watch, self.on_log = watch, on_log
         self.shared = shared_model(model, self.processes, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self.told = [module for module in model.modules() if hasattr(module, "begin_step")]
         self.progress = Progress()
         self.saved = 0
         self.waited, self.logged_at = 0.0, 0.0  # seconds spent waiting for data since the last log; train_seconds there
@@ -98,6 +99,8 @@ class Fit:
         """One step without what happens between steps; the gradient's norm."""
         step = self.progress.step
         set_learning_rate(self.optimizer, self.rate(step + 1))
+        for layer in self.told:
+            layer.begin_step(step)
         loss = self.processes.mean(self._accumulate(step))
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()

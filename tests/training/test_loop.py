@@ -53,11 +53,11 @@ def corpus():
     return SimpleNamespace(splits=splits, unit="word", notes=[], name="random")
 
 
-def start(directory, stop=None, seed=1, name="fourier", **changes) -> Fit:
+def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -> Fit:
     """A run in `directory`, resumed from its newest checkpoint if there is one: what run.py does."""
     trainer = TrainerConfig(**{**{f: getattr(TRAINER, f) for f in TRAINER.__dataclass_fields__}, **changes})
     torch.manual_seed(seed)
-    model = WordLM(MODEL, 30, [10, 20], partial(attention.build, name), seed=seed)
+    model = WordLM(MODEL, 30, [10, 20], partial(attention.build, name, **(knobs or {})), seed=seed)
     ema = None
     if trainer.ema_decay:
         ema = torch.optim.swa_utils.AveragedModel(
@@ -140,6 +140,24 @@ def test_resume_is_bitwise_at_every_cut(tmp_path, straight):
         fit = start(directory)
         fit.run()
         assert_same(outcome(directory, fit), straight, f"cut {cut}: ")
+
+
+def test_frequencies_drawn_anew_while_training_resume_bitwise(tmp_path):
+    """Steps 0..5 with a draw every 2 steps: cuts fall between steps, inside accumulation, on and off a draw."""
+    performer = {"name": "performer", "knobs": {"features": 8, "redraw": 2}}
+    straight = start(tmp_path / "straight", **performer)
+    frequencies = straight.model.layers[0].attention.frequencies
+    first = frequencies.clone()
+    straight.run()
+    assert not torch.equal(frequencies, first)
+    expected = outcome(tmp_path / "straight", straight)
+    for cut in range(0, polls_of_a_whole_run(tmp_path / "count"), 7):
+        directory = tmp_path / str(cut)
+        with pytest.raises(Interrupted):
+            start(directory, StopAfter(cut), **performer).run()
+        fit = start(directory, **performer)
+        fit.run()
+        assert_same(outcome(directory, fit), expected, f"cut {cut}: ")
 
 
 def test_many_cuts_in_one_run(tmp_path, straight):

@@ -1,0 +1,235 @@
+"""Attention Free Transformer: the values are averaged per channel, with weights from keys and positions alone.
+
+A query only gates the result, y_t = sigmoid(q_t) * sum_u exp(k_u + w_tu) v_u / sum_u exp(k_u + w_tu) (Zhai et al. 2021,
+equation 2), so there are no maps: every channel has weights of its own.
+
+Positions: token t of an input has position t, however long the input is; shorter inputs use the first positions. A
+causal model sees a sequence, a bidirectional one the grid of patches where it has one.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fourierformer.attention import register
+from fourierformer.attention.aft_weights import (
+    CHUNK,
+    EMPTY,
+    Sums,
+    banded_causal_sums,
+    banded_full_sums,
+    block,
+    causal_average,
+    in_rows,
+    merge,
+    neighbours,
+    pooled,
+    power_of_two,
+    running,
+    single,
+)
+from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.errors import SetupError
+
+DENSE = 1024  # up to so many tokens all N^2 biases are made: one large product is faster than many small ones
+
+
+class AFT(Attention):
+    """The gate around `average`, which is what the variants define. In float32 at least."""
+
+    partial_queries = True
+    source = "Zhai et al. 2021, arXiv 2105.14103"
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """H, and the width of a key and of a value in each of the H parts."""
+        return self.geometry.heads, self.geometry.head_dim, self.geometry.head_dim
+
+    def average(self, k: Tensor, v: Tensor) -> Tensor:
+        """k (B, H, N, 1 or D), v (B, H, N, D) -> (B, H, N, D), or (B, H, 1, D) where all are equal."""
+        raise TypeError(f"{type(self).__name__} does not define average()")
+
+    def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
+        """`average` for one more token."""
+        raise TypeError(f"{type(self).__name__} does not define next_sums()")
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            average = self.average(k.to(dtype), v.to(dtype))[:, :, -q.shape[-2] :]
+            return (q.to(dtype).sigmoid() * average).to(v.dtype)
+
+    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            sums, state = self.next_sums(k.to(dtype), v.to(dtype), state)
+            return (q.to(dtype).sigmoid() * sums.average).to(v.dtype), state
+
+    def _nothing(self, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of tokens that are not there."""
+        heads, key, value = self.widths
+        like = self.qkv.weight.new_empty(0, dtype=torch.promote_types(self.qkv.weight.dtype, torch.float32))
+        return like.new_full((batch, heads, tokens, key), EMPTY), like.new_zeros(batch, heads, tokens, value)
+
+
+@register("aft_simple", "per-channel softmax over the keys alone, gated by the query; no positions")
+class AFTSimple(AFT):
+    """w = 0: no positions (AFT-simple of the paper). O(N C) time, causal by a scan of 2 log2(N) steps."""
+
+    cost, state = "N C", "3 C"
+
+    def average(self, k: Tensor, v: Tensor) -> Tensor:
+        return running(single(k, v)).average if self.geometry.causal else pooled(k, v).average
+
+    def start(self, batch: int) -> State | None:
+        return tuple(single(*self._nothing(batch, 1))) if self.geometry.causal else None
+
+    def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
+        sums = merge(Sums(*state), single(k, v))
+        return sums, tuple(sums)
+
+
+class BiasedAFT(AFT):
+    """Position biases w_tu that are 0 where t and u are more than `reach` apart (on a grid, in rows or in columns)."""
+
+    def __init__(self, geometry: Geometry, reach: int):
+        super().__init__(geometry)
+        self.reach = reach
+        self.grid, self.prefix = (None, 0) if geometry.causal else (geometry.grid, geometry.prefix)
+
+    def biases(self, tokens: int) -> Tensor:
+        """w of the first positions: (H or 1, tokens, tokens)."""
+        raise TypeError(f"{type(self).__name__} does not define biases()")
+
+    def row_biases(self, rows: int, size: int, offset: int) -> Tensor:
+        """w between each row of tokens and the row `offset` further on, (H or 1, rows or 1, size, size): rows of the
+        grid, or of a sequence cut into rows. The prefix is in none of them."""
+        raise TypeError(f"{type(self).__name__} does not define row_biases()")
+
+    def average(self, k: Tensor, v: Tensor) -> Tensor:
+        tokens = k.shape[-2]
+        size, reach = (self.grid[1], self.reach) if self.grid else (max(CHUNK, power_of_two(self.reach)), 1)
+        if tokens > DENSE and (2 * reach + 1) * size < tokens:
+            return self._banded_average(k, v, size, reach)
+        w = self.biases(tokens).to(k.dtype)
+        return causal_average(w, k, v) if self.geometry.causal else block(w, k, v).average
+
+    def _banded_average(self, k: Tensor, v: Tensor, size: int, reach: int) -> Tensor:
+        tokens, prefix = k.shape[-2], self.prefix
+        rows = in_rows(k[:, :, prefix:], size, EMPTY), in_rows(v[:, :, prefix:], size, 0.0)
+
+        def w(offset: int) -> Tensor:
+            return self.row_biases(rows[0].shape[-3], size, offset).to(k.dtype)
+
+        sums = banded_causal_sums(w, *rows) if self.geometry.causal else banded_full_sums(w, reach, *rows)
+        if not prefix:
+            return sums.average.flatten(-3, -2)[:, :, :tokens]
+        first = Sums(*(x.unsqueeze(-2) for x in pooled(k[:, :, :prefix], v[:, :, :prefix])))
+        patches = merge(sums, first).average.flatten(-3, -2)[:, :, : tokens - prefix]
+        return torch.cat([pooled(k, v).average.expand(-1, -1, prefix, -1), patches], dim=-2)
+
+
+class WindowedAFT(BiasedAFT):
+    """What decoding needs when `reach` is small: sums over the tokens out of reach, whose w is 0 from now on, and the
+    keys and values of the `recent` others."""
+
+    def __init__(self, geometry: Geometry, reach: int):
+        super().__init__(geometry, reach)
+        self.recent = min(reach + 1, geometry.length)
+
+    def recent_biases(self, position: Tensor) -> Tensor:
+        """w between the token at `position` (1,) and the `recent` last ones up to it: (H or 1, 1, recent)."""
+        raise TypeError(f"{type(self).__name__} does not define recent_biases()")
+
+    def start(self, batch: int) -> State | None:
+        if not self.geometry.causal:
+            return None
+        position = torch.zeros(1, dtype=torch.long, device=self.qkv.weight.device)
+        return position, *self._nothing(batch, self.recent), *single(*self._nothing(batch, 1))
+
+    def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
+        position, keys, values, *older = state
+        older = merge(Sums(*older), single(keys[:, :, :1], values[:, :, :1]))
+        keys, values = torch.cat([keys[:, :, 1:], k], dim=2), torch.cat([values[:, :, 1:], v], dim=2)
+        near = block(self.recent_biases(position).to(k.dtype), keys, values)
+        return merge(older, near), (position + 1, keys, values, *older)
+
+
+class Factors(nn.Module):
+    """w_tu = a_t . b_u with learned a, b of `width` numbers per position: 2 T width parameters instead of T^2.
+
+    The paper found it better than a free w (table 3: 2.74 against 2.84 bits per dimension, on CIFAR-10).
+    """
+
+    def __init__(self, length: int, width: int, std: float):
+        super().__init__()
+        if width < 1:
+            raise SetupError(f"attention.bias_dim must be 1 or more, got {width}")
+        if std <= 0:
+            raise SetupError(
+                f"attention.bias_init_std must be positive, got {std}: from 0 neither factor gets a gradient"
+            )
+        self.of_query = nn.Parameter(std * torch.randn(length, width))
+        self.of_key = nn.Parameter(std * torch.randn(length, width))
+
+
+@register("aft_full", "per-channel averages with a learned bias for every pair of positions, gated by the query")
+class AFTFull(BiasedAFT):
+    """w_tu = a_t . b_u for all pairs of positions, the class token's too (AFT-full, equation 2 of the paper).
+
+    O(N^2 C) time. Decoding needs all keys and values: no state of constant size.
+    """
+
+    cost, state = "N² C", "2 N C"
+
+    def __init__(self, geometry: Geometry, *, bias_dim: int = 128, bias_init_std: float = 0.1):
+        super().__init__(geometry, reach=geometry.length)
+        self.factors = Factors(geometry.length, bias_dim, bias_init_std)
+
+    def biases(self, tokens: int) -> Tensor:
+        return (self.factors.of_query[:tokens] @ self.factors.of_key[:tokens].mT)[None]
+
+
+@register("aft_local", "as aft_full with biases inside a window only; tokens outside keep weight exp(key)")
+class AFTLocal(WindowedAFT):
+    """w_tu = a_t . b_u where |t - u| < window, else 0: tokens outside stay connected (AFT-local, equation 3).
+
+    On a grid the window is |rows apart| < window and |columns apart| < window, and the prefix has no biases. Up to
+    1,024 tokens O(N^2 C) time; beyond, a sequence takes O(N window C), a grid of G columns O(N window G C).
+    """
+
+    cost, state = "N s C in a window of s; N² C up to N = 1,024", "(2 s + 3) C"
+
+    def __init__(self, geometry: Geometry, *, window: int = 32, bias_dim: int = 128, bias_init_std: float = 0.1):
+        if window < 0:
+            raise SetupError(f"attention.window must be 0 (no biases) or more, got {window}")
+        super().__init__(geometry, reach=max(window - 1, 0))
+        self.window = window
+        self.factors = Factors(geometry.length, bias_dim, bias_init_std)
+
+    def biases(self, tokens: int) -> Tensor:
+        w = self.factors.of_query[:tokens] @ self.factors.of_key[:tokens].mT
+        position = torch.arange(max(tokens - self.prefix, 0), device=w.device)
+        columns = self.grid[1] if self.grid else 1
+        apart = torch.maximum(_distances(position // columns), _distances(position % columns))
+        inside = F.pad((apart < self.window).to(w.dtype), (self.prefix, 0, self.prefix, 0))
+        return (w * inside[:tokens, :tokens])[None]
+
+    def row_biases(self, rows: int, size: int, offset: int) -> Tensor:
+        missing = self.prefix + rows * size - self.geometry.length  # the last row may be incomplete
+        a, b = (
+            F.pad(x, (0, 0, 0, missing))[self.prefix :].unflatten(0, (rows, size))
+            for x in (self.factors.of_query, self.factors.of_key)
+        )
+        position = torch.arange(size, device=a.device)
+        apart = position + (0 if self.grid else offset * size) - position[:, None]
+        return (a @ neighbours(b, offset, 0.0).mT * (apart.abs() < self.window).to(a.dtype))[None]
+
+    def recent_biases(self, position: Tensor) -> Tensor:
+        last = torch.arange(1 - self.recent, 1, device=position.device)
+        w = self.factors.of_query[position] @ self.factors.of_key[(position + last).clamp_min(0)].mT
+        return w[None] * (self.window > 0)
+
+
+def _distances(x: Tensor) -> Tensor:
+    return (x - x[:, None]).abs()

@@ -1,0 +1,184 @@
+"""Averages of values with weights exp(k_u + w_tu), one average per channel, for keys of any size.
+
+    y_t = sum_u exp(k_u + w_tu) v_u / sum_u exp(k_u + w_tu)
+
+Shapes: k (B, H, N, 1 or D), v (B, H, N, D), w (H or 1, N, N). No tensor of N x N x D is made: where all queries of a
+block see all its keys, exp(k_u + w_tu) = exp(k_u) exp(w_tu) and the sums are matrix products. Before exp, the largest
+k of the block and the largest w of the row are taken off. A causal average is put together from such blocks, each
+with references of its own: with one reference for the whole sequence, a key that is larger by 87 or more (exp(-87) is
+the smallest float32) makes the weights of all earlier queries 0 / 0. So k may be anything; the entries of one row of w
+must lie within 87 of each other, far more than learned biases need.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EMPTY = -1e30  # the key of a token that is not there: exp(EMPTY - anything) = 0, and no gradient becomes NaN
+CHUNK = 64  # queries that a causal average treats together; a power of 2
+
+
+class Sums(NamedTuple):
+    """Sums over some of the keys, divided by exp(top). `top` is constant to autograd: it cancels in the average."""
+
+    top: Tensor
+    weighted: Tensor  # of exp(k + w) v
+    total: Tensor  # of exp(k + w)
+
+    @property
+    def average(self) -> Tensor:
+        return self.weighted / self.total
+
+
+def single(logit: Tensor, v: Tensor) -> Sums:
+    """Every token by itself, with weight exp(logit)."""
+    top = logit.detach()
+    total = (logit - top).exp()  # 1, with the gradient of the logit
+    return Sums(top, total * v, total)
+
+
+def merge(a: Sums, b: Sums) -> Sums:
+    top = torch.maximum(a.top, b.top)
+    of_a, of_b = (a.top - top).exp(), (b.top - top).exp()
+    return Sums(top, a.weighted * of_a + b.weighted * of_b, a.total * of_a + b.total * of_b)
+
+
+def block(w: Tensor, k: Tensor, v: Tensor) -> Sums:
+    """Every query sees every key: w (H or 1, ..., queries, keys), k and v (B, H, ..., keys, D)."""
+    most_k, most_w = k.amax(-2, keepdim=True).detach(), w.amax(-1, keepdim=True).detach()
+    sums = _add_up((w - most_w).exp(), _with_weights((k - most_k).exp(), v))
+    return Sums(most_k + most_w, *_parted(sums, v))
+
+
+def pooled(k: Tensor, v: Tensor) -> Sums:
+    """All tokens with w = 0: (..., N, D) -> (..., 1, D), for queries that see them all."""
+    top = k.amax(-2, keepdim=True).detach()
+    sums = _with_weights((k - top).exp(), v).sum(-2, keepdim=True)
+    return Sums(top, *_parted(sums, v))
+
+
+def _with_weights(e: Tensor, v: Tensor) -> Tensor:
+    """What is added up, side by side: the weighted values, and the weights."""
+    return torch.cat([e * v, e], dim=-1)
+
+
+def _add_up(weights: Tensor, x: Tensor) -> Tensor:
+    return torch.einsum("h...tu,bh...ud->bh...td", weights, x)
+
+
+def _parted(sums: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return sums[..., : v.shape[-1]], sums[..., v.shape[-1] :]
+
+
+def diagonal_blocks(w: Tensor, size: int) -> Tensor:
+    """(..., N, N) -> (..., N / size, size, size): the squares along the diagonal."""
+    squares = w.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))
+    return squares.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+
+
+def running(sums: Sums) -> Sums:
+    """Sums over the tokens so far, from those of single tokens (dimension -2): 2 N merges in 2 log2(N) steps.
+
+    Pairs of neighbours are merged, their running sums are those of every other token, and one more merge per token
+    gives the rest.
+    """
+    tokens = sums.weighted.shape[-2]
+    if tokens == 1:
+        return sums
+    even, odd = Sums(*(x[..., ::2, :] for x in sums)), Sums(*(x[..., 1::2, :] for x in sums))
+    through_odd = running(merge(Sums(*(x[..., : tokens // 2, :] for x in even)), odd))
+    before = Sums(*(x[..., : (tokens - 1) // 2, :] for x in through_odd))
+    after_first = merge(before, Sums(*(x[..., 1:, :] for x in even)))
+    through_even = (torch.cat([first[..., :1, :], x], dim=-2) for first, x in zip(even, after_first, strict=True))
+    return Sums(*(_interleaved(x, y) for x, y in zip(through_even, through_odd, strict=True)))
+
+
+def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
+    """Rows 0, 2, 4, ... and 1, 3, 5, ... (dimension -2) in one tensor."""
+    rows = even.shape[-2] + odd.shape[-2]
+    odd = F.pad(odd, (0, 0, 0, even.shape[-2] - odd.shape[-2]))
+    return torch.stack([even, odd], dim=-2).flatten(-3, -2)[..., :rows, :]
+
+
+def causal_chunks(w: Tensor, k: Tensor, v: Tensor) -> Sums:
+    """Causal sums inside chunks of c tokens, a power of 2: w (H or 1, chunks or 1, c, c), k (B, H, chunks, c, D).
+
+    The triangle under the diagonal is cut into squares: the later half of a chunk sees all of its earlier half, and so
+    on inside each half. c^2 / 2 products per chunk in log2(c) steps, and nothing of size c x c x D.
+    """
+    sums = single(k + w.diagonal(dim1=-2, dim2=-1)[..., None], v)
+    size = 1
+    while size < k.shape[-2]:
+        square = diagonal_blocks(w, 2 * size)[..., size:, :size]
+        earlier, later = zip(*(x.unflatten(-2, (-1, 2, size)).unbind(-3) for x in sums), strict=True)
+        keys, values = (x.unflatten(-2, (-1, 2, size))[..., 0, :, :] for x in (k, v))
+        later = merge(Sums(*later), block(square, keys, values))
+        sums = Sums(*(torch.stack(x, dim=-3).flatten(-4, -2) for x in zip(earlier, later, strict=True)))
+        size *= 2
+    return sums
+
+
+def power_of_two(at_least: int) -> int:
+    return 1 << (at_least - 1).bit_length()
+
+
+def in_rows(x: Tensor, size: int, fill: float) -> Tensor:
+    """(B, H, N, D) -> (B, H, rows, size, D); `fill` stands where tokens are missing in the last row."""
+    return F.pad(x, (0, 0, 0, -x.shape[-2] % size), value=fill).unflatten(-2, (-1, size))
+
+
+def causal_average(w: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Over the tokens u <= t, any w: N^2 / 2 products, chunk by chunk."""
+    tokens = k.shape[-2]
+    size = min(CHUNK, power_of_two(tokens))
+    missing = -tokens % size
+    own = diagonal_blocks(F.pad(w, (0, missing, 0, missing)), size)
+    inside = causal_chunks(own, in_rows(k, size, EMPTY), in_rows(v, size, 0.0))
+    averages = []
+    for i, start in enumerate(range(0, tokens, size)):
+        stop = min(start + size, tokens)
+        sums = Sums(*(x[:, :, i, : stop - start] for x in inside))
+        if start:
+            sums = merge(sums, block(w[:, start:stop, :start], k[:, :, :start], v[:, :, :start]))
+        averages.append(sums.average)
+    return torch.cat(averages, dim=-2)
+
+
+def neighbours(x: Tensor, offset: int, fill: float) -> Tensor:
+    """x (B, H, rows, n, D) with row i + offset in place of row i; `fill` where there is none."""
+    padding = (0, 0, 0, 0, max(-offset, 0), max(offset, 0))
+    return F.pad(x, padding, value=fill).narrow(-3, max(offset, 0), x.shape[-3])
+
+
+def banded_causal_sums(w: Callable[[int], Tensor], k: Tensor, v: Tensor) -> Sums:
+    """Those of `causal_average` in time N c where w is 0 beyond the chunk before: k, v (B, H, chunks, c, D).
+
+    w(0) and w(-1), both (H or 1, chunks or 1, c, c), hold the biases between a chunk's queries and its own keys, and
+    those of the chunk before. Older chunks have w = 0 for all queries: their running sums suffice.
+    """
+    before = block(w(-1), neighbours(k, -1, EMPTY), neighbours(v, -1, 0.0))
+    older = running(Sums(*(x.squeeze(-2) for x in pooled(k, v))))
+    older = (neighbours(x.unsqueeze(-2), -2, fill) for x, fill in zip(older, (EMPTY, 0.0, 0.0), strict=True))
+    return merge(merge(causal_chunks(w(0), k, v), before), Sums(*older))
+
+
+def banded_full_sums(w: Callable[[int], Tensor], reach: int, k: Tensor, v: Tensor) -> Sums:
+    """Those of `block` in time N (2 reach + 1) c where w is 0 between rows more than `reach` apart: k, v (B, H, rows,
+    c, D). w(offset) (H or 1, rows or 1, c, c) holds the biases between each row and the row `offset` further on.
+
+    Every query sees every key, so one reference serves all. Only positive numbers are added: adding exp(w) - 1 over the
+    window to a sum over all keys, as one could, loses all digits where the window holds nearly all weight and w << 0.
+    """
+    most_k = k.amax((-3, -2), keepdim=True).detach()
+    x = _with_weights((k - most_k).exp(), v)
+    near = {offset: w(offset) for offset in range(-reach, reach + 1)}
+    most_w = torch.stack([x.detach().amax() for x in near.values()]).amax().clamp_min(0)
+    row = torch.arange(k.shape[-3], device=k.device)
+    far = ((row - row[:, None]).abs() > reach).to(k.dtype) * (-most_w).exp()
+    sums = _add_up(far[None], x.sum(-2)).unsqueeze(-2)
+    for offset, biases in near.items():
+        sums = sums + _add_up((biases - most_w).exp(), neighbours(x, offset, 0.0))
+    return Sums(most_k + most_w, *_parted(sums, v))

@@ -1,0 +1,68 @@
+"""Random feature maps: phi with E phi(x).phi(y) = K(x, y) over random frequencies omega ~ N(0, I).
+
+x (..., N, D) and frequencies (..., m, D) -> (..., N, M). Every function is one line of algebra; what a mechanism does
+with it (scaling, what cancels, what keeps sums from 0) stands in linear.py, performer.py and rfa.py.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from fourierformer.seeds import seed_of
+
+
+def orthogonal_gaussian(count: int, width: int, generator: torch.Generator) -> Tensor:
+    """(count, width) rows, each N(0, I), orthogonal inside blocks of `width` rows; float64.
+
+    Orthogonal rows repeat each other less, so averages over them vary less (Yu et al. 2016, arXiv 1610.09072). Their
+    directions are uniform only with R's diagonal made positive: LAPACK's choice of signs leaves a Q that depends on
+    more than the directions of the draw, with E omega != 0 and so a bias that no number of features removes
+    (Mezzadri 2007, math-ph/0609050). The lengths are drawn apart: norms of independent normal vectors.
+    """
+    blocks = []
+    for _ in range(-(-count // width)):
+        q, r = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))
+        directions = (q * r.diagonal().sign()).mT
+        lengths = torch.randn(width, width, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
+        blocks.append(directions * lengths)
+    return torch.cat(blocks)[:count]
+
+
+def draw_frequencies(heads: int, count: int, width: int, *purpose: object) -> Tensor:
+    """(heads, count, width) orthogonal frequencies of their own for every head, the same for the same `purpose`."""
+    generator = torch.Generator().manual_seed(seed_of(*purpose))
+    return torch.stack([orthogonal_gaussian(count, width, generator) for _ in range(heads)]).float()
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """elu(x) + 1: positive, with a gradient everywhere (Katharopoulos et al. 2020, equation 7). Written without the
+    difference exp(x) - 1 + 1, which is 0 in float32 below -17."""
+    return x.clamp_max(0).exp() + x.relu()
+
+
+def relu_features(x: Tensor, frequencies: Tensor) -> Tensor:
+    """sqrt(2/m) max(0, omega.x): K(x, y) = |x| |y| (sin t + (pi - t) cos t) / pi with t the angle between x and y, the
+    arc-cosine kernel of order 1 (Cho and Saul 2009, equation 6)."""
+    return math.sqrt(2 / frequencies.shape[-2]) * (x @ frequencies.mT).relu()
+
+
+def positive_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
+    """log of sqrt(m) phi for phi = exp(omega.x - |x|^2/2) / sqrt(m): K(x, y) = exp(x.y) (Choromanski et al. 2021,
+    lemma 1).
+
+    omega.x - |x|^2/2 = |omega|^2/2 - |omega - x|^2/2 is at most |omega|^2/2, about D/2, whatever x is: exp does not
+    overflow in float32 for D <= 64, and no maximum over the sequence has to be subtracted.
+    """
+    return x @ frequencies.mT - x.square().sum(-1, keepdim=True) / 2
+
+
+def hyperbolic_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
+    """The same with -omega beside every omega: 2 m features that vary less (lemma 1 there, cosh)."""
+    return positive_exponents(x, torch.cat([frequencies, -frequencies], dim=-2))
+
+
+def trigonometric_features(x: Tensor, frequencies: Tensor) -> Tensor:
+    """[sin omega.x, cos omega.x] / sqrt(m): K(x, y) = exp(-|x - y|^2 / 2) (Rahimi and Recht 2007). Signed."""
+    angles = x @ frequencies.mT
+    return torch.cat([angles.sin(), angles.cos()], dim=-1) / math.sqrt(frequencies.shape[-2])

@@ -1,0 +1,117 @@
+"""Linear attention by feature maps of queries and keys alone: the common class, and the two simplest maps."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.features import draw_frequencies, elu_features, relu_features
+from fourierformer.attention.recurrence import Form, linear_attention, linear_maps, linear_start, linear_step
+from fourierformer.errors import SetupError
+
+# Added to max(0, omega.x), whose mean is 0.4 |x|: a query or key without any feature, which happens at 0, weighs all
+# alike instead of 0 / 0.
+OFFSET = 1e-3
+
+
+@dataclass
+class Featured:
+    """phi(q), phi(k), and how recurrence.py shall weigh and normalise them."""
+
+    q: Tensor
+    k: Tensor
+    options: dict[str, float | Tensor | None] = field(default_factory=dict)
+
+
+class FeatureAttention(Attention):
+    """o_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j); `features` numbers per phi, which a subclass says.
+
+    Linear in the number of tokens: the sums over keys are kept instead of the keys (recurrence.py).
+    """
+
+    partial_queries = True
+    cost, state = "N M C", "M (C + H)"
+    features: int
+
+    def __init__(self, geometry: Geometry, form: Form):
+        super().__init__(geometry)
+        self.form = form
+
+    def phi(self, q: Tensor, k: Tensor) -> Featured:
+        """Features of q (B, H, n, K) and k (B, H, N, K), both float32 at least."""
+        raise TypeError(f"{type(self).__name__} does not define phi()")
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        with torch.autocast(q.device.type, enabled=False):
+            f = self.phi(*wide(q, k))
+            return linear_attention(f.q, f.k, v, causal=self.geometry.causal, form=self.form, **f.options)
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        with torch.autocast(q.device.type, enabled=False):
+            f = self.phi(*wide(q, k))
+            return linear_maps(f.q, f.k, causal=self.geometry.causal, **f.options)
+
+    def start(self, batch: int) -> State:
+        weight, heads, width = self.qkv.weight, self.geometry.heads, self.geometry.head_dim
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return linear_start(batch, heads, self.features, width, weight.device, dtype)
+
+    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        with torch.autocast(q.device.type, enabled=False):
+            f = self.phi(*wide(q, k))
+            return linear_step(f.q, f.k, v, state, **f.options)
+
+
+def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors)
+
+
+def check_features(features: int, *, even: bool = False) -> None:
+    if features < 1 or (even and features % 2):
+        kind = "an even number" if even else "a number"
+        pairs = ": they come in pairs" if even else ""
+        raise SetupError(f"attention.features must be {kind} of at least {2 if even else 1}, got {features}{pairs}")
+
+
+@register("linear_elu", "linear attention with the features elu(x) + 1")
+class LinearElu(FeatureAttention):
+    """phi(x) = elu(x) + 1, D features (Katharopoulos et al. 2020): the cheapest positive map. It approximates no
+    kernel; `eps` is added to the sum of weights."""
+
+    cost, state = "N D C", "C (D + 1)"
+    source = "Katharopoulos et al. 2020, arXiv 2006.16236"
+
+    def __init__(self, geometry: Geometry, *, eps: float = 1e-6, form: Form = "auto"):
+        super().__init__(geometry, form)
+        if eps <= 0:
+            raise SetupError(f"attention.eps keeps a sum of weights from 0 and must be positive, got {eps}")
+        self.eps, self.features = eps, geometry.head_dim
+
+    def phi(self, q: Tensor, k: Tensor) -> Featured:
+        return Featured(elu_features(q), elu_features(k), {"eps": self.eps})
+
+
+@register("linear_relu", "linear attention with random ReLU features: the arc-cosine kernel of order 1")
+class LinearRelu(FeatureAttention):
+    """phi(x) = sqrt(2/M) max(0, omega.x) over fixed random omega: on average |q| |k| (sin t + (pi - t) cos t) / pi.
+
+    t is the angle between q and k (Cho and Saul 2009): the weight of a key grows with its length and falls with its
+    angle to the query. |q| cancels. Performer's generalised attention (arXiv 2009.14794, section 2.2).
+    """
+
+    source = "Cho and Saul 2009; Choromanski et al. 2021, arXiv 2009.14794"
+
+    def __init__(self, geometry: Geometry, *, features: int = 128, form: Form = "auto"):
+        super().__init__(geometry, form)
+        check_features(features)
+        self.features, self.offset = features, OFFSET * math.sqrt(2 / features)
+        purpose = ("linear_relu", geometry.seed, geometry.layer)
+        drawn = draw_frequencies(geometry.heads, features, geometry.head_dim, *purpose)
+        self.register_buffer("frequencies", drawn)
+
+    def phi(self, q: Tensor, k: Tensor) -> Featured:
+        fq, fk = (relu_features(x, self.frequencies) + self.offset for x in (q, k))
+        return Featured(fq, fk)

@@ -1,0 +1,127 @@
+"""Performer: softmax attention estimated without bias by random features of its kernel exp(q.k / sqrt(D))."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Geometry, State
+from fourierformer.attention.features import (
+    draw_frequencies,
+    hyperbolic_exponents,
+    positive_exponents,
+    trigonometric_features,
+)
+from fourierformer.attention.linear import FeatureAttention, Featured, check_features, wide
+from fourierformer.attention.recurrence import Form, linear_step
+from fourierformer.errors import SetupError
+
+# Added to a key's features, whose mean is 1: keys far from every frequency weigh alike instead of 0 / 0.
+OFFSET = 1e-6
+
+
+@register("performer", "softmax's kernel by positive random features (FAVOR+)")
+class Performer(FeatureAttention):
+    """phi(x) = exp(omega.x - |x|^2/2) / sqrt(M) > 0, of q and k over D^(1/4): E phi(q).phi(k) = exp(q.k/sqrt(D)).
+
+    Orthogonal omega ~ N(0, I), `features` of them, of their own in every head. `kind=hyperbolic` takes half as many
+    and their negatives, which varies less. The largest exponent of a query is subtracted (it cancels); that of the
+    keys is not, because a maximum over the sequence would tell the past of the future, and need not be (features.py).
+    The estimate is useful while |x| is small: the error falls as M^(-1/2), but its factor grows as exp(|q + k|^2 / 2).
+    `redraw`: new frequencies every so many training steps, so that nothing is learned about one draw.
+    """
+
+    source = "Choromanski et al. 2021, arXiv 2009.14794"
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        kind: Literal["positive", "hyperbolic"] = "positive",
+        features: int = 128,
+        redraw: int | None = 1000,
+        form: Form = "auto",
+    ):
+        super().__init__(geometry, form)
+        check_features(features, even=kind == "hyperbolic")
+        if redraw is not None and redraw < 1:
+            raise SetupError(f"attention.redraw must be at least 1 step, or null for never, got {redraw}")
+        self.kind, self.features, self.redraw = kind, features, redraw
+        self.register_buffer("frequencies", self._draw(0))
+
+    def begin_step(self, step: int) -> None:
+        """The draw is a function of the step, and the buffer is saved: a resumed run has what it had."""
+        if self.redraw is not None and step % self.redraw == 0:
+            self.frequencies.copy_(self._draw(step // self.redraw))
+
+    def phi(self, q: Tensor, k: Tensor) -> Featured:
+        exponents = positive_exponents if self.kind == "positive" else hyperbolic_exponents
+        scale = self.geometry.head_dim**-0.25
+        eq, ek = exponents(scale * q, self.frequencies), exponents(scale * k, self.frequencies)
+        return Featured((eq - eq.detach().amax(-1, keepdim=True)).exp(), ek.exp() + OFFSET)
+
+    def _draw(self, number: int) -> Tensor:
+        geometry = self.geometry
+        count = self.features if self.kind == "positive" else self.features // 2
+        purpose = ("performer", geometry.seed, geometry.layer, number)
+        return draw_frequencies(geometry.heads, count, geometry.head_dim, *purpose)
+
+
+@register("performer_trig", "softmax's kernel by random sines and cosines, with weights of both signs")
+class PerformerTrig(FeatureAttention):
+    """exp(q.k) = exp(|q|^2/2) exp(|k|^2/2) exp(-|q - k|^2/2), q and k divided by D^(1/4); the Gaussian is estimated by
+    sines and cosines (Rahimi and Recht 2007), the first factor cancels, the second is the key's mass.
+
+    Masses are taken relative to the largest so far: exp(|k_j|^2/2 - p_j), p_j = max_{i <= j} |k_i|^2/2, and whatever
+    raises the maximum fades the past by exp(p_{j-1} - p_j). Equal to the formula, no overflow, and nothing of the
+    future is seen. Weights have signed noise M^(-1/2), and their sum may come near 0: it is kept above `floor` times
+    the visible mass, which would be the sum if all keys were equal to the query.
+    """
+
+    source = "Choromanski et al. 2021, arXiv 2009.14794, section 2.3"
+
+    def __init__(self, geometry: Geometry, *, features: int = 128, floor: float = 0.05, form: Form = "auto"):
+        super().__init__(geometry, form)
+        check_features(features, even=True)
+        check_floor(floor)
+        self.features, self.floor = features, floor
+        purpose = ("performer_trig", geometry.seed, geometry.layer)
+        self.register_buffer(
+            "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
+        )
+
+    def phi(self, q: Tensor, k: Tensor) -> Featured:
+        f, exponent = self._waves(q, k)
+        if not self.geometry.causal:
+            return Featured(f.q, f.k, f.options | {"mass": (exponent - exponent.amax(-1, keepdim=True)).exp()})
+        peak = exponent.cummax(-1).values
+        before = torch.cat([peak[..., :1], peak[..., :-1]], dim=-1)
+        return Featured(f.q, f.k, f.options | {"mass": (exponent - peak).exp(), "log_decay": before - peak})
+
+    def start(self, batch: int) -> State:
+        sums, visible = super().start(batch)
+        return sums, visible, torch.zeros_like(visible)  # the largest |k|^2/2 so far
+
+    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        *sums, before = state
+        with torch.autocast(q.device.type, enabled=False):
+            f, exponent = self._waves(*wide(q, k))
+            peak = torch.maximum(before, exponent)
+            options = f.options | {"mass": (exponent - peak).exp(), "log_decay": before - peak}
+            out, sums = linear_step(f.q, f.k, v, tuple(sums), **options)
+            return out, (*sums, peak)
+
+    def _waves(self, q: Tensor, k: Tensor) -> tuple[Featured, Tensor]:
+        """Features of the Gaussian, and |k|^2/2 (B, H, N)."""
+        scale = self.geometry.head_dim**-0.25
+        q, k = scale * q, scale * k
+        fq, fk = trigonometric_features(q, self.frequencies), trigonometric_features(k, self.frequencies)
+        return Featured(fq, fk, {"floor": self.floor}), k.square().sum(-1) / 2
+
+
+def check_floor(floor: float) -> None:
+    if not 0 < floor <= 1:
+        raise SetupError(
+            f"attention.floor is a share of the sum that equal keys would have: above 0, at most 1, got {floor}"
+        )

@@ -1,0 +1,204 @@
+"""Linear attention: weights that are products of features, so that sums over keys can be kept instead of keys.
+
+    o_i = sum_j A_ij v_j / den_i,  A_ij = fq_i . fk_j                        (Katharopoulos et al. 2020, equation 4)
+
+With N tokens, M features and D coordinates per value, one formula in three forms that agree to rounding:
+
+* parallel: the (N, N) matrix A, N^2 (M + D) multiplications; the shortest path for short sequences;
+* chunk: the past enters as S = sum_j fk_j [v_j, 1]^T, kept once per CHUNK tokens, and A only inside a chunk:
+  2 N M D + 64 N (M + D) multiplications, memory for N / 64 states of M (D + 1) numbers, never one state per token;
+* step: S itself, M (D + 1) numbers, updated token by token (equations 18-20 there).
+
+A gate makes the past fade (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_ij exp(L_i - L_j) with
+L = cumsum(log_decay). All exponents are differences that are never positive, so nothing overflows.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fourierformer.attention.base import State
+
+Form = Literal["auto", "parallel", "chunk"]
+PARALLEL_UP_TO = 256  # keys; beyond, auto works in chunks: they take the same time at 256 (one core, D = 16)
+CHUNK = 64  # tokens
+
+
+def linear_attention(
+    fq: Tensor,
+    fk: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    form: Form = "auto",
+    log_decay: Tensor | None = None,
+    mass: Tensor | None = None,
+    floor: float = 0.0,
+    eps: float = 0.0,
+) -> Tensor:
+    """Features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's dtype.
+
+    Causal with n < N: the queries are the last ones. `log_decay` (B, H, N), causal only: see above.
+    `mass` (B, H, N), default 1: what a key counts for, A_ij = fq_i.fk_j mass_j.
+    den_i = max(sum_j A_ij + eps, floor * visible mass): where weights can be negative, `floor` keeps their sum from 0.
+    The visible mass is that of the keys query i sees, faded like A; without gate and mass, their number.
+    """
+    _check(causal, log_decay)
+    with torch.autocast(v.device.type, enabled=False):
+        dtype = v.dtype
+        fq, fk, v, log_decay, mass = _wide(fq, fk, v, log_decay, mass)
+        sums = _sums(fq, fk, _with_mass(v, mass), causal, form, log_decay)
+        visible = _visible(fq, fk, causal, form, log_decay, mass) if floor else None
+        return _normalised(sums, visible, floor, eps).to(dtype)
+
+
+def linear_maps(
+    fq: Tensor,
+    fk: Tensor,
+    *,
+    causal: bool,
+    log_decay: Tensor | None = None,
+    mass: Tensor | None = None,
+    floor: float = 0.0,
+    eps: float = 0.0,
+) -> Tensor:
+    """The weights (B, H, n, N) by which linear_attention adds up the values: A / den."""
+    _check(causal, log_decay)
+    with torch.autocast(fq.device.type, enabled=False):
+        fq, fk, log_decay, mass = _wide(fq, fk, log_decay, mass)
+        weights = _weights(fq, fk, causal, log_decay)
+        if mass is not None:
+            weights = weights * mass[..., None, :]
+        visible = _visible(fq, fk, causal, "parallel", log_decay, mass) if floor else None
+        return _normalised(torch.cat([weights, weights.sum(-1, keepdim=True)], dim=-1), visible, floor, eps)
+
+
+def linear_start(
+    batch: int, heads: int, features: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> State:
+    """The state before the first token: S (B, H, M, D + 1), and the visible mass (B, H, 1)."""
+    sums = torch.zeros(batch, heads, features, width + 1, device=device, dtype=dtype)
+    return sums, torch.zeros(batch, heads, 1, device=device, dtype=dtype)
+
+
+def linear_step(
+    fq: Tensor,
+    fk: Tensor,
+    v: Tensor,
+    state: State,
+    *,
+    log_decay: Tensor | None = None,
+    mass: Tensor | None = None,
+    floor: float = 0.0,
+    eps: float = 0.0,
+) -> tuple[Tensor, State]:
+    """linear_attention for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
+    with torch.autocast(v.device.type, enabled=False):
+        dtype = v.dtype
+        fq, fk, v, log_decay, mass = _wide(fq, fk, v, log_decay, mass)
+        past, visible = state
+        if log_decay is not None:
+            past, visible = past * log_decay[..., None].exp(), visible * log_decay.exp()
+        past = past + fk.mT @ _with_mass(v, mass)
+        visible = visible + (1 if mass is None else mass)
+        return _normalised(fq @ past, visible, floor, eps).to(dtype), (past, visible)
+
+
+# -- parts --------------------------------------------------------------------------------------------------------
+
+
+def _check(causal: bool, log_decay: Tensor | None) -> None:
+    if log_decay is not None and not causal:
+        raise ValueError("a gate fades the past, and only a causal model has one")
+
+
+def _wide(*tensors: Tensor | None) -> list[Tensor | None]:
+    """All in one dtype, float32 at least: sums over many keys lose too much in less."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
+    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+
+
+def _with_mass(v: Tensor, mass: Tensor | None) -> Tensor:
+    """[v_j, 1] mass_j: numerator and denominator are one product."""
+    values = F.pad(v, (0, 1), value=1.0)
+    return values if mass is None else values * mass[..., None]
+
+
+def _normalised(sums: Tensor, visible: Tensor | None, floor: float, eps: float) -> Tensor:
+    total = sums[..., -1:] + eps
+    if floor:
+        total = torch.maximum(total, floor * visible[..., None])
+    return sums[..., :-1] / total
+
+
+def _visible(fq: Tensor, fk: Tensor, causal: bool, form: Form, log_decay: Tensor | None, mass: Tensor | None) -> Tensor:
+    """The mass of the keys that each query sees, (B, H, n) or what broadcasts to it."""
+    queries, keys = fq.shape[-2], fk.shape[-2]
+    if log_decay is None and mass is None:
+        count = torch.arange(1, keys + 1, device=fk.device, dtype=fk.dtype) if causal else fk.new_full((1,), keys)
+        return count[-queries:]
+    one = torch.ones_like(fk[..., :1])  # the same sums with a single feature that is 1
+    mass = one if mass is None else mass[..., None]
+    return _sums(one[..., :queries, :], one, mass, causal, form, log_decay)[..., 0]
+
+
+def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_decay: Tensor | None) -> Tensor:
+    """sum_j A_ij values_j."""
+    if form == "parallel" or (form == "auto" and causal and fk.shape[-2] <= PARALLEL_UP_TO):
+        return _weights(fq, fk, causal, log_decay) @ values
+    if not causal:
+        return fq @ (fk.mT @ values)
+    before = fk.shape[-2] - fq.shape[-2]  # keys that every query sees
+    seen = fk[:, :, :before]
+    if log_decay is not None:
+        level = log_decay[..., :before].cumsum(-1)
+        seen, log_decay = seen * (level[..., -1:] - level)[..., None].exp(), log_decay[..., before:]
+    past = seen.mT @ values[:, :, :before]
+    return _chunked(fq, fk[:, :, before:], values[:, :, before:], past, log_decay)
+
+
+def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> Tensor:
+    """A (B, H, n, N), without masses and not normalised."""
+    weights = fq @ fk.mT
+    if not causal:
+        return weights
+    weights = weights.tril(fk.shape[-2] - fq.shape[-2])
+    return weights if log_decay is None else weights * _fading(log_decay.cumsum(-1), fq.shape[-2])
+
+
+def _fading(level: Tensor, queries: int) -> Tensor:
+    """exp(L_i - L_j) of the last queries, to the past. To the future 1: zeroed before exp, which could overflow."""
+    difference = level[..., -queries:, None] - level[..., None, :]
+    return difference.tril(level.shape[-1] - queries).exp()
+
+
+def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Tensor | None) -> Tensor:
+    """Causal sums of as many queries as keys; `past` (B, H, M, D') holds the sums over the keys before them."""
+    tokens = fq.shape[-2]
+    fq, fk, values = (_split(t) for t in (fq, fk, values))
+    inside = (fq @ fk.mT).tril()
+    if log_decay is None:
+        states = torch.cat([past[:, :, None], (fk.mT @ values)[:, :, :-1]], dim=2).cumsum(2)
+    else:
+        level = _split(log_decay[..., None])[..., 0].cumsum(-1)  # since the start of the chunk
+        end = level[..., -1:]
+        states = _faded_states(past, (fk * (end - level)[..., None].exp()).mT @ values, end[..., None].exp())
+        inside, fq = inside * _fading(level, CHUNK), fq * level[..., None].exp()
+    return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
+
+
+def _split(tensor: Tensor) -> Tensor:
+    """(B, H, N, K) -> (B, H, chunks, CHUNK, K), the last chunk filled up with zeros."""
+    return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % CHUNK)).unflatten(2, (-1, CHUNK))
+
+
+def _faded_states(state: Tensor, added: Tensor, decay: Tensor) -> Tensor:
+    """The state before each chunk, when chunk c multiplies it by decay_c and adds added_c."""
+    states = [state]
+    for chunk in range(added.shape[2] - 1):
+        states.append(states[-1] * decay[:, :, chunk] + added[:, :, chunk])
+    return torch.stack(states, dim=2)
