@@ -42,7 +42,7 @@ bench-kernel: setup ## time the Fourier attention backends against each other an
 check-curve: setup ## does this installation train as it should? two short runs against committed curves (1 to 3 minutes)
 	$(PY) scripts/check_curve.py
 
-report: setup ## one HTML page over everything in runs/
+report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py
 
 constraints: ## resolve the pinned versions anew (needs uv)

@@ -14,7 +14,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run directory")
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
-    parser.add_argument("--protocol", choices=["segment", "sliding"], help="text only; default: sliding")
+    parser.add_argument(
+        "--protocol", choices=["segment", "sliding"], help="text only; default: sliding, for pixels segment"
+    )
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
     parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
@@ -65,7 +67,7 @@ def protocol(arguments: argparse.Namespace, parts) -> tuple[tuple[str, ...], str
     from fourierformer.errors import SetupError
 
     if parts.task.unit == "tokens":
-        return (arguments.protocol or "sliding",), arguments.split or "test"
+        return (arguments.protocol or parts.task.protocols[-1],), arguments.split or "test"
     split = arguments.split or "valid"
     if arguments.protocol or split not in parts.corpus.splits:
         known = ", ".join(parts.corpus.splits)

@@ -75,9 +75,10 @@ def _prepare(data: TextData) -> None:
     corpus = load_corpus(data, print)
     seconds = time.perf_counter() - started
     counts = corpus.manifest["counts"]
-    print(
-        f"{data.name}: {corpus.vocab_size:,} {corpus.unit}s" + (" in the vocabulary" if corpus.unit == "word" else "")
+    kinds = (
+        f"{corpus.vocab_size:,} {'words in the vocabulary' if corpus.unit == 'word' else f'different {corpus.unit}s'}"
     )
+    print(f"{data.name}: {kinds}")
     for split, tokens in corpus.splits.items():
         print(f"  {split:5} {len(tokens):>13,} tokens")
     for note in corpus.notes:

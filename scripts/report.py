@@ -1,36 +1,43 @@
-"""Runs -> one self-contained HTML page: python scripts/report.py [RUNS...] [--out report.html]"""
+"""Runs -> one self-contained HTML page, and its charts as files.
+
+python scripts/report.py                                   runs/report.html, and PNG and SVG in runs/figures
+python scripts/report.py runs/table1 --out table1.html --figures figures/table1
+"""
 
 import argparse
-import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.report import write_report
-from fourierformer.results import HOW_TO_MAKE_ONE, collect
+from fourierformer.launch import exit_on_user_error
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="Tables, curves, environment and commands of all runs in one HTML file."
-    )
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", default=["runs"], help="run directories or folders of them (default: runs)")
     parser.add_argument("--out", type=Path, help="the file to write (default: report.html beside the runs)")
+    parser.add_argument("--figures", type=Path, help="folder of the charts' files (default: figures beside the page)")
     arguments = parser.parse_args()
+    with exit_on_user_error():
+        report(arguments)
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Also what the repository has measured without runs: rates of the estimators, times of the kernels."""
+    from fourierformer.report import committed_sections, write_report
+    from fourierformer.results import HOW_TO_MAKE_ONE, collect
+    from fourierformer.results.measured import MEASURED
+
     # not in the working directory: an untracked file would mark every later run's commit as dirty
     out = arguments.out or Path(arguments.runs[0]) / "report.html"
+    figures = arguments.figures or out.parent / "figures"
+    runs = collect(arguments.runs)
+    if not runs:
+        raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
     try:
-        runs = collect(arguments.runs)
-        if not runs:
-            raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
-        print(write_report(runs, out))
-    except SetupError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+        print(write_report(runs, out, committed_sections(MEASURED), figures))
     except OSError as error:
-        print(f"{out} cannot be written: {error.strerror or error}", file=sys.stderr)
-        return SetupError.exit_code
-    return 0
+        raise SetupError(f"{error.filename or out} cannot be written: {error.strerror or error}") from None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,6 +13,8 @@ from pathlib import Path
 import hydra
 import torch
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 
 from fourierformer.launch import launch
 from fourierformer.training.signals import SIGNALS
@@ -38,6 +40,24 @@ def train_lm(*arguments: str) -> int:
 def train_vit(*arguments: str) -> int:
     """`python train_vit.py ...`, likewise."""
     return _train("train_vit", *arguments)
+
+
+def one_job(arguments: list[str]) -> list[str]:
+    """The overrides of a sweep's first job: of `a=1,2` the value 1, of a glob the first file; what only Hydra itself
+    reads left out."""
+    overrides = []
+    for text in arguments:
+        if text.startswith("-"):
+            continue
+        override = OverridesParser.create().parse_override(text)
+        if isinstance(override.value(), Glob):
+            files = sorted(path.stem for path in (CONFIGS / override.key_or_group).glob("*.yaml"))
+            text = f"{override.key_or_group}={override.value().filter(files)[0]}"
+        elif override.is_sweep_override():
+            text = f"{override.key_or_group}={next(iter(override.sweep_string_iterator()))}"
+        if not text.startswith("hydra"):
+            overrides.append(text)
+    return overrides
 
 
 def _train(script: str, *arguments: str) -> int:

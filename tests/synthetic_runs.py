@@ -65,6 +65,15 @@ def write_vision_run(
     return _write_run(root / "quickstart_vit", "vit_tiny", numbers, attention, state, rows, status)
 
 
+def write_heads(run: Path, distances: list[float], split: str = "test") -> None:
+    """heads.json of a run as scripts/head_redundancy.py writes it: a layer for every distance."""
+    layers = [{"maps": distance, "rows": 0.4, "outputs": 3.0, "rank": 31.0} for distance in distances]
+    mean = sum(distances) / len(distances)
+    spread = math.sqrt(sum((distance - mean) ** 2 for distance in distances) / (len(distances) - 1))
+    found = {"layers": layers, "mean": layers[0] | {"maps": mean}, "sd": {"maps": spread}, "sequences": 9}
+    _write(run / "heads.json", {"schema": 1, "splits": {split: found}})
+
+
 def metric_rows(ppl: float, attention: str, steps: int = 600) -> list[dict]:
     """A loss that falls towards log(ppl), evaluated every 60 steps; Fourier runs also log the radius of two layers."""
     rows = []

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 import yaml
-from command_line import CONFIGS, REPOSITORY
+from command_line import CONFIGS, REPOSITORY, one_job
 from hydra import compose, initialize_config_dir
 
 from fourierformer import config as configs
@@ -20,7 +20,7 @@ def composed(*overrides: str, script: str = "train_lm") -> dict:
 
 def script_of(text: str) -> str:
     """A file says itself whether it is for images: in its command, or by keys that only they have."""
-    vision = ("train_vit.py", "image_size:", "mean:", "randaugment:")
+    vision = ("train_vit.py", "image_size:", "mean:", "randaugment:", "pool:")
     return "train_vit" if any(word in text for word in vision) else "train_lm"
 
 
@@ -130,7 +130,7 @@ def test_a_sweep_is_a_multirun(name):
         hydra = compose(script, [f"sweep={name}"], return_hydra_config=True).hydra
     assert hydra.mode.name == "MULTIRUN"
     assert hydra.sweeper.params
-    first = [f"{key}={str(choices).split(',')[0]}" for key, choices in hydra.sweeper.params.items()]
+    first = one_job([f"{key}={choices}" for key, choices in hydra.sweeper.params.items()])
     composed(f"sweep={name}", *first, script=script)
 
 

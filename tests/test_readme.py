@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_line import one_job
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fourierformer import attention
 from fourierformer.build import checked_values
@@ -22,20 +22,6 @@ SHELL = "\n".join(block for language, block in BLOCKS if not language).replace("
 COMMANDS = [line.split(" #")[0].strip() for line in SHELL.splitlines()]
 TRAINING = [c for c in COMMANDS if re.match(r"python train_(lm|vit)\.py", c)]
 SCRIPTS = sorted({c.split()[1] for c in re.findall(r"python scripts/\w+\.py", README)})
-
-
-def one_job(arguments: list[str]) -> list[str]:
-    """The overrides of the first job: of a sweep `a=1,2` the value 1; what only Hydra itself reads left out."""
-    overrides = []
-    for text in arguments:
-        if text.startswith("-"):
-            continue
-        override = OverridesParser.create().parse_override(text)
-        if override.is_sweep_override():
-            text = f"{override.key_or_group}={next(iter(override.sweep_string_iterator()))}"
-        if not text.startswith("hydra"):
-            overrides.append(text)
-    return overrides
 
 
 @pytest.mark.parametrize("command", TRAINING)

@@ -64,7 +64,7 @@ def test_every_attention_has_a_row_with_what_it_costs():
     assert list(rows) == attention.available()
     for name, cells in rows.items():
         assert all(cells), name
-        assert re.search(r"(19|20)\d\d|FourierFormer", cells[-1]), name
+        assert re.search(r"(19|20)\d\d|FourierFormer|ours", cells[-1]), name
     # one radius per layer, per head, per coordinate of a head: 8 heads of 16
     assert [rows[name][4] for name in ("softmax", "fourier", "fourier_head", "fourier_vector")] == [
         "0",

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from synthetic_runs import evaluation, metric_rows, write_run
 
-from fourierformer.report import commands, headline, origin, render, write_report
+from fourierformer.report import render, write_report
+from fourierformer.report.headline import headline
+from fourierformer.report.origin import commands, origin
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.curves import STRETCHES, metric_curves, radius_curves
 
@@ -259,13 +261,27 @@ def test_a_sweep_is_one_command(tmp_path):
     assert commands(collect(tmp_path)) == [("python train_lm.py sweep=quickstart", 6)]
 
 
+@pytest.mark.parametrize(
+    ("offsets", "doubt"), [((0, 9, -8), "; not a significant difference, p = "), ((0, 0.1, 0.2), "; p = ")]
+)
+def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
+    for seed, offset in enumerate(offsets, 1):
+        write_run(tmp_path, "softmax", seed, 61)
+        write_run(tmp_path, "fourier", seed, 58 + offset)
+    assert doubt in headline(*tables(comparison(collect(tmp_path))))
+
+
 def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     two_by_three(tmp_path / "runs")
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "here.html"]
+    command += ["--figures", "elsewhere"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "here.html"
     assert done.stderr == ""
     Page((tmp_path / "here.html").read_text(encoding="utf-8"))
+    names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
+    assert {"train-loss--quickstart-lm-tiny-data-builtin-text.png", "density-error-normal-d1--estimators.svg"} <= names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "here.html", "runs"]
 
 
 def test_script_writes_beside_the_runs_when_not_told(tmp_path):
@@ -274,6 +290,7 @@ def test_script_writes_beside_the_runs_when_not_told(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "runs/report.html"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert len(list((tmp_path / "runs" / "figures").glob("train-loss--*"))) == 2
 
 
 def test_script_says_when_it_cannot_write(tmp_path):

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 
 from fourierformer.attention import Attention, Geometry
-from fourierformer.data import streams
+from fourierformer.data import sequences, streams
 from fourierformer.data.text import Corpus, TextData, load_corpus
 from fourierformer.data.text import check_available as check_text
-from fourierformer.errors import check_range
+from fourierformer.errors import SetupError, check_range
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
-from fourierformer.tasks.language import LanguageTask
+from fourierformer.tasks.language import METRICS, LanguageTask
 
 SCRIPT = "train_lm.py"
 OTHER = "python train_vit.py trains image models"
@@ -40,7 +40,7 @@ SECTIONS = {"data": TextData, "evaluation": LanguageEvaluation, "model": LMConfi
 
 
 def primary(values: dict) -> str:
-    return "ppl" if values["data"]["unit"] == "word" else "bpc"
+    return METRICS[values["data"]["unit"]]
 
 
 def geometry(values: dict) -> Geometry:
@@ -58,14 +58,33 @@ def load_data(values: dict, say) -> Corpus:
 def steps_per_epoch(values: dict, corpus: Corpus | None) -> int | None:
     """Without a corpus (in a plan), of the published number of tokens, where there is one."""
     tokens = len(corpus.splits["train"]) if corpus else (values["data"]["expect"] or {}).get("train")
-    return streams.steps_per_epoch(tokens, values["global_batch_size"], values["model"]["length"]) if tokens else None
+    order = sequences if values["data"]["unit"] == "pixel" else streams
+    return order.steps_per_epoch(tokens, values["global_batch_size"], values["model"]["length"]) if tokens else None
 
 
 def build_model(values: dict, attention: Callable[[Geometry], Attention], corpus: Corpus | None) -> WordLM:
     """Without a corpus (in a plan), for the published vocabulary."""
-    vocabulary = corpus.vocab_size if corpus else (values["data"]["expect"] or {}).get("vocabulary", 1)
+    if values["data"]["unit"] == "pixel":
+        _check_images(values, corpus)
+    planned = 256 if values["data"]["unit"] == "byte" else 1
+    vocabulary = corpus.vocab_size if corpus else (values["data"]["expect"] or {}).get("vocabulary", planned)
     cutoffs = values["data"]["cutoffs"] or []
     return WordLM(LMConfig(**values["model"]), vocabulary, cutoffs, attention, seed=values["seed"])
+
+
+def _check_images(values: dict, corpus: Corpus | None) -> None:
+    """What images ask of the model and of the evaluation, said before any step."""
+    name, length = values["data"]["name"], values["model"]["length"]
+    sequence = corpus.sequence if corpus else (values["data"]["expect"] or {}).get("sequence", length)
+    if length != sequence:
+        raise SetupError(
+            f"model.length={length}: an image of '{name}' is a sequence of {sequence:,} tokens: model.length={sequence}"
+        )
+    if "sliding" in values["evaluation"]["protocols"]:
+        raise SetupError(
+            f"evaluation.protocols has sliding, but no window slides over the images of '{name}', for each is scored "
+            "whole: evaluation.protocols=[segment]"
+        )
 
 
 def build_task(values: dict, corpus: Corpus, model: WordLM, device: torch.device, processes: Processes) -> LanguageTask:
@@ -78,6 +97,7 @@ def build_task(values: dict, corpus: Corpus, model: WordLM, device: torch.device
         tokens_per_forward=values["evaluation"]["tokens_per_forward"],
         max_tokens=values["evaluation"]["max_tokens"],
         processes=processes,
+        seed=values["seed"],
     )
 
 

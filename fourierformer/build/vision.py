@@ -113,5 +113,5 @@ def samples_per_step(values: dict) -> int:
 def activation_bytes(values: dict, micro: int) -> int:
     """float32; per token and block about 10 activations of width dim and 3 of the MLP's width."""
     model = ViTConfig(**values["model"])
-    tokens = micro * ((model.image_size // model.patch) ** 2 + 1)
+    tokens = micro * geometry(values).length
     return round(4 * tokens * model.depth * model.dim * (10 + 3 * model.mlp_ratio))

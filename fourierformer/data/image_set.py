@@ -33,6 +33,8 @@ class Unreadable(Exception):
 class ImageSet(ABC):
     """Images with classes; an empty `classes` says that the labels are mere numbers."""
 
+    levels = 256  # values that one channel of a pixel can have
+
     def __init__(self, labels: np.ndarray, classes: list[str]):
         self.labels, self.classes = labels, classes
 
@@ -56,6 +58,10 @@ class ImageSet(ABC):
         except Exception as error:  # damaged files make decoders raise anything from SyntaxError to struct.error
             raise Unreadable(index, self.name_of(index), f"{type(error).__name__}: {error}") from error
         return found, int(self.labels[index])
+
+    def pixels(self, index: int) -> np.ndarray:
+        """(height, width, channels), whole numbers from 0 to levels - 1."""
+        return np.asarray(self.read(index)[0])
 
 
 class Names:
@@ -150,6 +156,7 @@ class DigitsSet(ImageSet):
 
     SIDE = 32
     HELD_OUT = 360
+    levels = 17
 
     def __init__(self, split: str):
         from sklearn.datasets import load_digits
@@ -160,15 +167,19 @@ class DigitsSet(ImageSet):
             np.arange(len(digits.target)), test_size=self.HELD_OUT, stratify=digits.target, random_state=0
         )
         self.numbers = np.sort(chosen[0 if split == "train" else 1])
-        self.pixels = np.rint(digits.images[self.numbers] * (255 / 16)).astype(np.uint8)
+        self.shades = digits.images[self.numbers].astype(np.uint8)  # 0 to 16
         super().__init__(digits.target[self.numbers].astype(np.int32), [str(digit) for digit in range(10)])
 
     def name_of(self, index: int) -> str:
         return f"digit {self.numbers[index]}"
 
     def open(self, index: int) -> Image.Image:
-        small = Image.fromarray(self.pixels[index])
+        small = Image.fromarray(np.rint(self.shades[index] * (255 / 16)).astype(np.uint8))
         return small.resize((self.SIDE, self.SIDE), Image.Resampling.BICUBIC).convert("RGB")
+
+    def pixels(self, index: int) -> np.ndarray:
+        """The digit as it was scanned, 8 x 8."""
+        return self.shades[index][..., None]
 
 
 def listed(names: Iterable[str], most: int = 5) -> str:

@@ -17,7 +17,7 @@ from fourierformer.data.image_tar import open_tars
 from fourierformer.data.prepared import Progress
 from fourierformer.errors import SetupError
 
-__all__ = ["ImageSet", "Unreadable", "check_source", "open_splits"]
+__all__ = ["ImageSet", "Unreadable", "check_source", "local_files", "open_splits"]
 
 # CIFAR-10 has no third split: its test images are what one validates on
 NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}
@@ -40,6 +40,19 @@ def check_source(data: ImageData) -> None:
         reason = hub.why_unreachable(data)
         if any(found.values()) or reason:
             raise _missing(data, found, reason)
+
+
+def local_files(data: ImageData) -> dict[str, list[Path]] | None:
+    """Every file of each split, or None unless both are on this disk."""
+    found = _look(data)
+    return {split: _all_files(form) for split, form in found.items()} if all(found.values()) else None
+
+
+def _all_files(found: Found) -> list[Path]:
+    if found.kind != "folder":
+        return found.paths
+    images = FolderSet(found.paths[0])
+    return [Path(images.name_of(index)) for index in range(len(images))]
 
 
 def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:

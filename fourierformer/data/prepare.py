@@ -69,8 +69,12 @@ def _encode(data: TextData, source: Source, folder: Path, progress: Progress) ->
 
 def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
     """The one sentence a reader of a perplexity must see when the published counts are not met."""
-    tokens = "tokens" if data.unit == "word" else "bytes"
-    words = {"vocabulary": "the vocabulary has {} entries", "lines": "train has {} lines"}
+    tokens = {"word": "tokens", "byte": "bytes", "pixel": "pixel values"}[data.unit]
+    words = {
+        "vocabulary": "the vocabulary has {} entries",
+        "lines": "train has {} lines",
+        "sequence": "an image has {} values",
+    }
     wrong = [
         f"{words.get(key, key + ' has {} ' + tokens).format(f'{counts.get(key, 0):,}')}, the paper's {value:,}"
         for key, value in (data.expect or {}).items()
@@ -80,7 +84,8 @@ def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
 
 
 def _encode_bytes(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
-    outputs, counts = {}, {"vocabulary": 256}
+    """The pieces as they are; those of pixels are whole images, all of one size."""
+    outputs, counts = {}, {"vocabulary": source.levels}
     meter = _Meter(source.total, progress)
     for split in SPLITS:
         with _Output(folder / f"{split}.bin") as file:
@@ -89,6 +94,8 @@ def _encode_bytes(data: TextData, source: Source, folder: Path, progress: Progre
                 meter.add(split, len(piece), len(piece))
         outputs[f"{split}.bin"] = file.facts
         counts[split] = file.size
+    if data.unit == "pixel":
+        counts["sequence"] = len(piece)
     return {"dtype": "uint8", "counts": counts, "outputs": outputs, "notes": []}
 
 
@@ -188,7 +195,7 @@ class _Output:
 
 
 class _Meter:
-    """A line of progress for every tenth of the text."""
+    """A line of progress for every tenth of the data."""
 
     def __init__(self, total: int, progress: Progress):
         self.total, self.progress = total, progress
@@ -200,4 +207,4 @@ class _Meter:
         if self.total and 10 * self.done // self.total > self.tenth:
             self.tenth = 10 * self.done // self.total
             rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
-            self.progress(f"{split}: {min(self.done / self.total, 1):.0%} of the text, {rate / 1e6:.1f} M tokens/s")
+            self.progress(f"{split}: {min(self.done / self.total, 1):.0%} of the data, {rate / 1e6:.1f} M tokens/s")

@@ -34,6 +34,7 @@ class Source:
     total: int = 0  # bytes, for the progress report; 0 where it is not known
     vocabulary: Path | None = None  # dict.txt, where the training text is not whole
     notes: list[str] = field(default_factory=list)
+    levels: int = 256  # values that a byte of the pieces can have
 
 
 def local_source(data: TextData) -> Source | None:
@@ -63,6 +64,8 @@ def describe_missing(data: TextData) -> str:
     root = data.root_path
     if not root.exists():
         return f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
+    if data.unit == "pixel":
+        return f"{root} has no images to train on, or none to test on"
     if data.byte_splits is not None:
         return f"{root} has no file '{data.name}'"
     spellings = [[f"wiki.{split}.tokens" for split in SPLITS], [f"{split}.txt" for split in SPLITS]]

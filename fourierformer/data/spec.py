@@ -6,17 +6,18 @@ from typing import Literal
 
 from fourierformer.errors import SetupError
 
-COUNTS = ("train", "valid", "test", "vocabulary", "lines")
+COUNTS = ("train", "valid", "test", "vocabulary", "lines", "sequence")
+UNITS = ("word", "byte", "pixel")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextData:
-    """One text data set: where its text comes from and how it becomes tokens."""
+    """One data set of tokens: where its text, or its images, come from and how they become tokens."""
 
     name: str
-    unit: Literal["word", "byte"] = "word"
+    unit: Literal["word", "byte", "pixel"] = "word"  # pixel: images, each a sequence of its own (pixels.py)
     source: Literal["files", "builtin"] = "files"
-    root: str | None = None  # folder with the text files, or one text file (bytes only)
+    root: str | None = None  # folder with the text or image files, or one text file (bytes only)
     cache: str = "data/prepared"  # tokenised copies; the root is only ever read
     hub: str | None = None  # where `datasets` finds it when the root has no files
     hub_config: str | None = None
@@ -26,18 +27,18 @@ class TextData:
     vocabulary_size: int | None = None  # keep the most frequent words only, `<unk>` for the rest
 
     def __post_init__(self):
-        if self.unit not in ("word", "byte"):
-            raise SetupError(f"data.unit={self.unit} is unknown (valid: word, byte)")
+        if self.unit not in UNITS:
+            raise SetupError(f"data.unit={self.unit} is unknown (valid: {', '.join(UNITS)})")
         if self.source not in ("files", "builtin"):
             raise SetupError(f"data.source={self.source} is unknown (valid: files, builtin)")
         if self.source == "files" and not self.root:
             raise SetupError(f"data '{self.name}' needs a folder with its files: data.root=/some/folder")
-        if self.unit == "byte" and self.vocabulary_size is not None:
+        if self.unit != "word" and self.vocabulary_size is not None:
             raise SetupError("data.vocabulary_size is for words; bytes always have 256 (data.vocabulary_size=null)")
         if self.vocabulary_size is not None and self.vocabulary_size < 3:
             raise SetupError(f"data.vocabulary_size={self.vocabulary_size} must be at least 3: <eos>, <unk> and a word")
         splits = self.byte_splits
-        if splits is not None and (self.unit == "word" or len(splits) != 3 or min(splits) < 1):
+        if splits is not None and (self.unit != "byte" or len(splits) != 3 or min(splits) < 1):
             raise SetupError(
                 f"data.byte_splits={splits} must be three lengths (train, valid, test), with data.unit=byte"
             )

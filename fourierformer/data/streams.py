@@ -46,6 +46,12 @@ class OrderedStreams:
         part = torch.from_numpy(part.astype(np.int64))
         return part[:, :-1].contiguous(), part[:, 1:].contiguous()
 
+    def tokens_after(self, steps: int) -> int:
+        """Targets of the first so many steps, exactly: an epoch's last slice is shorter."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        batch_size, per_stream = self.streams.shape
+        return batch_size * (epochs * (per_stream - 1) + rest * self.length)
+
 
 def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
     """The last slice of an epoch is shorter, but a step all the same."""

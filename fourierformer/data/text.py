@@ -1,4 +1,4 @@
-"""Text as tokens: from a config to memory-mapped ids, with what a reader must know about them.
+"""Text as tokens, and images as tokens: from a config to memory-mapped ids, with what a reader must know about them.
 
 data = TextData(name="wikitext2", root="data/wikitext-2", ...)     # = configs/data/wikitext2.yaml
 check_available(data)                                             # under two seconds, builds nothing
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data import builtin, hub
+from fourierformer.data import builtin, hub, pixels
 from fourierformer.data.prepare import prepare
 from fourierformer.data.prepared import Progress, cache_lock, disk_errors, find_prepared, open_prepared, other_roots
 from fourierformer.data.sources import SPLITS, Source, describe_missing, local_source
@@ -35,6 +35,7 @@ class Corpus:
     manifest: dict
     notes: list[str]
     folder: Path
+    sequence: int | None = None  # tokens of each image, which is a sequence of its own; None = running text
 
     @cached_property
     def words(self) -> list[str]:
@@ -47,6 +48,7 @@ class Corpus:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; each line end becomes `<eos>`, a word the vocabulary lacks `<unk>`."""
+        self._refuse_pixels()
         if self.unit == "byte":
             return list(text.encode())
         if self.manifest["settings"]["source"] == "builtin":
@@ -59,6 +61,7 @@ class Corpus:
 
     def decode(self, ids) -> str:
         """Text of ids, a list or an array; words are joined by one space, `<eos>` is a line end."""
+        self._refuse_pixels()
         if self.unit == "byte":
             return bytes(int(number) for number in ids).decode("utf-8", "replace")
         lines: list[list[str]] = [[]]
@@ -68,6 +71,10 @@ class Corpus:
             else:
                 lines[-1].append(self.words[int(number)])
         return "\n".join(" ".join(line) for line in lines)
+
+    def _refuse_pixels(self) -> None:
+        if self.unit == "pixel":
+            raise SetupError(f"'{self.name}' holds images: their tokens are no text, and no text can begin one")
 
 
 def check_available(data: TextData) -> None:
@@ -99,10 +106,13 @@ def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpu
         manifest=manifest,
         notes=manifest["notes"],
         folder=folder,
+        sequence=manifest["counts"].get("sequence"),
     )
 
 
 def _source(data: TextData) -> Source | None:
+    if data.unit == "pixel":
+        return pixels.local_source(data)
     return builtin.source(data.unit) if data.source == "builtin" else local_source(data)
 
 
@@ -112,28 +122,36 @@ def _prepare(data: TextData, source: Source | None, progress: Progress) -> Path:
     reason = hub.why_unreachable(data)
     if reason:
         raise _missing(data, reason)
+    if data.unit == "pixel":
+        return prepare(data, pixels.hub_source(data, progress), progress)
     with hub.downloaded(data, progress) as files:
         return prepare(data, local_source(files), progress)
 
 
 def _missing(data: TextData, hub_reason: str) -> SetupError:
     name = data.name
-    if data.byte_splits is not None:
+    if data.unit == "pixel":
+        files = "train*.parquet and test*.parquet (or images in any form that data=imagenet takes)"
+    elif data.byte_splits is not None:
         files = f"the file '{name}'"
     else:
         files = "wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens (or train.txt, valid.txt, test.txt)"
-    if data.hub:
+    if data.hub and data.unit == "word":
         elsewhere = (
             f"on a machine with internet: python scripts/prepare_data.py {name} --download-to {data.root}, "
             f"then copy that folder here"
         )
     else:
         elsewhere = f"copy a prepared cache from another machine: {data.cache}/{name}-*"
-    embedded = "builtin_text" if data.unit == "word" else "builtin_bytes"
+    embedded = {
+        "word": "the text that is always there: data=builtin_text",
+        "byte": "the text that is always there: data=builtin_bytes",
+        "pixel": "the digits that are always there: experiment=builtin_pixels",
+    }[data.unit]
     return SetupError(
         f"Data '{name}' is missing: {describe_missing(data)}; {other_roots(data)}; {hub_reason}. "
         "Fix one:\n"
         f"  (a) put {files} into {data.root}, or point there: data.root=/your/folder\n"
         f"  (b) {elsewhere}\n"
-        f"  (c) run without it, on the text that is always there: data={embedded}"
+        f"  (c) run without it, on {embedded}"
     )

@@ -52,6 +52,16 @@ def radius_curves(row: Row) -> list[Curve]:
     return [curve for found in curves for curve in found]
 
 
+def layer_curves(rows: list[Row], split: str, key: str) -> list[Curve]:
+    """A curve per row over its completed seeds: what scripts/head_redundancy.py found, against the layer."""
+    curves = []
+    for row, place in zip(rows, _places(rows), strict=True):
+        found = [run.head_layers.get(split, []) for run in row.runs]
+        series = [{i: layer[key] for i, layer in enumerate(layers) if key in layer} for layers in found]
+        curves += _common([values for values in series if values], _label(row, rows), place, finished=True)
+    return curves
+
+
 def validation_metric(rows: list[Row], primary: str) -> str:
     """Runs log the primary metric of the validation split; one that has only the loss still has a curve."""
     runs = [run for row in rows for run in (*row.runs, *row.others)]
@@ -83,11 +93,13 @@ def _stretch(runs: Iterable[Run], key: str) -> int:
 
 
 def _over_seeds(label: str, runs: list[Run], key: str, width: int, place, finished: bool) -> list[Curve]:
-    """[the curve], or [] where no run has the metric. Only steps every seed has: a mean over a changing set jumps."""
     series = [found for run in runs if (found := _thinned(*run.series(key), width))]
-    if not series:
-        return []
-    steps = np.array(sorted(set.intersection(*(set(found) for found in series))))
+    return _common(series, label, place, finished)
+
+
+def _common(series: list[dict[float, float]], label: str, place: tuple[int, int], finished: bool) -> list[Curve]:
+    """[the curve], or [] where no run has values. Only steps every seed has: a mean over a changing set jumps."""
+    steps = np.array(sorted(set.intersection(*map(set, series)) if series else ()))
     if not len(steps):
         return []
     values = np.array([[found[step] for step in steps] for found in series])

@@ -24,6 +24,7 @@ class Metric:
 METRICS = {
     "ppl": Metric("perplexity", "ppl", 2, logarithmic=True),
     "bpc": Metric("bits per character", "bpc", 4),
+    "bpd": Metric("bits per dimension", "bpd", 4),
     "top1": Metric("top-1", "top-1", 2, unit="%", higher_is_better=True, skipped=0.25),
     "top5": Metric("top-5", "top-5", 2, unit="%", higher_is_better=True, skipped=0.25),
     "head_distance": Metric("distance between heads", "head distance", 2, higher_is_better=True),
@@ -55,7 +56,7 @@ def task_of(key: str) -> Task:
 
 
 def metric_text(value: float, key: str, *, unit: bool = False) -> str:
-    """Two decimals for perplexities and accuracies, four for bits per character; what is not finite is spelled out."""
+    """Two decimals for perplexities and accuracies, four for bits; what is not finite is spelled out."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"
     # a diverged model's perplexity needs its size, not its decimals

@@ -33,7 +33,7 @@ def protocol_lines(rows: list[Row], columns: list[Column]) -> list[str]:
 def notes(rows: list[Row], data: str) -> list[str]:
     notes = [note for row in rows for note in row.notes]
     if data.startswith("builtin"):
-        notes.append(DIGITS if data == "builtin_images" else NOT_COMPARABLE)
+        notes.append(DIGITS if data in ("builtin_images", "builtin_pixels") else NOT_COMPARABLE)
     if any(row.n > 1 for row in rows):
         notes.append("± is the sample standard deviation over n seeds")
     if len(rows) > 1 and any(row.n == 1 for row in rows):

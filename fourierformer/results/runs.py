@@ -70,9 +70,28 @@ class Run:
         """What scripts/head_redundancy.py measured, by split: means over the layers, and one sd."""
         if "heads" in (self.summary or {}):
             return dict(self.summary["heads"])
-        splits = (_read_json(self.path / "heads.json", []) or {}).get("splits")
+        return {split: _head_numbers(values) for split, values in self._head_splits.items()}
+
+    @cached_property
+    def head_layers(self) -> dict[str, list[dict[str, float]]]:
+        """The same of each layer, by split; a collected row has only the means."""
+        found = {split: values.get("layers") for split, values in self._head_splits.items()}
+        return {
+            split: [_head_means(layer if isinstance(layer, dict) else {}) for layer in layers]
+            for split, layers in found.items()
+            if isinstance(layers, list)
+        }
+
+    @cached_property
+    def _heads_file(self) -> tuple[dict, list[str]]:
+        problems: list[str] = []
+        return _read_json(self.path / "heads.json", problems) or {}, problems
+
+    @property
+    def _head_splits(self) -> dict[str, dict]:
+        splits = self._heads_file[0].get("splits")
         found = splits.items() if isinstance(splits, dict) else ()
-        return {split: _head_numbers(values) for split, values in found if isinstance(values, dict)}
+        return {split: values for split, values in found if isinstance(values, dict)}
 
     @property
     def _from_name(self) -> dict:
@@ -98,7 +117,7 @@ class Run:
 
     def remarks(self) -> list[str]:
         """Everything a reader must know before trusting this run, in plain sentences."""
-        found = [*self.problems, *self._metrics[1]]
+        found = [*self.problems, *self._metrics[1], *self._heads_file[1]]
         error = self.status.get("error")
         if error:
             found.append(str(error))
@@ -128,8 +147,13 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
 
 def _head_numbers(values: dict) -> dict[str, float]:
     means, spreads = (values[kind] if isinstance(values.get(kind), dict) else {} for kind in ("mean", "sd"))
-    found = {name: means.get(quantity) for name, quantity in HEAD_QUANTITIES.items()}
-    found["head_distance_sd"] = spreads.get("maps")
+    spread = {} if spreads.get("maps") is None else {"head_distance_sd": number(spreads["maps"])}
+    return _head_means(means) | spread
+
+
+def _head_means(values: dict) -> dict[str, float]:
+    """By our names; what was not measured is left out."""
+    found = {name: values.get(quantity) for name, quantity in HEAD_QUANTITIES.items()}
     return {name: number(value) for name, value in found.items() if value is not None}
 
 

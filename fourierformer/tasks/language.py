@@ -1,9 +1,11 @@
-"""Language modelling: loss, and perplexity under the two protocols of the paper.
+"""Language modelling, of text or of images: loss, and perplexity under the two protocols of the paper.
 
 segment: the text is cut into 10 streams and each stream into independent segments of `context` tokens; every position
          of a segment counts, the first ones with hardly any context. Fast: selects checkpoints during training.
 sliding: a window of `context` tokens moves by one; the first window counts all its positions, every later one only its
          last, which therefore sees the full context. The number of the paper's Table 1.
+
+Images are sequences of their own: each is a segment, every pixel value counts, and no window slides over two of them.
 """
 
 import math
@@ -14,14 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fourierformer.data.sequences import ShuffledSequences, shifted
 from fourierformer.data.streams import OrderedStreams, windows
 from fourierformer.data.text import Corpus
+from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.base import Poll, Watch
 
 SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
 PROTOCOLS = ("segment", "sliding")
+METRICS = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # e to the mean loss; bits per token = mean loss / ln 2
 
 
 @dataclass(frozen=True)
@@ -47,29 +52,33 @@ class LanguageTask:
         tokens_per_forward: int = 16384,
         max_tokens: int | None = None,
         processes: Processes | None = None,
+        seed: int = 0,
     ):
         self.corpus, self.device, self.processes = corpus, device, processes or Processes()
         self.length = model.config.length
         self.split_targets = model.output.split
-        self.streams = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
-        self.steps_per_epoch = self.streams.steps_per_epoch
-        own = global_batch_size // self.processes.world  # what cannot be shared equally, the streams refuse
+        self.images = corpus.unit == "pixel"
+        self.protocols = ("segment",) if self.images else PROTOCOLS
+        if self.images:
+            self.order = ShuffledSequences(corpus.splits["train"], global_batch_size, self.length, seed)
+        else:
+            self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
+        self.steps_per_epoch = self.order.steps_per_epoch
+        own = global_batch_size // self.processes.world  # what cannot be shared equally, the order refuses
         self.micro_batch_size = min(micro_batch_size or own, own)
         self.micro_steps = -(-own // self.micro_batch_size)
         self.samples_per_step = global_batch_size * self.length
         self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
-        self.max_tokens = max_tokens  # evaluations look at the first so many tokens only
-        self.metric = "ppl" if corpus.unit == "word" else "bpc"
+        self.max_tokens = max_tokens  # evaluations look at the first so many tokens only (at one image at least)
+        self.metric = METRICS[corpus.unit]
         self.primary = f"valid_{self.metric}"
 
     def samples_after(self, steps: int) -> int:
-        """Tokens trained on, exactly: an epoch's last slice is shorter."""
-        sequences, per_stream = self.streams.streams.shape
-        epochs, rest = divmod(steps, self.streams.steps_per_epoch)
-        return sequences * (epochs * (per_stream - 1) + rest * self.length)
+        """Tokens trained on, exactly."""
+        return self.order.tokens_after(steps)
 
     def micro_batches(self, step: int) -> Iterator[TextBatch]:
-        tokens, targets = self.streams.batch(step, self.processes.rank, self.processes.world)
+        tokens, targets = self.order.batch(step, self.processes.rank, self.processes.world)
         for t, y in zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True):
             yield self._to_device(t, y, share=len(t) / len(tokens))
 
@@ -83,9 +92,7 @@ class LanguageTask:
     @torch.inference_mode()
     def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
-        tokens = self.corpus.splits[split][: self.max_tokens]
-        batches = {"segment": self._segments, "sliding": self._windows}[protocol](tokens)
-        positions = {"segment": _segment_positions, "sliding": lambda n: n - 1}[protocol](len(tokens))
+        batches, positions = self._scored(self.corpus.splits[split], protocol)
         was_training = model.training
         model.eval()
         # stays on the device, one host sync at the end: [sum of the losses, positions]
@@ -117,15 +124,37 @@ class LanguageTask:
     def close(self) -> None:
         """No loader processes: tokens are read from memory."""
 
+    def _scored(self, tokens: np.ndarray, protocol: str) -> tuple[Iterator[tuple[Tensor, Tensor]], int]:
+        """(inputs, targets) of an evaluation, batch by batch, and how many targets there are."""
+        if protocol not in self.protocols:
+            raise SetupError(
+                f"'{self.corpus.name}' holds images, and each of them is scored whole: no window slides over them. "
+                "Use evaluation.protocols=[segment], or --protocol segment with scripts/evaluate.py"
+            )
+        if self.images:
+            limit = None if self.max_tokens is None else max(1, self.max_tokens // self.length)
+            sequences = tokens.reshape(-1, self.length)[:limit]
+            return self._whole(sequences), sequences.size
+        tokens = tokens[: self.max_tokens]
+        if protocol == "segment":
+            return self._segments(tokens), SEGMENT_STREAMS * (len(tokens) // SEGMENT_STREAMS - 1)
+        return self._windows(tokens), len(tokens) - 1
+
     def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """Segments are independent, so how many go through the model at once does not change the number."""
-        streams = OrderedStreams(tokens, SEGMENT_STREAMS, self.length)
+        longest = max(1, len(tokens) // SEGMENT_STREAMS - 1)  # of few tokens (max_tokens), each stream is one segment
+        streams = OrderedStreams(tokens, SEGMENT_STREAMS, min(self.length, longest))
         together = max(1, self.tokens_per_forward // (SEGMENT_STREAMS * self.length))
         full = streams.steps_per_epoch - 1  # the last slice may be shorter: alone
         for start in range(0, full, together):
             parts = [streams.batch(step) for step in range(start, min(start + together, full))]
             yield torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         yield streams.batch(full)
+
+    def _whole(self, sequences: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        together = max(1, self.tokens_per_forward // self.length)
+        for start in range(0, len(sequences), together):
+            yield shifted(sequences[start : start + together])
 
     def _windows(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """N - L windows; the first scores L positions, the others one: N - 1 in all."""
@@ -142,11 +171,6 @@ class LanguageTask:
             tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
         tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
         return TextBatch(tokens, targets, rows, share)
-
-
-def _segment_positions(tokens: int) -> int:
-    """Scored positions: each of the 10 streams predicts all its tokens but the first."""
-    return SEGMENT_STREAMS * (tokens // SEGMENT_STREAMS - 1)
 
 
 def _tensor(tokens: np.ndarray) -> Tensor:

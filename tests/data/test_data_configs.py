@@ -12,7 +12,10 @@ from fourierformer.data.text import TextData
 from fourierformer.errors import SetupError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NAMES = ["builtin_bytes", "builtin_text", "enwik8", "wikitext103", "wikitext2", "wikitext2_bytes"]
+NAMES = [
+    *("builtin_bytes", "builtin_pixels", "builtin_text", "cifar10_pixels", "enwik8"),
+    *("wikitext103", "wikitext2", "wikitext2_bytes"),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

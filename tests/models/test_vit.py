@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import timm
 import torch
-import yaml
 from command_line import CONFIGS
+from hydra import compose, initialize_config_dir
 from timm.layers import drop_path
 
 from fourierformer import attention
@@ -17,7 +17,8 @@ from fourierformer.models.vit import StochasticDepth, ViT, ViTConfig, attention_
 
 
 def config(name: str) -> ViTConfig:
-    return ViTConfig(**yaml.safe_load((CONFIGS / "model" / f"{name}.yaml").read_text()))
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return ViTConfig(**compose(overrides=[f"+model={name}"]).model)
 
 
 def small(name="softmax", depth=3, classes=10, **values) -> ViT:
@@ -37,8 +38,11 @@ def stock(model: ViT, drop: float = 0.0) -> torch.nn.Module:
         num_heads=c.heads,
         num_classes=model.num_classes,
         drop_path_rate=drop,
+        class_token=c.pool == "class_token",
+        global_pool={"class_token": "token", "average": "avg"}[c.pool],
+        pos_embed={"learned": "learn", "none": "none"}[c.position],
     )
-    other = other.to(model.pos_embed.dtype)
+    other = other.to(model.patch_embed.proj.weight.dtype)
     other.load_state_dict(model.state_dict())
     return other
 
@@ -53,12 +57,15 @@ def stock(model: ViT, drop: float = 0.0) -> torch.nn.Module:
         ("deit_tiny", "fourier", 5_717_428),
         ("deit_tiny", "fourier_vector", 5_718_184),
         ("deit_small", "softmax", 22_050_664),
+        ("deit_tiny_gap", "softmax", 5_717_416 - 192 - 197 * 192),  # no class token, no positions
+        ("deit_small_gap", "softmax", 22_050_664 - 384 - 197 * 384),
     ],
 )
 def test_parameter_counts_of_the_paper_models(shape, name, count):
     with torch.device("meta"):
         model = build_vit(config(shape), 1000, partial(attention.build, name))
-        peer = timm.create_model(f"{shape}_patch16_224")
+        gap = {"class_token": False, "global_pool": "avg", "pos_embed": "none"} if shape.endswith("_gap") else {}
+        peer = timm.create_model(f"{shape.removesuffix('_gap')}_patch16_224", **gap)
     assert sum(p.numel() for p in model.parameters()) == count
     if name == "softmax":
         assert {n: p.shape for n, p in model.state_dict().items()} == {n: p.shape for n, p in peer.state_dict().items()}
@@ -66,8 +73,12 @@ def test_parameter_counts_of_the_paper_models(shape, name, count):
 
 def test_the_configs_are_the_papers():
     paper = {"image_size": 224, "patch": 16, "depth": 12, "mlp_ratio": 4.0, "drop_path": 0.1}
+    paper |= {"position": "learned", "pool": "class_token"}
     assert asdict(config("deit_tiny")) == {"name": "deit_tiny", "dim": 192, "heads": 3, **paper}
     assert asdict(config("deit_small")) == {"name": "deit_small", "dim": 384, "heads": 6, **paper}
+    for size in ("tiny", "small"):
+        changed = {"name": f"deit_{size}_gap", "position": "none", "pool": "average"}
+        assert asdict(config(f"deit_{size}_gap")) == asdict(config(f"deit_{size}")) | changed
     assert (config("vit_tiny").image_size, config("vit_tiny").patch) == (32, 8)
 
 
@@ -85,10 +96,12 @@ def test_both_head_counts_train(name, heads):
 # -- timm's stock model -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("pool", ["class_token", "average"])
+@pytest.mark.parametrize("position", ["learned", "none"])
 @pytest.mark.parametrize("training", [False, True])
-def test_softmax_is_stock_deit_exactly(training):
+def test_softmax_is_stock_deit_exactly(training, position, pool):
     torch.manual_seed(0)
-    model = small().double().train(training)
+    model = small(position=position, pool=pool).double().train(training)
     for p in model.parameters():  # away from the zeros and ones of the start, which hide a swapped bias or norm
         torch.nn.init.normal_(p, std=0.3)
     images = torch.randn(4, 3, 32, 32).double()
@@ -146,6 +159,17 @@ def test_timms_own_tools_work(classes):
     assert model(images).shape == (2, 5)
 
 
+def test_without_positions_and_class_token_the_order_of_patches_does_not_matter():
+    """The mean of patches, each of which sees all others alike: exchanged halves of an image give the same logits."""
+    model = small(position="none", pool="average").double().eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    images = torch.randn(3, 3, 32, 32).double()
+    torch.testing.assert_close(model(images.roll(16, dims=2)), model(images))
+    named = small(position="learned", pool="average").double().eval()
+    assert not torch.allclose(named(images.roll(16, dims=2)), named(images))
+
+
 # -- mechanisms -------------------------------------------------------------------------------------------------------
 
 
@@ -159,11 +183,15 @@ def test_mechanisms_are_told_where_they_are():
     build_vit(config("deit_tiny"), 10, recording, seed=5)
     shared = {"dim": 192, "heads": 3, "length": 197, "causal": False, "bias": True, "grid": (14, 14), "prefix": 1}
     assert seen == [Geometry(**shared, layer=i, seed=5) for i in range(12)]
+    seen.clear()
+    build_vit(config("deit_tiny_gap"), 10, recording, seed=5)
+    shared |= {"length": 196, "prefix": 0}
+    assert seen == [Geometry(**shared, layer=i, seed=5) for i in range(12)]
 
 
 @pytest.mark.parametrize("name", attention.available(causal=False, grid=True))
 def test_every_mechanism_trains(name):
-    model = small(name)
+    model = small(name, dim=96)  # 32 heads of aft_conv divide it
     assert [type(layer) for layer in attention_layers(model)] == [attention.mechanism(name)] * 3
     model(torch.randn(2, 3, 32, 32)).square().mean().backward()
     for layer in attention_layers(model):

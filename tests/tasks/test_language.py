@@ -80,6 +80,19 @@ def test_segments_equal_ten_streams_of_independent_segments(tokens_per_forward):
     assert result["nll"] == pytest.approx(total / count, abs=1e-5)
 
 
+def test_streams_shorter_than_a_segment_are_one_segment_each():
+    """What debug=smoke makes of long contexts: 100 tokens are 10 streams of 10, each 9 predictions in one piece."""
+    tokens = random_tokens(500)
+    task, model = task_for(tokens, 12, max_tokens=100)
+    model.eval()
+    streams = torch.from_numpy(tokens[:100].reshape(10, 10).astype(np.int64))
+    with torch.no_grad():
+        expected = model(streams[:, :-1].contiguous(), streams[:, 1:].contiguous()).double().mean().item()
+    result = measured(task, model, "segment")
+    assert result["tokens"] == 90
+    assert result["nll"] == pytest.approx(expected, abs=1e-6)
+
+
 def test_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was():
     task, model = task_for(random_tokens(200), 12)
     model.train()
@@ -124,7 +137,7 @@ def test_a_poll_can_stop_an_evaluation():
 def test_samples_after_counts_the_short_slice():
     task, _ = task_for(random_tokens(121), 12)  # 2 streams of 60: 59 predictions each, in slices of 12, 12, 12, 12, 11
     assert [task.samples_after(n) for n in (1, 4, 5, 6)] == [24, 96, 118, 142]
-    shapes = [task.streams.batch(step)[0].numel() for step in range(6)]
+    shapes = [task.order.batch(step)[0].numel() for step in range(6)]
     assert sum(shapes) == 142
 
 

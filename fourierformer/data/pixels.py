@@ -1,0 +1,108 @@
+"""Images as tokens: every channel of every pixel is a token, every image a sequence of its own.
+
+The order is raster order with channels last: rows from the top, pixels from the left, and red, green, blue of a pixel
+beside each other. An image of CIFAR-10 has 32 * 32 * 3 = 3,072 tokens of 256 values. All images must have one size.
+
+They are read by image_sources.py, so whatever data=cifar10 or data=imagenet reads serves here too. Such data has two
+splits: `valid` and `test` are the same images, and a note says so.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from fourierformer.data.image_set import DigitsSet, ImageSet
+from fourierformer.data.image_sources import Unreadable, local_files, open_splits
+from fourierformer.data.image_spec import ImageData
+from fourierformer.data.prepared import Progress
+from fourierformer.data.sources import SPLITS, Input, Source, file_digest
+from fourierformer.data.spec import TextData
+from fourierformer.errors import SetupError
+
+ONE_SPLIT_NOTE = (
+    "valid and test are the same images, so the best checkpoint is chosen on those it is measured on (the last one is "
+    "not: scripts/evaluate.py --checkpoint last)"
+)
+
+
+def local_source(data: TextData) -> Source | None:
+    """The embedded digits, or the images under data.root; None where those are not (all) there."""
+    images = _Images(data)
+    if data.source == "builtin":
+        return _source(data, images, images.inputs("digits"))
+    files = local_files(images.spec)
+    return files and _source(data, images, [_files_input(split, paths) for split, paths in files.items()])
+
+
+def hub_source(data: TextData, progress: Progress) -> Source:
+    """The images that the hub serves, or the copy of them that `datasets` keeps."""
+    images = _Images(data, progress)
+    return _source(data, images, images.inputs(str(data.hub)))
+
+
+def _source(data: TextData, images: "_Images", inputs: list[Input]) -> Source:
+    total = sum((data.expect or {}).get(split, 0) for split in SPLITS)
+    return Source(inputs, images.pieces, total, notes=[ONE_SPLIT_NOTE], levels=images.kind.levels)
+
+
+class _Images:
+    """Both splits of a data set, opened when the first pixel is asked for: opening parquet unpacks it."""
+
+    def __init__(self, data: TextData, progress: Progress = lambda line: None):
+        self.data, self.progress = data, progress
+        self.kind: type[ImageSet] = DigitsSet if data.source == "builtin" else ImageSet
+
+    @property
+    def spec(self) -> ImageData:
+        """The same place as a data set of images; its pixels are not normalised."""
+        data = self.data
+        place = {"root": data.root, "cache": data.cache, "hub": data.hub, "hub_config": data.hub_config}
+        return ImageData(name=data.name, source=data.source, **place, mean=[0.0] * 3, std=[1.0] * 3)
+
+    @cached_property
+    def splits(self) -> dict[str, ImageSet]:
+        return open_splits(self.spec, self.progress)
+
+    def pieces(self, split: str) -> Iterator[bytes]:
+        """The tokens of one image after the other."""
+        images = self.splits["train" if split == "train" else "valid"]
+        shape = self._pixels(self.splits["train"], 0).shape
+        for index in range(len(images)):
+            pixels = self._pixels(images, index)
+            if pixels.shape != shape:
+                sizes = [f"{width} x {height}" for height, width, _ in (pixels.shape, shape)]
+                raise SetupError(
+                    f"data '{self.data.name}': {images.name_of(index)} is {sizes[0]} and the first training image "
+                    f"{sizes[1]}: as sequences of pixels all images must have one size"
+                )
+            yield pixels.tobytes()
+
+    def inputs(self, origin: str) -> list[Input]:
+        """For images that are no files of ours: one input per split, known by the sha256 of its pixels."""
+        return [Input(f"{origin} {split}", 0, 0, partial(self._digest, split)) for split in ("train", "valid")]
+
+    def _digest(self, split: str) -> str:
+        digest = hashlib.sha256()
+        for piece in self.pieces(split):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def _pixels(self, images: ImageSet, index: int) -> np.ndarray:
+        try:
+            return images.pixels(index)
+        except Unreadable as error:
+            raise SetupError(f"data '{self.data.name}': cannot read {error}. Copy the data again.") from error
+
+
+def _files_input(split: str, paths: list[Path]) -> Input:
+    """All files of a split as one input: sizes added up, the latest time, one sha256 over names and contents."""
+    found = [path.stat() for path in paths]
+
+    def digest() -> str:
+        return hashlib.sha256("".join(f"{path.name} {file_digest(path)}\n" for path in paths).encode()).hexdigest()
+
+    size, latest = sum(status.st_size for status in found), max(status.st_mtime_ns for status in found)
+    return Input(f"{split}, {len(paths)} files", size, latest, digest)

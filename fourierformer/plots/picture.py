@@ -1,0 +1,147 @@
+"""One chart, two outputs: inline SVG that takes its colours from the page, and files with fixed colours on white.
+
+matplotlib writes fixed colours; for the page they are exchanged for CSS: ink for `currentColor`, a series for
+`var(--series-N)` with the fixed colour as its fallback. On the page a legend is HTML and no name from a run enters the
+picture; a file stands alone, so its title and legend are drawn into it.
+"""
+
+import io
+import re
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+# Okabe and Ito's palette, safe for colour-blind readers, light members darkened; the page has a dark set
+SERIES = ("#0072b2", "#d55e00", "#00805f", "#a8538b", "#8a6800", "#3b7fa8")
+STYLES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
+WIDE, SMALL = (5.0, 3.1), (3.6, 2.7)  # inches; letters have one size, so a small chart is drawn small
+SOLID, DASHED, DOTTED, DASH_DOTTED = STYLES
+
+
+@dataclass(frozen=True)
+class Colour:
+    fixed: str  # in files
+    css: str  # on the page
+
+
+INK = Colour("#0a0b0c", "currentColor")  # nothing else uses it: found again in the SVG and exchanged
+
+
+def series_colour(place: int) -> Colour:
+    number = place % len(SERIES)
+    return Colour(SERIES[number], f"var(--series-{number}, {SERIES[number]})")
+
+
+def layer_colour(place: int, count: int) -> Colour:
+    """From the first series colour (first layer) to the second (last layer), mixed by the browser or here."""
+    share = place / max(count - 1, 1)
+    first, last = (bytes.fromhex(colour[1:]) for colour in SERIES[:2])
+    mixed = bytes(round(a + share * (b - a)) for a, b in zip(first, last, strict=True))
+    css = f"color-mix(in oklab, {series_colour(1).css} {round(100 * share)}%, {series_colour(0).css})"
+    return Colour(f"#{mixed.hex()}", css)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One legend entry: the colour and the line style of its sample, and the text."""
+
+    colour: Colour
+    label: str
+    style: tuple = SOLID
+
+    @property
+    def dashes(self) -> str:
+        return " ".join(str(2 * length) for length in self.style[1])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure. `name` is unique on its page: it keeps ids apart and names the files."""
+
+    figure: object = field(repr=False)
+    name: str
+    title: str
+    keys: list[Key]
+    caption: str = ""
+
+    def inline(self) -> str:
+        import matplotlib
+
+        buffer = io.StringIO()
+        # text stays text (selectable, in the page's font); the salt makes the file the same every time
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": self.name}):
+            self.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        svg = buffer.getvalue()
+        svg = svg[svg.index("<svg") :]
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML knows SVG's names without them
+        # several charts share a page, and every one of them numbers its parts from 1
+        svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{self.name}-", svg)
+        svg = self._in_css(svg)
+        box = re.search(r'viewBox="[^"]*"', svg)[0]
+        title = f'<title id="{self.name}-title">{escape(self.title)}</title>'
+        head = f'<svg role="img" aria-labelledby="{self.name}-title" {box}>{title}'
+        return re.sub(r"<svg\b[^>]*>", lambda _: head, svg, count=1)
+
+    def save(self, folder: Path) -> list[Path]:
+        """name.svg and name.png, with title and legend inside. Last of all: they stay in the figure."""
+        import matplotlib
+
+        paths = [folder / f"{self.name}.{kind}" for kind in ("svg", "png")]
+        # letters as outlines: the file looks the same on a machine without the font
+        with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": self.name, "text.parse_math": False}):
+            self._complete()
+            self.figure.savefig(paths[0], facecolor="white", metadata={"Date": None, "Title": self.title})
+            self.figure.savefig(paths[1], facecolor="white", dpi=200)
+        return paths
+
+    def _in_css(self, svg: str) -> str:
+        """In one pass: a replacement contains fixed colours too."""
+        css = {colour.fixed: colour.css for colour in (INK, *(key.colour for key in self.keys))}
+        return re.sub("|".join(css), lambda found: css[found[0]], svg)
+
+    def _complete(self) -> None:
+        from matplotlib.lines import Line2D
+
+        short = all(len(key.label) <= 12 for key in self.keys)
+        columns = min(len(self.keys), 4 if short else 2)
+        width, height = self.figure.get_size_inches()
+        self.figure.set_size_inches(width, height + 0.3 + 0.18 * -(-len(self.keys) // columns))
+        self.figure.suptitle(self.title, fontsize=9, color=INK.fixed)
+        lines = [Line2D([], [], color=key.colour.fixed, linestyle=key.style, linewidth=1.6) for key in self.keys]
+        labels, looks = [key.label for key in self.keys], {"frameon": False, "labelcolor": INK.fixed, "fontsize": 7}
+        self.figure.legend(lines, labels, loc="outside lower center", ncols=columns, **looks)
+
+
+def new_figure(x_label: str, y_label: str, size: tuple[float, float] = WIDE):
+    """(figure, axes): thin horizontal rules, no frame, all of it in ink."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.size": 9, "axes.labelsize": 9}):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xlabel(x_label, color=INK.fixed)
+        axes.set_ylabel(y_label, color=INK.fixed)
+    axes.grid(axis="y", color=INK.fixed, alpha=0.14, linewidth=0.6)
+    axes.tick_params(which="both", colors=INK.fixed, length=0, pad=5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set(color=INK.fixed, alpha=0.4, linewidth=0.8)
+    axes.margins(x=0.01)
+    return figure, axes
+
+
+def whole_numbers(axis) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(6, integer=True))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def logarithmic(axis, subdivisions: tuple[int, ...] = (1, 2, 5)) -> None:
+    """Plain numbers at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=subdivisions, numticks=12))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))

@@ -1,0 +1,94 @@
+"""The page: every section, the list of all runs, and the files of its charts."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fourierformer.plots import Picture
+from fourierformer.report.headline import result_of
+from fourierformer.report.origin import commands, origin
+from fourierformer.report.runs import run_sections
+from fourierformer.report.section import Charts, Section
+from fourierformer.results import Run
+from fourierformer.results.layout import TEXT_COLUMNS, duration_text
+from fourierformer.results.runs import number
+from fourierformer.rundir import atomic_write_text
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+WORDS = TEXT_COLUMNS | {"estimator", "data", "kernel", "radius grows", "shape", "pass", "dtype"}  # stand to the left
+MANY_RUNS = 12  # completed runs beyond which their list is folded
+STATES = ("completed", "failed", "diverged", "damaged")  # those with a colour of their own
+
+
+def write_report(
+    runs: Iterable[Run], path: str | Path, further: Iterable[Section] = (), figures: Path | None = None
+) -> Path:
+    """Renders the page and puts it in place whole. Returns its path.
+
+    `further` sections stand below those of the runs. With `figures` every chart is also saved in that folder, as PNG
+    and SVG, which takes as long as the page again.
+    """
+    runs, path = list(runs), Path(path)
+    sections = [*run_sections(runs), *further]
+    html = render(runs, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), sections)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(path, html)
+    if figures is not None:
+        save_figures(sections, figures)
+    return path
+
+
+def save_figures(sections: Iterable[Section], folder: Path) -> None:
+    """Files of the same name are replaced; others, of charts that the page no longer has, stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in pictures(sections):
+        picture.save(folder)
+
+
+def pictures(sections: Iterable[Section]) -> list[Picture]:
+    groups = [part for section in sections for part in section.parts if isinstance(part, Charts)]
+    return [picture for group in groups for picture in group.pictures]
+
+
+def render(runs: list[Run], made: str, sections: list[Section] | None = None) -> str:
+    """The page about `runs` with these sections; by default those that the runs themselves give."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,  # names, errors and tracebacks come from files
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    finished = [run for run in runs if run.completed]
+    return environment.get_template("report.html.j2").render(
+        made=made,
+        counts=sorted(Counter(run.state for run in runs).items(), key=lambda item: (item[0] != "completed", item)),
+        sections=run_sections(runs) if sections is None else sections,
+        root=_root(runs),
+        unfinished=_lines([run for run in runs if not run.completed]),
+        finished=_lines(finished),
+        many=len(finished) > MANY_RUNS,
+        states=STATES,
+        origin=origin(runs),
+        commands=commands(runs),
+        words=WORDS,
+    )
+
+
+def _lines(runs: list[Run]) -> list[tuple[Run, str, str]]:
+    """(run, time, result) of each."""
+    ordered = sorted(runs, key=lambda run: str(run.path))
+    return [(run, duration_text(_seconds(run)), result_of(run)) for run in ordered]
+
+
+def _seconds(run: Run) -> float:
+    return number((run.summary or {}).get("seconds")) if run.completed else float("nan")
+
+
+def _root(runs: list[Run]) -> Path:
+    """The folder all runs lie under: said once instead of in every line."""
+    return Path(os.path.commonpath([run.path.absolute().parent for run in runs])) if runs else Path()

@@ -1,0 +1,78 @@
+"""What a page is made of: sections of tables and groups of charts."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from fourierformer.plots import Key, Picture
+from fourierformer.results import Table
+from fourierformer.results.layout import columns_of
+from fourierformer.results.significance import significance_lines
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as the page shows it, with the lines that stand under it. A folded one is opened by a click."""
+
+    caption: str
+    header: list[str]
+    body: list[list[str]]
+    lines: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)  # those among the lines that a reader must not overlook
+    best: frozenset[tuple[int, int]] = frozenset()
+    starts: frozenset[int] = frozenset()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Pictures side by side. With `keys` one legend stands above all of them; small ones are set closer."""
+
+    pictures: list[Picture]
+    title: str = ""
+    caption: str = ""
+    keys: list[Key] = field(default_factory=list)
+    small: bool = False
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """`parts` are Sheets and Charts in reading order; `anchor` is unique on the page."""
+
+    title: str
+    anchor: str
+    parts: list[Sheet | Charts]
+    headline: str = ""
+
+
+def sheet_of(table: Table, caption: str, leave_out: Iterable[str] = ()) -> Sheet:
+    """A table of the results; lines that the page has said already are left out."""
+    said = set(leave_out)
+    tested = significance_lines(table.rows, columns_of(table.rows)) if table.rows else []
+    findings = [line for line in table.lines if line in tested and line not in said]
+    lines = [line for line in table.lines if line not in (*said, *findings)]
+    return Sheet(caption, table.header, table.body, lines, findings, frozenset(table.best), frozenset(table.starts))
+
+
+def without_columns(sheet: Sheet, names: Iterable[str]) -> Sheet:
+    """Where a column is empty. Not for tables that mark their best values, whose places would shift."""
+    kept = [i for i, name in enumerate(sheet.header) if name not in set(names)]
+    header, body = [sheet.header[i] for i in kept], [[line[i] for i in kept] for line in sheet.body]
+    return replace(sheet, header=header, body=body)
+
+
+def slug(text: str) -> str:
+    """For anchors and file names: small letters, digits and hyphens, whatever a run calls itself."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
+
+
+def slugs(texts: Iterable[str]) -> list[str]:
+    """Each its slug; one that is there already gets a number."""
+    found: list[str] = []
+    for text in map(slug, texts):
+        number, name = 2, text
+        while name in found:
+            number, name = number + 1, f"{text}-{number}"
+        found.append(name)
+    return found

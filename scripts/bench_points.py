@@ -1,0 +1,186 @@
+"""What bench_attention.py asks about one layer: how long it takes, how much memory, and whether more tokens are worth
+trying."""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from bench_measure import peak_cpu, peak_cuda, times_cuda
+from torch import nn
+
+from fourierformer.attention import Geometry, build, mechanism
+from fourierformer.training.precision import autocast
+
+FIT_FROM = 2048  # tokens; below, what does not grow with N still shows
+WHAT = ("forward", "forward+backward")
+MEASURED = "measured"
+FASTER = ("N²", "√N", "log N")  # growth above N, in the cost that a mechanism states
+SHARE = 0.5  # of the memory there is, that a point may need: on a CPU other programs have the rest
+PRECISION = {"cpu": "fp32", "cuda": "bf16"}
+BATCH = {"cpu": 1, "cuda": 8}
+
+
+@dataclass
+class Row:
+    """One point, or one refusal (then without tokens). Ratios are to softmax in turns with it."""
+
+    attention: str
+    mask: str
+    tokens: int | None
+    what: str
+    status: str = MEASURED
+    milliseconds: float | None = None
+    softmax_milliseconds: float | None = None
+    time_ratio: float | None = None
+    mebibytes: float | None = None
+    memory_ratio: float | None = None
+    repeats: int | None = None
+
+    @property
+    def measured(self) -> bool:
+        return self.status == MEASURED
+
+
+class Layer:
+    """A layer as a model starts it, weights N(0, 0.02), and an input of unit size."""
+
+    def __init__(self, name: str, causal: bool, tokens: int, dim: int, heads: int, device: str):
+        grid = _grid(tokens) if mechanism(name).needs_grid else None
+        geometry = Geometry(dim=dim, heads=heads, length=tokens, causal=causal, grid=grid)
+        torch.manual_seed(0)
+        self.module = build(name, geometry).to(device)
+        for part in self.module.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02)
+        self.device = torch.device(device)
+        self.x, self.gradient = torch.randn(2, BATCH[device], tokens, dim, device=device).unbind()
+        self.leaves = [self.x.requires_grad_(), *(p for p in self.module.parameters() if p.requires_grad)]
+
+    def call(self, what: str) -> None:
+        with torch.set_grad_enabled(what != "forward"), autocast(self.device, PRECISION[self.device.type]):
+            output = self.module(self.x)
+        if what != "forward":
+            torch.autograd.grad(output, self.leaves, self.gradient.to(output.dtype), allow_unused=True)
+
+    def milliseconds(self, what: str) -> float:
+        if self.device.type == "cuda":
+            return times_cuda(self.call, [(what,)], 1)[0]
+        start = time.process_time()
+        self.call(what)
+        return (time.process_time() - start) * 1e3
+
+    def mebibytes(self, what: str) -> float:
+        """Peak of one call beyond input, weights and the output's gradient."""
+        kept = [*self.leaves, *self.module.buffers()]
+        peak = peak_cuda if self.device.type == "cuda" else peak_cpu
+        return peak(lambda leaves, gradient: self.call(what), kept, self.gradient) / 2**20
+
+
+def _grid(tokens: int) -> tuple[int, int]:
+    """Rows and columns, as square as powers of 2 can be."""
+    columns = 2 ** (int(math.log2(tokens)) // 2)
+    return tokens // columns, columns
+
+
+def take_turns(mine: Callable[[], float], peer: Callable[[], float] | None, seconds: float, repeats: int) -> tuple:
+    """(my times, the peer's): after a warm-up, turn by turn until the seconds are over, and once at least.
+
+    Every other turn begins with the peer, so that neither always finds the caches that the other left.
+    """
+    until = time.monotonic() + seconds
+    mine()
+    times: tuple[list[float], list[float]] = [], []
+    players = [(mine, times[0]), *([(peer, times[1])] if peer else [])]
+    while not times[0] or (len(times[0]) < repeats and time.monotonic() < until):
+        for clock, found in players:
+            found.append(clock())
+        players.reverse()
+    return times
+
+
+def measure(row: Row, layer: Layer, peer: Layer | None, of_peer: Row | None, seconds: float, repeats: int) -> None:
+    """Fills in a row. Without `of_peer` (for softmax itself, or where it was left out) there are no ratios to it."""
+    rival = (lambda: peer.milliseconds(row.what)) if of_peer else None
+    mine, theirs = take_turns(lambda: layer.milliseconds(row.what), rival, seconds, repeats)
+    row.milliseconds, row.repeats = statistics.median(mine), len(mine)
+    row.mebibytes = layer.mebibytes(row.what)
+    if theirs:
+        row.softmax_milliseconds = statistics.median(theirs)
+        row.time_ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+        row.memory_ratio = row.mebibytes / of_peer.mebibytes
+
+
+@dataclass
+class Limits:
+    """Which points are tried. What grew too slow or too large at some N is not tried at a larger one."""
+
+    seconds: float  # a call may take
+    minutes: float  # all points may take
+    memory: float  # MiB that a call may need
+    seen: dict[tuple, list[Row]] = field(default_factory=dict)
+    ended: dict[tuple, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.deadline = time.monotonic() + 60 * self.minutes
+
+    def reason(self, row: Row) -> str | None:
+        """Why this point is left out; None if it is not."""
+        key = _key(row)
+        if key in self.ended:
+            return self.ended[key]
+        if time.monotonic() > self.deadline:
+            return f"the {self.minutes:g} minutes for all points are used up"
+        before = self.seen.get(key, [])
+        call = expected([(r.tokens, r.milliseconds) for r in before], row.tokens) / 1e3
+        if call > self.seconds:
+            return f"a call should take {call:.3g} s, more than {self.seconds:g} s"
+        size = expected([(r.tokens, r.mebibytes) for r in before], row.tokens)
+        if size > self.memory:
+            return f"a call should need {size:,.0f} MiB, more than {self.memory:,.0f} MiB"
+        return None
+
+    def note(self, row: Row) -> None:
+        if row.measured:
+            self.seen.setdefault(_key(row), []).append(row)
+
+    def out_of_memory(self, row: Row) -> str:
+        reason = self.ended[_key(row)] = f"out of memory at N = {row.tokens}"
+        return reason
+
+
+def _key(row: Row) -> tuple:
+    return row.attention, row.mask, row.what
+
+
+def memory_limit(device: str) -> float:
+    """MiB."""
+    if device == "cuda":
+        total = torch.cuda.mem_get_info()[1]
+    else:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return SHARE * total / 2**20
+
+
+def expected(points: Sequence[tuple[int, float]], tokens: int) -> float:
+    """From the last two points, as a power of N between 1 and 3; from one as N^2; 0 where nothing is known."""
+    if not points:
+        return 0.0
+    last, value = points[-1]
+    growth = exponent(points[-2:], start=0)
+    growth = 2.0 if growth is None else min(max(growth, 1.0), 3.0)
+    return value * (tokens / last) ** growth
+
+
+def exponent(points: Sequence[tuple[int, float]], start: int = FIT_FROM) -> float | None:
+    """Slope of log value against log N (least squares) from `start` tokens on; None for fewer than two points."""
+    logs = [(math.log(tokens), math.log(value)) for tokens, value in points if tokens >= start and value > 0]
+    return statistics.linear_regression(*zip(*logs, strict=True)).slope if len(logs) > 1 else None
+
+
+def claims_linear(cost: str) -> bool:
+    """Whether the stated cost is linear in N for long inputs: what follows a semicolon holds for shorter ones only."""
+    return not any(sign in cost.split(";")[0] for sign in FASTER)

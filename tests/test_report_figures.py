@@ -1,0 +1,76 @@
+"""Charts as files: every one as PNG and SVG, on white, in fixed colours, needing nothing from outside."""
+
+import re
+import struct
+from xml.etree import ElementTree
+
+import matplotlib.image
+import pytest
+from synthetic_runs import write_heads, write_run
+from test_report import two_by_three
+
+from fourierformer.plots.picture import SERIES, layer_colour
+from fourierformer.report import write_report
+from fourierformer.report.page import save_figures
+from fourierformer.report.runs import run_sections
+from fourierformer.results import collect
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    root = tmp_path_factory.mktemp("figures")
+    two_by_three(root / "runs")
+    for run in (root / "runs").glob("*/*"):
+        write_heads(run, [6.0, 5.0])
+    save_figures(run_sections(collect(root / "runs")), root / "figures")
+    return root / "figures"
+
+
+def test_names_say_what_is_in_them(saved):
+    where = "quickstart-lm-tiny-data-builtin-text"
+    what = ["head-distance-per-layer-test", "radius-fourier", "rank-per-layer-test", "train-loss", "valid-ppl"]
+    assert sorted(path.name for path in saved.glob("*.svg")) == [f"{name}--{where}.svg" for name in what]
+    assert {path.stem for path in saved.glob("*.png")} == {path.stem for path in saved.glob("*.svg")}
+
+
+def test_svg_stands_alone(saved):
+    for path in saved.glob("*.svg"):
+        text = path.read_text()
+        ElementTree.fromstring(text)
+        assert not re.search(r"var\(|currentColor|color-mix|@import|<image|<text", text)
+        links = re.findall(r'(?:href|src)="([^"]*)"', text)
+        assert all(link.startswith("#") for link in links)
+        assert "fill: #ffffff" in text  # the paper
+
+
+def test_png_is_light_and_has_the_colours_of_its_series(saved):
+    for path in saved.glob("*.png"):
+        width, height = struct.unpack(">II", path.read_bytes()[16:24])
+        assert width >= 700
+        assert height >= 500
+        picture = matplotlib.image.imread(path)[..., :3]
+        assert picture[0, 0].tolist() == [1, 1, 1]
+        for colour in SERIES[:2]:  # softmax and Fourier, or the first and the last layer
+            wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+            assert (abs(picture - wanted).max(axis=2) < 0.02).sum() > 20, (path, colour)
+
+
+def test_layers_have_colours_of_their_own():
+    for count in (1, 2, 12, 16, 48):
+        colours = [layer_colour(i, count) for i in range(count)]
+        assert len({colour.fixed for colour in colours}) == count
+    assert [layer_colour(i, 16).fixed for i in (0, 15)] == list(SERIES[:2])
+
+
+def test_strange_names_are_drawn_as_they_are(tmp_path):
+    write_run(tmp_path / "runs", "$x^$_<b>&../..", 1)
+    save_figures(run_sections(collect(tmp_path / "runs")), tmp_path / "figures")
+    names = [path.name for path in (tmp_path / "figures").iterdir()]
+    assert len(names) == 4
+    assert all(re.fullmatch(r"[a-z0-9-]+\.(png|svg)", name) for name in names)
+
+
+def test_the_page_alone_writes_no_files(tmp_path):
+    write_run(tmp_path / "runs", "softmax", 1)
+    write_report(collect(tmp_path / "runs"), tmp_path / "page" / "report.html")
+    assert [path.name for path in (tmp_path / "page").iterdir()] == ["report.html"]

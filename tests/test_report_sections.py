@@ -1,0 +1,165 @@
+"""What the page holds beside the comparison: intervals, the paper's tables, heads, what is missing, and, only where it
+is asked for, what was measured without runs."""
+
+import json
+
+import pytest
+from synthetic_runs import evaluation, write_heads, write_run
+from test_report import Page, two_by_three
+
+from fourierformer.errors import SetupError
+from fourierformer.report import committed_sections, render, write_report
+from fourierformer.report.page import MANY_RUNS, pictures
+from fourierformer.report.runs import run_sections
+from fourierformer.report.section import Charts, slugs
+from fourierformer.results import collect, comparison
+from fourierformer.results.curves import layer_curves
+from fourierformer.results.measured import MEASURED
+
+KERNELS = "shape,batch,what,name,dtype,ms,MiB,time x softmax,gpu,torch,commit\n"
+PAPER_RUN = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "tokens": 12_288_000_000}
+
+
+def words_of(root) -> str:
+    return Page(render(collect(root), "today")).words
+
+
+def test_intervals_stand_under_the_comparison(tmp_path):
+    two_by_three(tmp_path)  # softmax 61, 62, 63: t(0.975, 2) = 4.303, so 62 +- 4.303 * 1 / sqrt(3) = 2.48
+    words = words_of(tmp_path)
+    assert "[59.52, 64.48]" in words
+    assert "ours - paper" not in words  # the paper prints nothing at this scale
+    assert "The paper's tables" not in words
+
+
+def test_the_papers_tables_stand_beside_runs_that_belong_to_them(tmp_path):
+    results = {split: {"sliding": evaluation(35.0, 1)} for split in ("valid", "test")}
+    for seed in (1, 2):
+        write_run(tmp_path, "softmax", seed, changes=PAPER_RUN | {"results": results})
+    words = words_of(tmp_path)
+    assert "The paper's tables beside ours" in words
+    assert "Table 1: WikiText-103" in words
+    assert "Table 2: ImageNet" not in words
+    assert "+0.71" in words  # 35.00 - 34.29
+    assert "verified" in words
+
+
+def test_heads_are_shown_layer_by_layer(tmp_path):
+    for seed in (1, 2, 3):
+        write_heads(write_run(tmp_path, "softmax", seed), [6.0 + seed, 4.0])
+        write_heads(write_run(tmp_path, "fourier", seed), [7.0 + seed, 5.0])
+    softmax, fourier = layer_curves(comparison(collect(tmp_path)), "test", "head_distance")
+    assert softmax.steps.tolist() == [0, 1]
+    assert softmax.middle.tolist() == [8.0, 4.0]
+    assert (softmax.low.tolist(), softmax.high.tolist()) == ([7.0, 4.0], [9.0, 4.0])
+    assert fourier.middle.tolist() == [9.0, 5.0]
+    words = words_of(tmp_path)
+    assert "How much the heads of a layer differ" in words
+    assert "Distance between heads per layer, test split" in words
+    assert "6.00 ± 0.50" in words  # softmax over layers: 5.5, 6, 6.5
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"splits": {"test": {"layers": [1, {"maps": null}], "mean": {}}}}'])
+def test_a_damaged_file_of_heads_has_no_chart(tmp_path, content):
+    (write_run(tmp_path, "softmax", 1) / "heads.json").write_text(content)
+    words = words_of(tmp_path)
+    assert "per layer" not in words
+    assert ("heads.json" in words.split("All runs")[1].split("Where it ran")[0]) == (not content.startswith("{"))
+
+
+def test_seeds_that_others_have_are_missed(tmp_path):
+    two_by_three(tmp_path)
+    write_run(tmp_path, "gaussian", 2)
+    write_run(tmp_path, "gaussian", 3, state="failed", error="out of memory")
+    words = words_of(tmp_path)
+    assert "no run of gaussian with seed 1 " in words
+    assert words.count("no run of") == 1
+
+
+def test_what_gave_no_result_is_counted_at_the_top_and_named_below(tmp_path):
+    two_by_three(tmp_path)
+    states = ("failed", "diverged", "interrupted", "running")
+    names = [write_run(tmp_path, state, 1, state=state, step=7).name for state in states]
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.yaml").write_text("seed: 1\n")
+    words = words_of(tmp_path)
+    assert "Without a result, and so in no mean: 5 of 11 runs" in words
+    assert all(name in words.split("All runs")[-1] for name in [*names, "bare"])
+
+
+def test_a_long_list_of_runs_is_folded_but_never_what_failed(tmp_path):
+    for seed in range(MANY_RUNS + 1):
+        write_run(tmp_path, "softmax", seed)
+    failed = write_run(tmp_path, "fourier", 1, state="failed")
+    html = render(collect(tmp_path), "today")
+    before, folded = html.split(f"<summary>{MANY_RUNS + 1} completed runs</summary>")
+    assert failed.name in before.split('<section id="runs">')[1]
+    assert folded.split("</details>")[0].count("<code") == MANY_RUNS + 1
+
+
+def test_contents_name_every_section_and_lead_there(tmp_path):
+    two_by_three(tmp_path)
+    write_run(tmp_path / "b", "softmax", 1, changes={"experiment": "other"})
+    found = Page(render(collect(tmp_path), "today"))
+    links = [value[1:] for name, value in found.attributes if name == "href" and value.startswith("#section-")]
+    assert links == [identity for identity in found.ids if identity.startswith("section-")]
+    assert len(links) == 2
+
+
+def test_one_table_alone_needs_no_contents(tmp_path):
+    two_by_three(tmp_path)
+    assert "nav" not in Page(render(collect(tmp_path), "today")).tags
+
+
+def test_slugs_are_unique_and_harmless():
+    assert slugs(["A b", "a-b", "<&>", "", "a_b 2"]) == ["a-b", "a-b-2", "unnamed", "unnamed-2", "a-b-2-2"]
+
+
+def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
+    two_by_three(tmp_path / "runs")
+    runs = collect(tmp_path / "runs")
+    automatic = write_report(runs, tmp_path / "automatic.html").read_text()
+    assert "estimators" not in automatic
+    asked = write_report(runs, tmp_path / "asked.html", committed_sections(MEASURED)).read_text()
+    found = Page(asked)
+    assert len(found.ids) == len(set(found.ids))
+    for text in ("Rates of the estimators", "Theorem 2", "Regression, correlated, D = 3", "Time and memory of"):
+        assert text in found.words
+
+
+def test_slopes_stand_beside_those_of_the_theorem():
+    estimators = committed_sections(MEASURED)[0]
+    stated = next(part for part in estimators.parts if not isinstance(part, Charts))
+    theorem, dim = stated.header.index("theorem"), stated.header.index("data")
+    for line in stated.body:
+        size = int(line[dim][-1])
+        exponent = -2 / (size + 2) if line[0] == "density" else -4 / (size + 4)
+        assert line[theorem] == f"{exponent:.2f}"
+    assert len(stated.body) == 18  # density: powers 4 and 6 in six panels; regression: power 6
+
+
+def test_no_files_no_sections(tmp_path):
+    assert committed_sections(tmp_path) == []
+
+
+def test_times_of_a_gpu_are_said_to_be_of_it_and_those_of_a_cpu_not(tmp_path):
+    row = "lm_small,96,{},softmax,bfloat16,1.5,20,1.0,{},2.15,abc\n"
+    path = tmp_path / "kernel_any.csv"
+    path.write_text(KERNELS + row.format("forward", "Some GPU") + row.format("forward+backward", "Some GPU"))
+    (section,) = committed_sections(tmp_path)
+    assert section.headline == "Measured on Some GPU."
+    assert [picture.name for picture in pictures([section])] == ["kernel-time-lm-small-batch-96--kernel-any"]
+    path.write_text(KERNELS + row.format("forward", ""))
+    assert "no times of a GPU" in committed_sections(tmp_path)[0].headline
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "kernel.csv").write_text(KERNELS + "lm_small,96,forward,softmax,bfloat16,fast,20,1,,,\n")
+    with pytest.raises(SetupError, match=r"kernel\.csv"):
+        committed_sections(tmp_path)
+
+
+def test_a_collected_run_has_means_of_heads_and_no_layers(tmp_path):
+    run = write_run(tmp_path, "softmax", 1, changes={"heads": {"test": {"head_distance": 6.0}}})
+    assert json.loads((run / "summary.json").read_text())["heads"]
+    assert "per layer" not in " ".join(picture.title for picture in pictures(run_sections(collect(run))))
