@@ -5,7 +5,7 @@ UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format doctor bench-kernel check-curve report clean constraints
+.PHONY: help setup train test lint format doctor bench-kernel bench check-curve report clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ bench-kernel: setup ## time the Fourier attention backends against each other an
 
 check-curve: setup ## does this installation train as it should? two short runs against committed curves (1 to 3 minutes)
 	$(PY) scripts/check_curve.py
+
+bench: setup ## time and memory of every attention against the number of tokens, beside softmax (90 minutes at most)
+	$(PY) scripts/bench_attention.py
 
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py

@@ -62,13 +62,15 @@ def exponents(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
     columns = [(mask, what, quantity) for mask in args.masks for what in WHAT for quantity in QUANTITIES]
     flags = []
     yield f"\nExponents of N over N >= {FIT_FROM:,}: time / memory"
-    yield f"{'':26}" + "".join(f"{f'{m}, {what}':>26}" for m in args.masks for what in WHAT) + "  stated cost"
+    yield f"{'':26}" + "".join(f"{mask:>32}" for mask in args.masks)
+    directions = "".join(f"{what:>16}" for what in ("forward", "and backward"))
+    yield f"{'':26}" + directions * len(args.masks) + "  stated cost"
     for name in args.names:
         slopes = {column: exponent(points(rows, name, *column)) for column in columns}
         cost = mechanism(name).cost
         texts = ["-" if slope is None else f"{slope:.2f}" for slope in slopes.values()]
         pairs = [f"{time} / {memory}" for time, memory in zip(texts[::2], texts[1::2], strict=True)]
-        yield f"{name:26}" + "".join(f"{pair:>26}" for pair in pairs) + f"  {cost}"
+        yield f"{name:26}" + "".join(f"{pair:>16}" for pair in pairs) + f"  {cost}"
         if claims_linear(cost):
             flags += [(name, column, s) for column, s in slopes.items() if s is not None and s > LARGEST_SLOPE]
     for name, (mask, what, quantity), slope in flags:

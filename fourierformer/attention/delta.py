@@ -82,10 +82,11 @@ def _chunk_form(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor) -> Tensor:
     for_v, for_fk = _solved(fk, beta[..., 0], torch.cat([v, fk], dim=-1)).split([v.shape[-1], fk.shape[-1]], dim=-1)
     inside = (fq @ fk.mT).tril()
     memory, mixed = torch.zeros_like(fk[:, :, 0].mT @ v[:, :, 0]), []
-    for c in range(fk.shape[2]):
-        written = for_v[:, :, c] - for_fk[:, :, c] @ memory
-        mixed.append(fq[:, :, c] @ memory + inside[:, :, c] @ written)
-        memory = memory + fk[:, :, c].mT @ written
+    # unbind, not x[:, :, c]: the gradient of each such slice would be a tensor of full size, quadratic work in all
+    for q, k, weights, own, past in zip(*(t.unbind(2) for t in (fq, fk, inside, for_v, for_fk)), strict=True):
+        written = own - past @ memory
+        mixed.append(q @ memory + weights @ written)
+        memory = memory + k.mT @ written
     return torch.cat(mixed, dim=2)[:, :, :tokens]
 
 

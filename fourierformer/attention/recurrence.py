@@ -199,6 +199,7 @@ def _split(tensor: Tensor) -> Tensor:
 def _faded_states(state: Tensor, added: Tensor, decay: Tensor) -> Tensor:
     """The state before each chunk, when chunk c multiplies it by decay_c and adds added_c."""
     states = [state]
-    for chunk in range(added.shape[2] - 1):
-        states.append(states[-1] * decay[:, :, chunk] + added[:, :, chunk])
+    # unbind, not x[:, :, c]: the gradient of each such slice would be a tensor of full size, quadratic work in all
+    for faded, new in zip(decay[:, :, :-1].unbind(2), added[:, :, :-1].unbind(2), strict=True):
+        states.append(states[-1] * faded + new)
     return torch.stack(states, dim=2)

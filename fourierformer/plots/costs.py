@@ -27,10 +27,11 @@ def cost_chart(rows: list[tuple[str, list[tuple[str, Curves]]]], name: str, titl
 
 
 def _keys(rows: list[tuple[str, list[tuple[str, Curves]]]]) -> dict[str, Key]:
-    """Where the colours run out they come again with the next line style."""
-    names = list(dict.fromkeys(who for _, panels in rows for _, curves in panels for who in curves))
-    styles = [STYLES[(i // len(SERIES)) % len(STYLES)] for i in range(len(names))]
-    return {who: Key(series_colour(i), who, styles[i]) for i, who in enumerate(names)}
+    """Ink for the first, which the others are held against; where the colours run out they come again with the next
+    line style."""
+    first, *others = dict.fromkeys(who for _, panels in rows for _, curves in panels for who in curves)
+    styles = [STYLES[(i // len(SERIES)) % len(STYLES)] for i in range(len(others))]
+    return {first: Key(INK, first)} | {who: Key(series_colour(i), who, styles[i]) for i, who in enumerate(others)}
 
 
 def _draw(axes, curves: Curves, keys: dict[str, Key]) -> None:
@@ -39,7 +40,7 @@ def _draw(axes, curves: Curves, keys: dict[str, Key]) -> None:
         axes.plot(*zip(*points, strict=True), marker="o", markersize=2.5, **look)
     axes.set(xscale="log", yscale="log")
     counts = sorted({tokens for points in curves.values() for tokens, _ in points})
-    shown = counts[:: -(-len(counts) // 4)]
+    shown = counts[:: max(1, -(-len(counts) // 4))]  # of seven every other one
     axes.set_xticks(shown, [f"{count:,}" for count in shown])
     axes.minorticks_off()
     logarithmic(axes.yaxis, (1,))

@@ -1,0 +1,163 @@
+"""Time and peak memory of every attention against the number of tokens, in turns with softmax.
+
+    python scripts/bench_attention.py                                # everything: 90 minutes at most
+    python scripts/bench_attention.py --only 'linear_*,performer' --lengths 1024,2048,4096 --causal
+    python scripts/bench_attention.py --quick                        # short inputs, one turn: shows that it works
+
+What is called is a layer with its projections, forward (no gradients) and forward + backward. Every turn calls softmax
+too, and a ratio is the median of those of the turns. A full layer sees a sequence; only what needs a grid of patches
+gets one. Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and
+whose slope is above 1.15 is flagged.
+
+On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, one thread, whose
+processor time is counted, so that other programs disturb less; freed memory is kept for the next call. Memory there is
+what bench_measure.PeakMemory sees: every tensor that an operation returns, without scratch inside an operation. Beside
+torch's profiler, which sees scratch too, it was equal but for softmax (1 MiB more there at most) and fast_weight (6 %
+less). A process grows by up to 2.4 times as much, for it keeps some of what is freed.
+"""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import torch
+from bench_points import WHAT, Layer, Limits, Row, keep_freed_memory, measure, memory_limit
+from bench_tables import exponents, header, plot, progress, tables, write
+
+from fourierformer.attention import available
+from fourierformer.errors import SetupError, did_you_mean
+from fourierformer.launch import exit_on_user_error
+from fourierformer.provenance import REPOSITORY
+from fourierformer.results.measured import MEASURED
+
+PEER = "softmax"
+MASKS = ["causal", "full"]
+LENGTHS, QUICK_LENGTHS = [2**n for n in range(8, 15)], [64, 128]
+REPEATS = {"cpu": 5, "cuda": 20}
+
+
+def chosen(patterns: list[str]) -> list[str]:
+    """The names that fit a pattern, softmax first: it is the peer."""
+    names = available()
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            raise SetupError(f"--only {pattern}: no attention has this name{did_you_mean(pattern, names)}")
+    return [PEER, *(name for name in names if name != PEER and any(fnmatch(name, p) for p in patterns))]
+
+
+def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
+    """Short inputs first, so that what the time is too short for is the longest ones."""
+    refused = set()
+    for tokens in args.lengths:
+        for mask in args.masks:
+            peer, of_peer = None, {}
+            for name in args.names:
+                rows = [Row(name, mask, tokens, what) for what in WHAT]
+                layer = None
+                if (name, mask) not in refused and not all(limits.reason(row) for row in rows):
+                    layer, refusal = built(name, mask, tokens, args)
+                    if refusal:
+                        refused.add((name, mask))
+                        yield Row(name, mask, None, "", refusal)
+                if (name, mask) in refused:
+                    continue
+                for row in rows:
+                    attempt(row, layer, peer, of_peer.get(row.what), limits, args)
+                    if name == PEER and row.measured:
+                        of_peer[row.what] = row
+                    yield row
+                peer = layer if name == PEER else peer
+
+
+def built(name: str, mask: str, tokens: int, args: argparse.Namespace) -> tuple[Layer | None, str]:
+    """The layer, or the reason why there is none."""
+    try:
+        return Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device), ""
+    except SetupError as error:
+        return None, f"refused: {str(error).partition('. These can')[0]}"
+
+
+def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | None, limits: Limits, args) -> None:
+    """Measures, or says in the row why not. One that fails does not take the others with it."""
+    if reason := limits.reason(row):
+        row.status = f"skipped: {reason}"
+        return
+    try:
+        measure(row, layer, peer, of_peer, args.seconds, args.repeats)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU it has no class of its own
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            row.status = f"skipped: {limits.out_of_memory(row)}"
+        else:
+            traceback.print_exc()
+            row.status = f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    limits.note(row)
+
+
+def words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def numbers(text: str) -> list[int]:
+    found = sorted({int(word) for word in words(text)})
+    if found[0] < 1:
+        raise ValueError
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=words, metavar="NAMES", help="names or patterns; softmax always takes part")
+    parser.add_argument("--lengths", type=numbers, metavar="N,N,...", help="default: 256,512,1024, ... 16384")
+    parser.add_argument("--causal", dest="masks", action="append_const", const="causal", help="default: both")
+    parser.add_argument("--full", dest="masks", action="append_const", const="full")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=15, help="for the turns of a point, and for one call at most")
+    parser.add_argument("--minutes", type=float, default=90, help="for all; no point is started later")
+    parser.add_argument("--quick", action="store_true", help="N = 64 and 128, one turn")
+    default = "results/measured/attention_<device>.csv; in runs/ where --only, --lengths or --quick choose a part"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"CSV; the plot lies beside it. Default: {default}")
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU")
+    return args
+
+
+def complete(args: argparse.Namespace) -> None:
+    part = args.only or args.lengths or args.quick
+    args.out = args.out or (REPOSITORY / "runs" if part else MEASURED) / f"attention_{args.device}.csv"
+    args.names = chosen(args.only or ["*"])
+    args.lengths = args.lengths or (QUICK_LENGTHS if args.quick else LENGTHS)
+    args.masks = args.masks or MASKS
+    args.repeats = 1 if args.quick else REPEATS[args.device]
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+
+
+def main() -> bool:
+    args = arguments()
+    with exit_on_user_error():
+        complete(args)
+        rows: list[Row] = []
+        head = header(args)
+        for row in bench(args, Limits(args.seconds, args.minutes, memory_limit(args.device))):
+            rows.append(row)
+            print(progress(row), flush=True)
+            write(rows, head, args.out)
+        if any(row.measured and row.what == WHAT[1] for row in rows):
+            plot(rows, args)
+    for line in (*tables(rows, args), *exponents(rows, args)):
+        print(line)
+    print(f"\n{args.out}, and the plot beside it as PNG and SVG")
+    return not any(row.status.startswith("failed") for row in rows)
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    sys.exit(0 if main() else 1)
