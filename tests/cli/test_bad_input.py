@@ -12,7 +12,7 @@ WRONG = {
     "lr=1": "unknown key 'lr' (did you mean 'optim.lr'?)",
     "data.rot=x": "unknown key 'data.rot' for data=builtin_text (did you mean 'data.root'?)",
     "attn=fourier": "unknown key 'attn' (did you mean 'attention'?)",
-    "attention=fourierr": "attention=fourierr: no such attention (did you mean 'fourier'?). Options: fourier, ",
+    "attention=fourierr": "attention=fourierr: no such attention (did you mean 'fourier'?). Options: aft_conv, ",
     "experiment=wt103_smal": "no such experiment (did you mean 'wt103_small'?). Options: builtin,",
     "sweep=quickstrt": "no such sweep (did you mean 'quickstart'?)",
     "data=wikitext": "data=wikitext: no such data (did you mean 'wikitext2'?)",
@@ -95,7 +95,7 @@ def test_a_place_that_cannot_be_written(smoke, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--help"], ["Examples", "attention: fourier,", "experiment: builtin,", "runs_root"]),
+        (["--help"], ["Examples", "attention: aft_conv,", "experiment: builtin,", "runs_root"]),
         (["--cfg", "job", "--resolve", "trainer.steps=17"], ["name: lm_tiny", "experiment_name: builtin", "steps: 17"]),
         (["-sc", "install=bash"], ["hydra_bash_completion"]),
     ],

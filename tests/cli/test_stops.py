@@ -66,7 +66,7 @@ def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output
     assert "aborted" in output
     assert not list(tmp_path.rglob("step_*"))

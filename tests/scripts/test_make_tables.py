@@ -124,11 +124,12 @@ def test_the_readme_is_rewritten_between_its_markers_only(call, tmp_path, monkey
     readme.write_text("# Title\n")
     code, _, err = call("--readme")
     assert (code, "results:begin" in err) == (2, True)
-    readme.write_text("# Title\n<!-- results:begin -->\nold\n<!-- results:end -->\nafter\n")
+    marked = "# Title\n<!-- results:begin -->\nold\n<!-- results:end -->\n<!-- attention:begin -->\n"
+    readme.write_text(marked + "old\n<!-- attention:end -->\nafter\n")
     assert call("--readme")[0] == 0
     text = readme.read_text()
     assert text.startswith("# Title\n<!-- results:begin -->\n")
-    assert text.endswith("<!-- results:end -->\nafter\n")
+    assert text.endswith("<!-- attention:end -->\nafter\n")
     assert "old" not in text
     assert call("--readme")[0] == 0
     assert readme.read_text() == text
