@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import sys
+from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.launch import exit_on_user_error
@@ -17,7 +18,7 @@ from fourierformer.provenance import REPOSITORY
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.evidence import evidence
 from fourierformer.results.latex import latex_of
-from fourierformer.results.measured import MEASURED, gather, refusal, write_measured
+from fourierformer.results.measured import MEASURED, committed, gather, refusal, write_measured
 from fourierformer.results.paper_tables import paper_tables
 from fourierformer.results.readme import write_readme
 from fourierformer.results.redundancy import head_tables
@@ -25,10 +26,12 @@ from fourierformer.results.redundancy import head_tables
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=["runs"], help="run directories, folders of them, or CSV files")
+    parser.add_argument("runs", nargs="*", help="run directories, folders of them, or CSV files (default: runs)")
     parser.add_argument("--format", choices=["text", "markdown", "latex"], default="text", help="default: text")
     parser.add_argument("--markdown", action="store_const", const="markdown", dest="format", help="--format markdown")
-    parser.add_argument("--paper", action="store_true", help="the paper's tables; dashes for what was not run")
+    parser.add_argument(
+        "--paper", action="store_true", help="the paper's tables, with committed runs; dashes for what was not run"
+    )
     parser.add_argument("--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv")
     parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
     parser.add_argument("--include-debug", action="store_true", help="collect debug runs too")
@@ -40,9 +43,9 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.readme:
         write_readme(REPOSITORY / "README.md")
         return
-    runs = gather(arguments.runs)
+    runs = gather(arguments.runs or default_places(arguments.paper))
     if not runs and not arguments.paper:
-        raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
+        raise SetupError(f"No runs under {', '.join(arguments.runs) or 'runs'}. {HOW_TO_MAKE_ONE}")
     if arguments.collect is not None:
         collect_runs(runs, arguments)
         return
@@ -53,6 +56,12 @@ def main(arguments: argparse.Namespace) -> None:
         print(text_of(found, colour=sys.stdout.isatty()), end="")
     else:
         print(render[arguments.format](found), end="")
+
+
+def default_places(paper: bool) -> list[Path]:
+    """runs/; for the paper's tables the committed runs too, and runs/ only where there is one."""
+    runs = Path("runs")
+    return [*([runs] if runs.is_dir() else []), *committed()] if paper else [runs]
 
 
 def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:

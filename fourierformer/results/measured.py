@@ -86,13 +86,21 @@ def is_measured(path: Path) -> bool:
 
 
 def gather(places: Iterable[str | Path]) -> list[Run]:
-    """Runs from folders of run directories and from CSV files."""
+    """Runs from folders of run directories and from CSV files, each once: the directory knows more."""
     places = [Path(place) for place in places]
     files = [place for place in places if place.suffix == ".csv"]
     if missing := [file for file in files if not file.is_file()]:
         raise SetupError(f"{missing[0]}: no such file")
     folders = [place for place in places if place not in files]
-    return [*collect(folders), *(run for file in files for run in read_measured(file))]
+    found = collect(folders)
+    collected = {run.name: run for file in files for run in read_measured(file)}
+    there = {run.name for run in found}
+    return [*found, *(run for name, run in collected.items() if name not in there)]
+
+
+def committed() -> list[Path]:
+    """The files of runs in results/measured; it also holds benchmarks."""
+    return [path for path in sorted(MEASURED.glob("*.csv")) if is_measured(path)]
 
 
 def without_places(command: str) -> str:

@@ -27,9 +27,17 @@ def section(folder: Path = MEASURED) -> str:
             continue
         runs = read_measured(path)
         rows = comparison(runs)
-        found = [*tables(rows), *evidence(rows), *head_tables(rows)]
-        parts.append(f"### {path.stem}\n\n{markdown_of(found)}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
+        parts.append(
+            f"### {path.stem}\n\n{markdown_of([*tables(rows), *head_tables(rows)])}\n"
+            f"{_folded('Every number with its interval', markdown_of(evidence(rows)))}\n"
+            f"From `results/measured/{path.name}`: {origin(runs)}."
+        )
     return "\n\n".join(parts) or NOTHING
+
+
+def _folded(title: str, text: str) -> str:
+    """As GitHub shows it: a line that opens."""
+    return f"<details><summary>{title}</summary>\n\n{text}\n</details>\n"
 
 
 def origin(runs: Iterable[Run]) -> str:

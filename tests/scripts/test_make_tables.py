@@ -133,3 +133,19 @@ def test_the_readme_is_rewritten_between_its_markers_only(call, tmp_path, monkey
     assert "old" not in text
     assert call("--readme")[0] == 0
     assert readme.read_text() == text
+
+
+def test_the_papers_tables_count_committed_runs_once(call, runs, tmp_path, monkeypatch):
+    """Whether they are still in runs/, in one file, or in two."""
+    monkeypatch.setattr("fourierformer.results.measured.MEASURED", tmp_path / "measured")
+    monkeypatch.setattr(make_tables, "MEASURED", tmp_path / "measured")
+    for name in ("one", "two"):
+        assert call(runs, "--collect", name)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    both = make_tables.gather(make_tables.default_places(paper=True))
+    assert len(both) == 4
+    runs.rename(tmp_path / "elsewhere")
+    assert len(make_tables.gather(make_tables.default_places(paper=True))) == 4
+    assert call("--paper")[0] == 0
+    code, _, err = call()
+    assert (code, "runs: no such directory" in err) == (2, True)
