@@ -58,7 +58,7 @@ def markdown_of(found: Iterable[Table]) -> str:
     parts = []
     for table in found:
         lines = [
-            [_escape(name).replace("\n", ", ") for name in table.header],
+            [_escape(name).replace("\n", " ") for name in table.header],
             ["---" if name in TEXT_COLUMNS else "---:" for name in table.header],
         ]
         for i, line in enumerate(table.body):
