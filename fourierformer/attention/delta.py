@@ -16,14 +16,13 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
 from fourierformer.attention.dpfp import check_nu, dpfp_features
 from fourierformer.attention.features import elu_features, orthogonal_gaussian, positive_exponents
-from fourierformer.attention.recurrence import CHUNK, PARALLEL_UP_TO, Form
+from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, in_chunks, wide
 from fourierformer.seeds import seed_of
 
 SUM_EPS = 1e-5  # added to the sum that features are divided by: those of dpfp can all be 0
@@ -35,7 +34,7 @@ def delta_rule(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor, *, form: Form = 
     Nothing grows while |fk_t|^2 beta_t <= 2; features that are positive and sum to 1 have |fk_t|^2 <= 1.
     """
     with torch.autocast(v.device.type, enabled=False):
-        fq, fk, values, beta = _wide(fq, fk, v, beta)
+        fq, fk, values, beta = wide(fq, fk, v, beta)
         if form == "parallel" or (form == "auto" and v.shape[-2] <= PARALLEL_UP_TO):
             mixed = (fq @ fk.mT).tril() @ _solved(fk, beta, values)
         else:
@@ -53,18 +52,10 @@ def delta_start(
 def delta_step(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor, state: State) -> tuple[Tensor, State]:
     """delta_rule for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
     with torch.autocast(v.device.type, enabled=False):
-        fq, fk, values, beta = _wide(fq, fk, v, beta)
+        fq, fk, values, beta = wide(fq, fk, v, beta)
         (memory,) = state
         memory = memory + fk.mT @ (beta[..., None] * (values - fk @ memory))
         return (fq @ memory).to(v.dtype), (memory,)
-
-
-def _wide(*tensors: Tensor) -> list[Tensor]:
-    """All in one dtype, float32 at least."""
-    dtype = torch.float32
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return [tensor.to(dtype) for tensor in tensors]
 
 
 def _solved(fk: Tensor, beta: Tensor, values: Tensor) -> Tensor:
@@ -78,7 +69,7 @@ def _chunk_form(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor) -> Tensor:
     """Inside a chunk that starts with memory S the system has v - fk S for values: its solution is that for v minus
     that for fk times S."""
     tokens = v.shape[-2]
-    fq, fk, v, beta = (_in_chunks(t) for t in (fq, fk, v, beta[..., None]))
+    fq, fk, v, beta = (in_chunks(t) for t in (fq, fk, v, beta[..., None]))
     for_v, for_fk = _solved(fk, beta[..., 0], torch.cat([v, fk], dim=-1)).split([v.shape[-1], fk.shape[-1]], dim=-1)
     inside = (fq @ fk.mT).tril()
     memory, mixed = torch.zeros_like(fk[:, :, 0].mT @ v[:, :, 0]), []
@@ -88,11 +79,6 @@ def _chunk_form(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor) -> Tensor:
         mixed.append(q @ memory + weights @ written)
         memory = memory + k.mT @ written
     return torch.cat(mixed, dim=2)[:, :, :tokens]
-
-
-def _in_chunks(tensor: Tensor) -> Tensor:
-    """(B, H, N, K) -> (B, H, chunks, CHUNK, K); the zeros that fill up the last chunk write nothing."""
-    return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % CHUNK)).unflatten(2, (-1, CHUNK))
 
 
 @register("fast_weight", "a memory that overwrites: the delta rule, with a learned writing rate per head and token")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
-from fourierformer.attention.linear import FeatureAttention, Featured, wide
+from fourierformer.attention.linear import FeatureAttention, Featured
 from fourierformer.attention.polynomial import (
     MAX_FEATURE_ORDER,
     MAX_FEATURES,
@@ -18,7 +18,7 @@ from fourierformer.attention.polynomial import (
     taylor_coefficients,
     taylor_kernel,
 )
-from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form
+from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, wide
 from fourierformer.attention.spectral import CosineFeatures, Sampler, gauss_grid, sample_frequencies
 from fourierformer.errors import SetupError
 from fourierformer.seeds import seed_of

@@ -9,7 +9,7 @@ from torch import Tensor
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
 from fourierformer.attention.features import draw_frequencies, elu_features, relu_features
-from fourierformer.attention.recurrence import Form, linear_attention, linear_maps, linear_start, linear_step
+from fourierformer.attention.recurrence import Form, linear_attention, linear_maps, linear_start, linear_step, wide
 from fourierformer.errors import SetupError
 
 # Added to max(0, omega.x), whose mean is 0.4 |x|: a query or key without any feature, which happens at 0, weighs all
@@ -63,10 +63,6 @@ class FeatureAttention(Attention):
         with torch.autocast(q.device.type, enabled=False):
             f = self.phi(*wide(q, k))
             return linear_step(f.q, f.k, v, state, **f.options)
-
-
-def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors)
 
 
 def check_features(features: int, *, even: bool = False) -> None:

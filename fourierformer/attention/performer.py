@@ -13,8 +13,8 @@ from fourierformer.attention.features import (
     positive_exponents,
     trigonometric_features,
 )
-from fourierformer.attention.linear import FeatureAttention, Featured, check_features, wide
-from fourierformer.attention.recurrence import Form, linear_step
+from fourierformer.attention.linear import FeatureAttention, Featured, check_features
+from fourierformer.attention.recurrence import Form, linear_step, wide
 from fourierformer.errors import SetupError
 
 # Added to a key's features, whose mean is 1: keys far from every frequency weigh alike instead of 0 / 0.

@@ -48,7 +48,7 @@ def linear_attention(
     _check(causal, log_decay)
     with torch.autocast(v.device.type, enabled=False):
         dtype = v.dtype
-        fq, fk, v, log_decay, mass = _wide(fq, fk, v, log_decay, mass)
+        fq, fk, v, log_decay, mass = wide(fq, fk, v, log_decay, mass)
         sums = _sums(fq, fk, _with_mass(v, mass), causal, form, log_decay)
         visible = _visible(fq, fk, causal, form, log_decay, mass) if floor else None
         return _normalised(sums, visible, floor, eps).to(dtype)
@@ -67,7 +67,7 @@ def linear_maps(
     """The weights (B, H, n, N) by which linear_attention adds up the values: A / den."""
     _check(causal, log_decay)
     with torch.autocast(fq.device.type, enabled=False):
-        fq, fk, log_decay, mass = _wide(fq, fk, log_decay, mass)
+        fq, fk, log_decay, mass = wide(fq, fk, log_decay, mass)
         weights = _weights(fq, fk, causal, log_decay)
         if mass is not None:
             weights = weights * mass[..., None, :]
@@ -97,7 +97,7 @@ def linear_step(
     """linear_attention for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
     with torch.autocast(v.device.type, enabled=False):
         dtype = v.dtype
-        fq, fk, v, log_decay, mass = _wide(fq, fk, v, log_decay, mass)
+        fq, fk, v, log_decay, mass = wide(fq, fk, v, log_decay, mass)
         past, visible = state
         if log_decay is not None:
             past, visible = past * log_decay[..., None].exp(), visible * log_decay.exp()
@@ -114,7 +114,7 @@ def _check(causal: bool, log_decay: Tensor | None) -> None:
         raise ValueError("a gate fades the past, and only a causal model has one")
 
 
-def _wide(*tensors: Tensor | None) -> list[Tensor | None]:
+def wide(*tensors: Tensor | None) -> list[Tensor | None]:
     """All in one dtype, float32 at least: sums over many keys lose too much in less."""
     dtype = torch.float32
     for tensor in tensors:
@@ -179,19 +179,19 @@ def _fading(level: Tensor, queries: int) -> Tensor:
 def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Tensor | None) -> Tensor:
     """Causal sums of as many queries as keys; `past` (B, H, M, D') holds the sums over the keys before them."""
     tokens = fq.shape[-2]
-    fq, fk, values = (_split(t) for t in (fq, fk, values))
+    fq, fk, values = (in_chunks(t) for t in (fq, fk, values))
     inside = (fq @ fk.mT).tril()
     if log_decay is None:
         states = torch.cat([past[:, :, None], (fk.mT @ values)[:, :, :-1]], dim=2).cumsum(2)
     else:
-        level = _split(log_decay[..., None])[..., 0].cumsum(-1)  # since the start of the chunk
+        level = in_chunks(log_decay[..., None])[..., 0].cumsum(-1)  # since the start of the chunk
         end = level[..., -1:]
         states = _faded_states(past, (fk * (end - level)[..., None].exp()).mT @ values, end[..., None].exp())
         inside, fq = inside * _fading(level, CHUNK), fq * level[..., None].exp()
     return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
 
 
-def _split(tensor: Tensor) -> Tensor:
+def in_chunks(tensor: Tensor) -> Tensor:
     """(B, H, N, K) -> (B, H, chunks, CHUNK, K), the last chunk filled up with zeros."""
     return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % CHUNK)).unflatten(2, (-1, CHUNK))
 

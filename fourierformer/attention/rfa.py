@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
 from fourierformer.attention.features import draw_frequencies, trigonometric_features
-from fourierformer.attention.linear import check_features, wide
+from fourierformer.attention.linear import check_features
 from fourierformer.attention.performer import check_floor
-from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step
+from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, wide
 from fourierformer.errors import SetupError
 
 # Of the gate before training: g = sigmoid(3) = 0.95, a memory of 1 / (1 - g) = 21 tokens.

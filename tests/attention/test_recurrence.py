@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from linear_cases import same
 
 from fourierformer.attention.recurrence import linear_attention, linear_maps, linear_start, linear_step
 
@@ -60,10 +61,6 @@ def stepped(data, options):
         mixed, state = linear_step(*inputs, state, **now)
         out.append(mixed)
     return torch.cat(out, 2)
-
-
-def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("case", CASES)
