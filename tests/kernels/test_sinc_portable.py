@@ -1,5 +1,7 @@
 """The portable backend against the reference, plus what only a blocked backend can get wrong."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,9 +9,9 @@ from hypothesis import strategies as st
 from sinc_cases import NAMES, assert_float32_class, error, inputs, run
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fourierformer.kernels.sinc import portable
-from fourierformer.kernels.sinc.portable import sinc_attention_portable
-from fourierformer.kernels.sinc.reference import sinc_attention_reference
+from fourierformer.kernels.sinc import scorers
+from fourierformer.kernels.sinc.portable import sinc_attention_portable, weights_of
+from fourierformer.kernels.sinc.reference import log_sinc_slope, log_sinc_value, sinc_attention_reference
 
 
 def check_against_reference(tensors, doutput, power=4, eps=0.0, causal=False):
@@ -29,7 +31,7 @@ def check_against_reference(tensors, doutput, power=4, eps=0.0, causal=False):
 def harmonics(tensors):
     q, k, _, radius = (t.float() for t in tensors)
     flat = radius.expand(q.shape[1], q.shape[3]).repeat(q.shape[0], 1)
-    return portable.choose_harmonics(q.flatten(0, 1), k.flatten(0, 1), flat)
+    return scorers.choose_harmonics(q.flatten(0, 1), k.flatten(0, 1), flat)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 1), (1, 3), (2, 3)])
@@ -61,11 +63,49 @@ RANGES = [
 ]
 
 
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_formulas_without_branches_are_the_printed_ones(dtype, digits):
+    sizes = torch.cat((torch.tensor([0.0, 1e-300, 0.5]), torch.logspace(-20, 3, 20_001)))
+    z = torch.cat((sizes, -sizes)).to(dtype)
+    exact = log_sinc_slope(z.double())
+    # The logarithm also where a factor is nearly 0, so relative to 1; the slope to itself, near its zeros to 0.1.
+    torch.testing.assert_close(scorers.log_sinc(z).double(), log_sinc_value(z.double()), rtol=digits, atol=digits)
+    assert ((scorers.log_sinc_slope(z).double() - exact).abs() <= digits * exact.abs().clamp_min(0.1)).all()
+    small = z.abs() < 0.4  # where the closed form would have lost every digit
+    torch.testing.assert_close(scorers.log_sinc_slope(z)[small].double(), exact[small], rtol=digits, atol=1e-300)
+    assert scorers.log_sinc_slope(z[:1]).item() == 0
+    unknown = torch.tensor([math.nan], dtype=dtype)
+    assert scorers.log_sinc(unknown).isnan().all()
+    assert scorers.log_sinc_slope(unknown).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_weight_is_too_small_to_be_a_normal_number(dtype):
+    scores = torch.linspace(-800, 0, 4001, dtype=dtype)
+    weights = weights_of(scores.clone())
+    assert weights[[0, -1]].tolist() == [0, 1]
+    assert weights[weights > 0].min() > 1e6 * torch.finfo(dtype).tiny  # room for gradients that are smaller still
+    kept = weights > 0
+    torch.testing.assert_close(weights[kept], scores[kept].exp())
+    assert weights_of(torch.tensor([math.nan, -math.inf], dtype=dtype)).tolist() == pytest.approx(
+        [math.nan, 0.0], nan_ok=True
+    )
+
+
+def always_products(monkeypatch):
+    """... even for so few pairs that they do not pay."""
+    monkeypatch.setattr(scorers, "PAIRS_PER_TOKEN", dict.fromkeys(scorers.HARMONICS, 0))
+
+
+def never_products(monkeypatch):
+    monkeypatch.setattr(scorers, "PAIRS_PER_TOKEN", dict.fromkeys(scorers.HARMONICS, math.inf))
+
+
 @pytest.mark.parametrize(("radius", "scale", "width", "expected"), RANGES)
 @pytest.mark.parametrize("power", [2, 4])
 @pytest.mark.parametrize("causal", [False, True])
 def test_accuracy_over_the_range_of_arguments(radius, scale, width, expected, power, causal, monkeypatch):
-    monkeypatch.setattr(portable, "PAIRS_PER_SINE", 1e-9)  # take the products even where they would not pay
+    always_products(monkeypatch)
     tensors, doutput = inputs(batch=2, queries=65, width=width, radius=radius, scale=scale)
     assert harmonics(tensors) == expected
     check_against_reference(tensors, doutput, power=power, causal=causal)
@@ -74,7 +114,9 @@ def test_accuracy_over_the_range_of_arguments(radius, scale, width, expected, po
 @pytest.mark.parametrize("queries", [1, 7, 33, 197])
 @pytest.mark.parametrize("width", [1, 8, 24, 30, 48])
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
-def test_odd_sizes(queries, width, eps):
+@pytest.mark.parametrize("choose", [always_products, never_products])
+def test_odd_sizes(queries, width, eps, choose, monkeypatch):
+    choose(monkeypatch)
     tensors, doutput = inputs(heads=1, queries=queries, width=width, radius=1.0)
     check_against_reference(tensors, doutput, eps=eps, causal=True)
 
@@ -131,9 +173,10 @@ def test_every_radius_shape_in_float32(shape):
 
 def test_small_tiles_give_the_same(monkeypatch):
     tensors, doutput = inputs(batch=2, heads=3, queries=70, keys=90)
-    monkeypatch.setattr(portable, "TILE", 4096)
+    monkeypatch.setattr(scorers, "TILE", 4096)
+    always_products(monkeypatch)
     check_against_reference(tensors, doutput, causal=True)
-    monkeypatch.setattr(portable, "HARMONICS", ())  # the printed formula for every number
+    never_products(monkeypatch)
     check_against_reference(tensors, doutput, causal=True)
 
 
@@ -197,7 +240,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_tensor_is_larger_than_a_tile_or_linear_in_the_tokens(dtype, monkeypatch):
-    monkeypatch.setattr(portable, "TILE", 2**16)
+    monkeypatch.setattr(scorers, "TILE", 2**16)
     tensors, doutput = inputs(batch=2, heads=4, queries=300, width=16)
     with Largest() as largest:
         run(sinc_attention_portable, tensors, doutput, dtype, power=4, eps=0.0, causal=False)
