@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from one_by_one import one_by_one
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
@@ -69,11 +70,7 @@ def test_the_layer_is_the_plain_formula(causal, form):
 
 def test_token_by_token_is_the_same():
     mechanism, x = layer(), normal(2, 20, 16, seed=2)
-    state, outputs = mechanism.start(2), []
-    for token in x.split(1, dim=1):
-        output, state = mechanism.step(token, state)
-        outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, dim=1), mechanism(x), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(one_by_one(mechanism, x), mechanism(x), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("form", ["parallel", "chunk"])

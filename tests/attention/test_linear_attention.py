@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from linear_cases import HEADS, LENGTH, NO_X, VARIANTS, WIDTH, heads, layer_of, same, tokens
+from one_by_one import one_by_one
 
 from fourierformer.attention.softmax import dot_product_attention
 
@@ -123,14 +124,8 @@ def test_the_gate_of_rfa_is_its_recurrence():
 
 @pytest.mark.parametrize(("name", "knobs"), VARIANTS)
 def test_tokens_one_by_one_give_what_forward_gives(name, knobs):
-    layer = layer_of(name, **knobs)
-    x = tokens(70)
-    expected, state = layer(x), layer.start(2)
-    sizes = [t.shape for t in state]
-    for t in range(70):
-        out, state = layer.step(x[:, t : t + 1], state)
-        same(out, expected[:, t : t + 1])
-    assert [t.shape for t in state] == sizes
+    layer, x = layer_of(name, **knobs), tokens(70)
+    same(one_by_one(layer, x), layer(x))
 
 
 @pytest.mark.parametrize("causal", [True, False])

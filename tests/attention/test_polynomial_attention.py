@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from one_by_one import one_by_one
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
@@ -162,11 +163,7 @@ def test_forms_agree_for_all_queries_and_for_the_last(name, causal, tokens):
 @pytest.mark.parametrize("order", [2, 4])
 def test_token_by_token_is_the_same(name, order):
     mechanism, x = layer(name, order=order), normal(2, 20, 16, seed=3)
-    state, outputs = mechanism.start(2), []
-    for token in x.split(1, dim=1):
-        output, state = mechanism.step(token, state)
-        outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, dim=1), mechanism(x), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(one_by_one(mechanism, x), mechanism(x), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("form", ["parallel", "chunk"])
