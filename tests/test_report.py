@@ -17,7 +17,7 @@ from fourierformer.report import render, write_report
 from fourierformer.report.headline import headline
 from fourierformer.report.origin import commands, origin
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.curves import STRETCHES, metric_curves, radius_curves
+from fourierformer.results.curves import STRETCHES, diagnostic_curves, metric_curves
 
 REPOSITORY = Path(__file__).parents[1]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -236,10 +236,18 @@ def test_radius_has_one_curve_per_layer_in_order(tmp_path):
     for seed in (1, 2):
         write_run(tmp_path, "fourier", seed, rows=metric_rows(60, "fourier"))
     (row,) = comparison(collect(tmp_path))
-    first, second = radius_curves(row)
+    first, second = diagnostic_curves(row, "radius")
     assert (first.label, second.label) == ("00", "01")
     assert first.middle[-1] == pytest.approx(2 - 0.6)
     assert second.middle[-1] == pytest.approx(2 + 0.6)
+
+
+def test_what_eps_leaves_of_the_weights_is_drawn_where_it_was_logged(tmp_path):
+    masses = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
+    write_run(tmp_path / "with", "fourier", 1, rows=masses)
+    write_run(tmp_path / "without", "fourier", 1)
+    assert "Weight that eps leaves, per layer, fourier" in page(tmp_path / "with").words
+    assert "Weight that eps leaves" not in page(tmp_path / "without").words
 
 
 def test_origin_names_every_value_where_runs_differ(tmp_path):

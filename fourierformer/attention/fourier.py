@@ -1,6 +1,7 @@
 """FourierFormer attention: products of sinc kernels instead of softmax's isotropic Gaussian."""
 
 import math
+import warnings
 from typing import Literal
 
 import torch
@@ -10,6 +11,14 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
+from fourierformer.kernels.sinc.reference import log_sinc_value
+
+WATCHED = 4  # rows of a batch whose last query tells what eps leaves: some thousand products, only in evaluation
+LEAST_MASS = 0.1
+ADVICE = (
+    "attention.eps outweighs nearly all weights of at least one layer, which gives almost nothing and learns almost "
+    "nothing any more (`mass` in metrics.jsonl). attention.eps=0 or attention.radius=matched keeps it alive"
+)
 
 
 def paper_radius(causal: bool) -> float:
@@ -47,6 +56,9 @@ class Fourier(Attention):
     `coordinates="first"` is a diagnostic: what the authors' released CUDA source computes when its out-of-bounds reads
     of the one-element radius return 0, namely a kernel in the first coordinate of each head alone.
     O(N^2 D) time, memory linear in N.
+
+    `diagnostics` tells the radius and, from the first evaluation on, the mass: sum_j w_ij / (eps + sum_j w_ij), what
+    the weights of a row sum to. Where eps = 1e-6 has taken it all, a layer is off: its gradient is gone too.
     """
 
     partial_queries = True
@@ -81,8 +93,11 @@ class Fourier(Attention):
         self.radius = nn.Parameter(torch.full(shape, float(start)))
         self.radius.lr_multiplier = radius_lr_multiplier  # read by training/optim.py
         self.radius.no_weight_decay = True
+        self.register_buffer("mass", torch.tensor(math.nan), persistent=False)  # see _watch
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        if self.eps and not self.training:
+            self._watch(q, k)
         return self._attend(q, k, v, self.backend)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
@@ -96,16 +111,33 @@ class Fourier(Attention):
             return self._attend(q.to(dtype), k.to(dtype), identity, "portable")
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, backend: str) -> Tensor:
+        return sinc_attention(
+            *self._kernel(q, k, v), power=self.power, eps=self.eps, causal=self.geometry.causal, backend=backend
+        )
+
+    def _kernel(self, q: Tensor, k: Tensor, *v: Tensor) -> tuple[Tensor, ...]:
+        """q, k, v and the radius, of the coordinates that count."""
         radius = self.radius
         if self.coordinates == "first":
             q, k = q[..., :1], k[..., :1]
             radius = radius[:, :1] if radius.dim() else radius
-        return sinc_attention(
-            q, k, v, radius, power=self.power, eps=self.eps, causal=self.geometry.causal, backend=backend
-        )
+        return q, k, *v, radius
+
+    @torch.no_grad()
+    def _watch(self, q: Tensor, k: Tensor) -> None:
+        """Keeps what `diagnostics` tells of the last query, which sees every key, on average over heads."""
+        q, k, radius = self._kernel(q[:WATCHED, :, -1:].float(), k[:WATCHED].float())
+        scores = self.power * log_sinc_value((q - k) * (radius[:, None] if radius.dim() else radius)).sum(-1)
+        self.mass.copy_((scores.logsumexp(-1) - math.log(self.eps)).sigmoid().mean())
 
     def diagnostics(self) -> dict[str, float]:
-        return {"radius": self.radius.detach().abs().mean().item()}
+        numbers = {"radius": self.radius.detach().abs().mean().item()}
+        mass = self.mass.item()
+        if not math.isnan(mass):  # no evaluation yet, or eps = 0, with which it is 1
+            numbers["mass"] = mass
+        if mass < LEAST_MASS:
+            warnings.warn(ADVICE, stacklevel=2)  # one text, so Python shows it once
+        return numbers
 
     def backend_name(self, device: torch.device) -> str:
         name, _ = choose_backend(torch.empty(0, device=device), self.backend)

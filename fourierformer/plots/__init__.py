@@ -4,7 +4,7 @@ picture.py is the one place that knows about both outputs; curves.py draws what 
 what depends on depth, estimators.py the rates of the theory, times.py the times of kernels.
 """
 
-from fourierformer.plots.curves import comparison_chart, radius_chart
+from fourierformer.plots.curves import comparison_chart, diagnostic_chart
 from fourierformer.plots.estimators import KNOWN, ErrorLine, estimator_chart, estimator_keys
 from fourierformer.plots.layers import layer_chart
 from fourierformer.plots.picture import Key, Picture
@@ -16,9 +16,9 @@ __all__ = [
     "Key",
     "Picture",
     "comparison_chart",
+    "diagnostic_chart",
     "estimator_chart",
     "estimator_keys",
     "layer_chart",
-    "radius_chart",
     "time_chart",
 ]

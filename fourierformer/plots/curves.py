@@ -1,4 +1,4 @@
-"""What runs log over their steps: a metric of several configurations, the radius of every layer."""
+"""What runs log over their steps: a metric of several configurations, a diagnostic of every layer."""
 
 import numpy as np
 
@@ -35,9 +35,9 @@ def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric, c
     return Picture(figure, name, title, curve_keys(curves), caption)
 
 
-def radius_chart(curves: list[Curve], name: str, title: str, caption: str = "") -> Picture:
+def diagnostic_chart(curves: list[Curve], name: str, title: str, axis: str, caption: str = "") -> Picture:
     """One line per layer, coloured by depth."""
-    figure, axes = new_figure("step", "radius R", SMALL)
+    figure, axes = new_figure("step", axis, SMALL)
     whole_numbers(axes.xaxis)
     keys = [Key(layer_colour(i, len(curves)), f"layer {int(curve.label)}") for i, curve in enumerate(curves)]
     for curve, key in zip(curves, keys, strict=True):

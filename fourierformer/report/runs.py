@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from fourierformer.plots import Picture, comparison_chart, radius_chart
+from fourierformer.plots import Picture, comparison_chart, diagnostic_chart
 from fourierformer.report.headline import headline
 from fourierformer.report.heads import head_parts
 from fourierformer.report.section import Charts, Section, Sheet, sheet_of, slugs, without_columns
 from fourierformer.results import Run, Table, comparison, tables
 from fourierformer.results.comparison import Row, row_label, seed_of
-from fourierformer.results.curves import Curve, metric_curves, radius_curves, validation_metric
+from fourierformer.results.curves import Curve, diagnostic_curves, metric_curves, validation_metric
 from fourierformer.results.evidence import evidence
 from fourierformer.results.layout import DASH
 from fourierformer.results.metrics import Metric, metric
@@ -16,7 +16,11 @@ from fourierformer.results.paper import read_paper
 from fourierformer.results.paper_tables import paper_tables
 
 MANY_LINES = 16  # of intervals, beyond which they are folded away
-MANY_RADII = 4  # charts of this kind beyond which they are folded away
+MANY = 4  # charts of one kind beyond which they are folded away
+DIAGNOSTICS = {  # what attention layers log about themselves: title and axis
+    "radius": ("Learned radius per layer", "radius R"),
+    "mass": ("Weight that eps leaves, per layer", "mass of a row"),
+}
 PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the evidence
 
 
@@ -38,8 +42,9 @@ def _section(table: Table, anchor: str) -> Section:
     parts += [_evidence(found, table.lines) for found in evidence(table.rows)]
     parts.append(Charts(_metric_pictures(table, anchor)))
     parts += head_parts(table, anchor)
-    radii, many = _radius_pictures(table, anchor), "Learned radius per layer"
-    parts += [Charts(radii, many, small=True, folded=True) if len(radii) > MANY_RADII else Charts(radii, small=True)]
+    for name in DIAGNOSTICS:
+        found, folded = _diagnostic_pictures(table, anchor, name), DIAGNOSTICS[name][0]
+        parts.append(Charts(found, folded, small=True, folded=True) if len(found) > MANY else Charts(found, small=True))
     shown = [part for part in parts if not isinstance(part, Charts) or part.pictures]
     return Section(table.title, anchor, shown, headline(table))
 
@@ -84,16 +89,17 @@ def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
     return pictures
 
 
-def _radius_pictures(table: Table, anchor: str) -> list[Picture]:
+def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Picture]:
+    title, axis = DIAGNOSTICS[diagnostic]
     labels = [row_label(row, table.rows) for row in table.rows]
     pictures = []
     for row, label, name in zip(table.rows, labels, slugs(labels), strict=True):
-        curves = radius_curves(row)
+        curves = diagnostic_curves(row, diagnostic)
         if curves:
             seeds = max(curve.seeds for curve in curves)
             caption = f"Mean over {seeds} seeds." if seeds > 1 else ""
-            title = f"Learned radius per layer, {label}"
-            pictures.append(radius_chart(curves, f"radius-{name}--{anchor}", title, caption))
+            of_row = f"{diagnostic}-{name}--{anchor}"
+            pictures.append(diagnostic_chart(curves, of_row, f"{title}, {label}", axis, caption))
     return pictures
 
 

@@ -12,7 +12,6 @@ from fourierformer.results.runs import Run
 
 STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only show noise
 LARGEST = 1e9  # a loss or perplexity beyond this belongs to a diverged run and would flatten every other curve
-RADIUS = re.compile(r"radius/\d+")
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,11 @@ def metric_curves(rows: list[Row], key: str) -> tuple[list[Curve], int]:
     return curves, width
 
 
-def radius_curves(row: Row) -> list[Curve]:
+def diagnostic_curves(row: Row, name: str) -> list[Curve]:
     """One curve per layer, the mean over completed seeds (over the only run there is, if none completed)."""
-    runs = row.runs or row.others[:1]
-    keys = sorted({key for run in runs for values in run.metrics for key in values if RADIUS.fullmatch(key)})
-    curves = (_over_seeds(key.removeprefix("radius/"), runs, key, _stretch(runs, key), (0, 0), True) for key in keys)
+    runs, of_layer = row.runs or row.others[:1], re.compile(rf"{name}/\d+")
+    keys = sorted({key for run in runs for values in run.metrics for key in values if of_layer.fullmatch(key)})
+    curves = (_over_seeds(key.removeprefix(f"{name}/"), runs, key, _stretch(runs, key), (0, 0), True) for key in keys)
     return [curve for found in curves for curve in found]
 
 

@@ -102,6 +102,31 @@ def test_radius_learns_at_its_own_rate_and_does_not_decay():
     assert layer.radius.no_weight_decay
 
 
+@pytest.mark.parametrize("name", ["fourier", "fourier_head", "fourier_vector", "fourier_first_coordinate"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_mass_is_what_a_row_of_the_maps_sums_to(name, causal):
+    layer = attention.build(name, Geometry(dim=64, heads=4, length=64, causal=causal), eps=0.02, radius=0.7)
+    q, k, v = heads(3)
+    layer.mix(q, k, v, v)
+    assert "mass" not in layer.diagnostics()  # nothing is watched while it trains
+    layer.eval().mix(q, k, v, v)
+    mass = layer.maps(q, k)[:, :, -1].sum(-1).mean().item()
+    assert 0.1 < mass < 1
+    assert layer.diagnostics()["mass"] == pytest.approx(mass, rel=1e-5)
+
+
+def test_a_layer_that_eps_has_switched_off_is_reported():
+    """q, k ~ 3 N(0, 1) at R = 2: hardly any of 16 factors is above 1/10, and 10^-64 is nothing beside 1e-6."""
+    q, k, v = (3 * t for t in heads(4))
+    layer = attention.build("fourier", GEOMETRY).eval()
+    assert layer.mix(q, k + 2, v, v).abs().max() < 1e-3
+    with pytest.warns(UserWarning, match="attention.eps=0 or attention.radius=matched"):
+        assert layer.diagnostics()["mass"] < 1e-3
+    exact = attention.build("fourier", GEOMETRY, eps=0.0).eval()
+    exact.mix(q, k + 2, v, v)
+    assert set(exact.diagnostics()) == {"radius"}
+
+
 @pytest.mark.parametrize(
     ("name", "knobs", "message"),
     [
