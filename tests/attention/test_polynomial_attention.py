@@ -109,10 +109,10 @@ def test_features_in_full_and_their_sizes():
     x = torch.tensor([3.0, 5.0], dtype=torch.float64)
     root = math.sqrt(2)
     expected = torch.tensor([1, 3, 5, 9 / root, 15, 25 / root], dtype=torch.float64)
-    torch.testing.assert_close(Monomials(2, taylor_coefficients(2))(x), expected)
+    torch.testing.assert_close(Monomials(2, taylor_coefficients(2))(x[None])[0], expected)
     sizes = {(16, 2): 153, (16, 3): 969, (16, 4): 4845, (32, 2): 561, (48, 2): 1225, (64, 2): 2145}
     for (width, order), features in sizes.items():
-        assert Monomials(width, taylor_coefficients(order))(torch.ones(width)).numel() == features
+        assert Monomials(width, taylor_coefficients(order))(torch.ones(1, width)).shape == (1, features)
     assert layer("taylor", width=16).features == 153
 
 
@@ -128,7 +128,7 @@ def test_features_are_the_tensor_power_without_its_repetitions(name):
         two, three = torch.einsum("i,j,i,j->", x, x, y, y), torch.einsum("i,j,k,i,j,k->", x, x, x, y, y, y)
         expected = 1 + x @ y + two / 2 + three / 6
     phi = Monomials(4, KERNELS[name][1](order))
-    torch.testing.assert_close(phi(x) @ phi(y), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(phi(x[None])[0] @ phi(y[None])[0], expected, rtol=1e-12, atol=1e-12)
 
 
 # -- the layers -----------------------------------------------------------------------------------------------------
