@@ -10,6 +10,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
+RESULTS = ":!results/measured"  # made by runs and no part of them: collecting some must not make the next one dirty
 LARGEST_DIFF = 1_000_000  # characters; beyond it the diff is data, not a change somebody will read
 
 
@@ -34,12 +35,12 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     commit = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
     if commit is None:
         return {"commit": None, "dirty": None}, None
-    changes = _git(repository, "status", "--porcelain") or ""
+    changes = _git(repository, "status", "--porcelain", "--", ".", RESULTS) or ""
     facts = {"commit": commit.strip(), "dirty": bool(changes)}
     if not changes:
         return facts, None
     facts["untracked"] = [line[3:] for line in changes.splitlines() if line.startswith("??")][:50]
-    diff = _git(repository, "diff", "HEAD") or ""
+    diff = _git(repository, "diff", "HEAD", "--", ".", RESULTS) or ""
     return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
 
 

@@ -210,6 +210,15 @@ def test_uncommitted_changes_are_kept_when_small(repository, monkeypatch):
     assert provenance.git_state(repository)[1] is None
 
 
+def test_results_of_other_runs_are_no_change_of_the_program(repository):
+    measured = repository / "results" / "measured"
+    measured.mkdir(parents=True)
+    (measured / "table1_quick.csv").write_text("run\n")
+    assert provenance.git_state(repository)[0]["dirty"] is False
+    (repository / "results" / "paper.csv").write_text("what runs are compared with\n")
+    assert provenance.git_state(repository)[0]["dirty"] is True
+
+
 def test_a_checkout_of_another_user_still_answers(repository, monkeypatch):
     """git's own switch for pretending that the repository belongs to somebody else."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")

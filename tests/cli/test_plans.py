@@ -54,7 +54,8 @@ def test_sweeps_of_the_papers_tables(script, sweep, runs, tmp_path, monkeypatch,
     planned = {line.split()[0] for line in capfd.readouterr().out.splitlines() if line.startswith(str(tmp_path))}
     assert len(planned) == runs
     if script is train_lm:
-        assert train_lm("experiment=builtin", "attention=softmax", f"runs_root={tmp_path}", "dry_run=true") == 0
+        experiment = "builtin_short" if sweep == "radius" else "builtin"
+        assert train_lm(f"experiment={experiment}", "attention=softmax", f"runs_root={tmp_path}", "dry_run=true") == 0
         alone = re.search(r"^directory +(\S+)", capfd.readouterr().out, flags=re.M)[1]
         assert alone in planned
 
