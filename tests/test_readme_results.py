@@ -22,6 +22,16 @@ def test_the_committed_readme_is_not_stale():
     assert updated(text) == text, "run `python scripts/make_tables.py --readme`"
 
 
+def test_a_page_of_comparisons_is_left_to_a_command(tmp_path):
+    for name in ("softmax", "fourier", "gaussian", "taylor", "performer"):
+        for seed in (1, 2):
+            write_run(tmp_path / "runs", name, seed, 60.0 + seed)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "zoo.csv")
+    text = section(tmp_path)
+    assert " - softmax:" not in text
+    assert "Holm-corrected: python scripts/make_tables.py results/measured/zoo.csv" in text
+
+
 def test_a_section_per_file_with_tables_and_origin(tmp_path):
     for seed in (1, 2):
         write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)

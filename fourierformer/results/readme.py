@@ -3,20 +3,23 @@ of attention choices."""
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.results.comparison import comparison
 from fourierformer.results.evidence import evidence
-from fourierformer.results.layout import tables
+from fourierformer.results.layout import Table, columns_of, tables
 from fourierformer.results.measured import MEASURED, is_measured, read_measured
 from fourierformer.results.mechanisms import mechanism_table
 from fourierformer.results.redundancy import head_tables
 from fourierformer.results.runs import Run
+from fourierformer.results.significance import significance_lines
 from fourierformer.results.tables import markdown_of
 from fourierformer.rundir import atomic_write_text
 
 NOTHING = "No measured runs are committed yet."
+MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them
 
 
 def section(folder: Path = MEASURED) -> str:
@@ -27,12 +30,20 @@ def section(folder: Path = MEASURED) -> str:
             continue
         runs = read_measured(path)
         rows = comparison(runs)
+        shown = [_without_comparisons(t, path.name) if len(t.rows) > MANY_ROWS else t for t in tables(rows)]
         parts.append(
-            f"### {path.stem}\n\n{markdown_of([*tables(rows), *head_tables(rows)])}\n"
+            f"### {path.stem}\n\n{markdown_of([*shown, *head_tables(rows)])}\n"
             f"{_folded('Every number with its interval', markdown_of(evidence(rows)))}\n"
             f"From `results/measured/{path.name}`: {origin(runs)}."
         )
     return "\n\n".join(parts) or NOTHING
+
+
+def _without_comparisons(table: Table, name: str) -> Table:
+    said = significance_lines(table.rows, columns_of(table.rows))
+    rest = [note for note in table.notes if note not in said]
+    where = f"python scripts/make_tables.py results/measured/{name}"
+    return replace(table, notes=[*rest, f"comparisons with the baseline, Holm-corrected: {where}"])
 
 
 def _folded(title: str, text: str) -> str:
