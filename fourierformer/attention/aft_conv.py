@@ -30,7 +30,7 @@ class AFTConv(WindowedAFT):
     would cancel.
     """
 
-    cost, state = "N s C in a window of s; N² C up to N = 1,024", "(s + 1) C"
+    cost, state = "N s C in a window of s; N² C up to N = 256", "(s + 1) C"
 
     def __init__(self, geometry: Geometry, *, aft_heads: int = 32, window: int = 11):
         if aft_heads < 1 or geometry.dim % aft_heads:
