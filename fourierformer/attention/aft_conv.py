@@ -25,7 +25,7 @@ class AFTConv(WindowedAFT):
     kernel = gamma (taps - mean(taps)) / std(taps) + beta per head, with gamma = beta = 0 at first: it starts as
     AFT-simple. `aft_heads` are heads of its own, 32 as in the paper's smaller models, each with C / aft_heads channels.
     In language the kernel holds the distances 0 .. window - 1 to the past; on a grid it is window x window, centred,
-    and the prefix has no biases. Up to 1,024 tokens all biases are made, O(N^2 C) time; beyond, a sequence takes
+    and the prefix has no biases. Up to 256 tokens all biases are made, O(N^2 C) time; beyond, a sequence takes
     O(N window C), a grid of G columns O(N window G C): products of rows, exact where a convolution with exp(w) - 1
     would cancel.
     """
