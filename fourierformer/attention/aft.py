@@ -197,7 +197,7 @@ class AFTLocal(WindowedAFT):
     """w_tu = a_t . b_u where |t - u| < window, else 0: tokens outside stay connected (AFT-local, equation 3).
 
     On a grid the window is |rows apart| < window and |columns apart| < window, and the prefix has no biases. Up to
-    1,024 tokens O(N^2 C) time; beyond, a sequence takes O(N window C), a grid of G columns O(N window G C).
+    256 tokens O(N^2 C) time; beyond, a sequence takes O(N window C), a grid of G columns O(N window G C).
     """
 
     cost, state = "N s C in a window of s; N² C up to N = 256", "(2 s + 3) C"
