@@ -13,7 +13,7 @@ from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value
 
-WATCHED = 4  # rows of a batch whose last query tells what eps leaves: some thousand products, only in evaluation
+WATCHED = 4  # sequences of a batch whose last query tells what eps leaves; only in evaluation
 LEAST_MASS = 0.1
 ADVICE = (
     "attention.eps outweighs nearly all weights of at least one layer, which gives almost nothing and learns almost "

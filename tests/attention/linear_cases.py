@@ -31,5 +31,5 @@ def tokens(n: int, std: float = 1.0) -> torch.Tensor:
 NO_X = torch.zeros(2, 0, WIDTH * HEADS, dtype=torch.float64)
 
 
-def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from linear_cases import HEADS, LENGTH, NO_X, VARIANTS, WIDTH, heads, layer_of, same, tokens
+from linear_cases import HEADS, LENGTH, NO_X, VARIANTS, WIDTH, assert_same, heads, layer_of, tokens
 from one_by_one import one_by_one
 
 from fourierformer.attention.softmax import dot_product_attention
@@ -74,7 +74,7 @@ def test_linear_elu_is_its_formula():
     q, k, v = heads()
     layer = layer_of("linear_elu", eps=0.1)
     weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()
-    same(layer.mix(q, k, v, NO_X), weights @ v / (weights.sum(-1, keepdim=True) + 0.1))
+    assert_same(layer.mix(q, k, v, NO_X), weights @ v / (weights.sum(-1, keepdim=True) + 0.1))
 
 
 # -- exact identities --------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_masses_relative_to_the_largest_so_far_leave_the_formula_as_it_is(causal
         mass, weights = mass.tril(), weights.tril()
     floor, total = 0.05 * mass.sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
     assert (total < floor).any() == (std == 2.0)  # both sides of the floor
-    same(layer.mix(q, k, v, NO_X), weights @ v / total.maximum(floor))
+    assert_same(layer.mix(q, k, v, NO_X), weights @ v / total.maximum(floor))
 
 
 def test_the_gate_of_rfa_is_its_recurrence():
@@ -119,13 +119,13 @@ def test_the_gate_of_rfa_is_its_recurrence():
         left = g * left
         total = (phi_q[:, :, t] * z).sum(-1, keepdim=True).maximum(0.05 * (1 - left))
         rows.append((phi_q[:, :, t, None] @ s)[..., 0, :] / total)
-    same(layer.mix(q, k, v, x), torch.stack(rows, 2))
+    assert_same(layer.mix(q, k, v, x), torch.stack(rows, 2))
 
 
 @pytest.mark.parametrize(("name", "knobs"), VARIANTS)
 def test_tokens_one_by_one_give_what_forward_gives(name, knobs):
     layer, x = layer_of(name, **knobs), tokens(70)
-    same(one_by_one(layer, x), layer(x))
+    assert_same(one_by_one(layer, x), layer(x))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -133,15 +133,15 @@ def test_tokens_one_by_one_give_what_forward_gives(name, knobs):
 def test_forms_agree_also_for_the_last_queries_of_a_long_sequence(name, knobs, causal):
     one, two = (layer_of(name, causal, form=form, **knobs) for form in ("parallel", "chunk"))
     x = tokens(200)
-    same(one(x), two(x))
-    same(two(x, last=70), two(x)[:, -70:])
+    assert_same(one(x), two(x))
+    assert_same(two(x, last=70), two(x)[:, -70:])
 
 
 @pytest.mark.parametrize(("name", "knobs"), VARIANTS)
 def test_bidirectional_attention_follows_a_permutation_of_the_tokens(name, knobs):
     layer, x = layer_of(name, causal=False, **knobs), tokens(50)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
-    same(layer(x[:, order]), layer(x)[:, order])
+    assert_same(layer(x[:, order]), layer(x)[:, order])
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -151,7 +151,7 @@ def test_positive_weights_are_a_distribution_over_the_keys(name, causal):
     maps = layer_of(name, causal).maps(q, k)
     visible = torch.ones(LENGTH, LENGTH).tril() if causal else torch.ones(LENGTH, LENGTH)
     assert ((maps > 0) == visible.bool()).all()
-    same(maps.sum(-1), torch.ones_like(maps[..., 0]))
+    assert_same(maps.sum(-1), torch.ones_like(maps[..., 0]))
 
 
 @pytest.mark.parametrize("name", ["performer_trig", "rfa"])

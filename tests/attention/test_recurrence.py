@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from linear_cases import same
+from linear_cases import assert_same
 
 from fourierformer.attention.recurrence import linear_attention, linear_maps, linear_start, linear_step
 
@@ -71,9 +71,9 @@ def test_causal_forms_are_the_formula(case, n):
     fq, fk, v = data["fq"], data["fk"], data["v"]
     expected = formula(fq, fk, v, causal=True, **options)
     for form in ("auto", "parallel", "chunk"):
-        same(linear_attention(fq, fk, v, causal=True, form=form, **options), expected)
-    same(linear_maps(fq, fk, causal=True, **options) @ v, expected)
-    same(stepped(data, options), expected)
+        assert_same(linear_attention(fq, fk, v, causal=True, form=form, **options), expected)
+    assert_same(linear_maps(fq, fk, causal=True, **options) @ v, expected)
+    assert_same(stepped(data, options), expected)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -84,8 +84,8 @@ def test_fewer_queries_are_the_last_ones(case, queries):
     fq, fk, v = data["fq"][:, :, -queries:], data["fk"], data["v"]
     expected = formula(fq, fk, v, causal=True, **options)
     for form in ("parallel", "chunk"):
-        same(linear_attention(fq, fk, v, causal=True, form=form, **options), expected)
-    same(linear_maps(fq, fk, causal=True, **options) @ v, expected)
+        assert_same(linear_attention(fq, fk, v, causal=True, form=form, **options), expected)
+    assert_same(linear_maps(fq, fk, causal=True, **options) @ v, expected)
 
 
 @pytest.mark.parametrize("case", [c for c, options in CASES.items() if "log_decay" not in options])
@@ -96,8 +96,8 @@ def test_bidirectional_forms_are_the_formula(case, queries):
     fq, fk, v = data["fq"][:, :, -queries:], data["fk"], data["v"]
     expected = formula(fq, fk, v, causal=False, **options)
     for form in ("auto", "parallel", "chunk"):
-        same(linear_attention(fq, fk, v, causal=False, form=form, **options), expected)
-    same(linear_maps(fq, fk, causal=False, **options) @ v, expected)
+        assert_same(linear_attention(fq, fk, v, causal=False, form=form, **options), expected)
+    assert_same(linear_maps(fq, fk, causal=False, **options) @ v, expected)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,7 +110,7 @@ def test_both_forms_have_the_same_gradients(case):
         out = linear_attention(*inputs[:3], causal=True, form=form, **options)
         gradients.append(torch.autograd.grad(out.square().sum(), inputs))
     for parallel, chunk in zip(*gradients, strict=True):
-        same(chunk, parallel)
+        assert_same(chunk, parallel)
 
 
 def test_a_gate_of_1_minus_1_over_t_is_the_plain_mean():
@@ -120,7 +120,7 @@ def test_a_gate_of_1_minus_1_over_t_is_the_plain_mean():
     gate = {"log_decay": torch.log(1 - 1 / t).clamp_min(-700), "mass": 1 / t}
     inputs = [data["fq"], data["fk"], data["v"]]
     for form in ("parallel", "chunk"):
-        same(linear_attention(*inputs, causal=True, form=form, **gate), linear_attention(*inputs, causal=True))
+        assert_same(linear_attention(*inputs, causal=True, form=form, **gate), linear_attention(*inputs, causal=True))
 
 
 @pytest.mark.parametrize("form", ["parallel", "chunk"])

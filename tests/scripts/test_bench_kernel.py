@@ -13,6 +13,7 @@ from command_line import REPOSITORY
 from fourierformer.kernels.sinc import sinc_attention
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
+import bench_contestants
 import bench_kernel
 import bench_measure
 
@@ -47,7 +48,7 @@ def bench(monkeypatch, tmp_path):
     """bench(arguments) -> (whether all was well, rows of the CSV), at a tiny causal shape."""
     (tmp_path / "bench_peers.py").write_text(PEERS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(bench_kernel.SHAPES, "default", (2, 2, 24, 8, True))
+    monkeypatch.setitem(bench_contestants.SHAPES, "default", (2, 2, 24, 8, True))
 
     def run(*arguments: str) -> tuple[bool, list[dict]]:
         table = tmp_path / "kernel.csv"
@@ -181,20 +182,20 @@ def test_the_matmul_precision_is_given_back(counts, inside):
 
 def test_the_reference_is_left_out_where_it_does_not_fit():
     args = SimpleNamespace(deadline=float("inf"), device="cpu")
-    reason = bench_kernel.why_skipped("reference", "forward", bench_kernel.SHAPES["long"], args)
+    reason = bench_contestants.why_skipped("reference", "forward", bench_contestants.SHAPES["long"], args)
     assert reason.startswith("4 x B H N N D numbers take 2.05e+03 GiB")
-    assert bench_kernel.why_skipped("portable", "forward", bench_kernel.SHAPES["long"], args) is None
+    assert bench_contestants.why_skipped("portable", "forward", bench_contestants.SHAPES["long"], args) is None
 
 
 def test_the_floor_is_the_slower_of_instructions_and_memory(monkeypatch):
     counts = {(16, "forward", "half"): 10, (16, "backward", "half"): 20}
-    monkeypatch.setattr(bench_kernel, "INSTRUCTIONS_PER_PAIR", counts)
+    monkeypatch.setattr(bench_contestants, "INSTRUCTIONS_PER_PAIR", counts)
     half = bench_measure.Contestant(sinc_attention, torch.bfloat16, "half")
     precise = bench_measure.Contestant(sinc_attention, torch.float32, "precise")
     causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
 
     def floor(dims, what, contestant=half, issue=1e3, bandwidth=None):
-        return bench_kernel.floor_ms(dims, what, contestant, {"issue": issue, "bandwidth": bandwidth})
+        return bench_contestants.floor_ms(dims, what, contestant, {"issue": issue, "bandwidth": bandwidth})
 
     assert floor(causal, "forward") == pytest.approx(200)
     assert floor(full, "forward+backward") == pytest.approx(960)

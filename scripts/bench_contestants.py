@@ -1,0 +1,178 @@
+"""Who takes part in bench_kernel.py, at which shapes, and the rows of numbers that come of it."""
+
+import argparse
+import functools
+import inspect
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import torch
+from bench_measure import Contestant, as_call, gradients, measure, parity_slice, worst_excess
+from torch import Tensor
+
+from fourierformer.kernels.sinc import sinc_attention
+
+SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
+    "default": (4, 8, 256, 16, False),
+    "default_causal": (4, 8, 256, 16, True),
+    "lm_small": (96, 8, 256, 16, True),
+    "lm_medium": (56, 8, 384, 32, True),
+    "deit_tiny": (256, 3, 197, 64, False),
+    "long": (1, 8, 16384, 64, True),
+}
+RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
+# Executed per pair of query and key by one lane, from the machine code: scripts/inspect_kernel.py counts them.
+# (width, direction, precision); backward is both launches together. What is not here has no floor.
+INSTRUCTIONS_PER_PAIR = {
+    (16, "forward", "half"): 38,
+    (32, "forward", "half"): 62,
+    (64, "forward", "half"): 110,
+    (16, "backward", "half"): 346,
+    (32, "backward", "half"): 816,
+    (64, "backward", "half"): 1793,
+    (16, "forward", "precise"): 71,
+    (32, "forward", "precise"): 131,
+    (64, "forward", "precise"): 235,
+    (16, "backward", "precise"): 604,
+    (32, "backward", "precise"): 1240,
+    (64, "backward", "precise"): 5351,
+}
+TENSORS_MOVED = {"forward": 4, "forward+backward": 4 + 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
+# float32 tensors of B H N N D numbers that must fit in memory: the eager peak, rounded up; compiled, at least one.
+PAIR_TENSORS = {
+    "reference": {"forward": 4, "forward+backward": 12},
+    "direct, compiled": {"forward": 1, "forward+backward": 1},
+}
+INPUT_SETS = {"cpu": 1, "cuda": 3}
+
+
+class Wrong(Exception):
+    """A contestant breaks the accuracy rule."""
+
+
+def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]:
+    """In the order of interest: what comes last is left out first when the time is up."""
+
+    def fourier(name: str) -> Callable:
+        return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=args.eps, causal=causal, backend=name)
+
+    def softmax(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    found = {}
+    if args.without_fused is None:
+        found["fused, half"] = Contestant(fourier("fused"), args.dtype, "half")
+        found["fused, float32 class"] = Contestant(fourier("fused"), torch.float32, "precise")
+    found["softmax"] = Contestant(softmax, args.dtype, checked=False)
+    for name, peer in args.peer.items():
+        takes = inspect.signature(peer).parameters
+        options = {key: value for key, value in {"causal": causal, "eps": args.eps}.items() if key in takes}
+        found[name] = Contestant(functools.partial(peer, **options), args.dtype)
+    if args.device == "cpu":
+        found["portable"] = Contestant(fourier("portable"), args.dtype)
+    else:  # static shapes: the slice of the parity check must not make the timed code a general one
+        torch.compiler.reset()  # a function is compiled only so many times, and every shape counts
+        for name, backend in (("direct, compiled", "reference"), ("portable, compiled", "portable")):
+            found[name] = Contestant(torch.compile(fourier(backend), dynamic=False), args.dtype)
+    found["reference"] = Contestant(fourier("reference"), args.dtype)
+    return found
+
+
+def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int) -> list[Tensor]:
+    """q, k, v, doutput (B, H, N, D) and one radius per coordinate (H, D), float32."""
+    _, heads, tokens, width, _ = SHAPES[shape]
+    torch.manual_seed(args.seed + number)
+    q, k, v, doutput = (torch.randn(batch, heads, tokens, width, device=args.device) for _ in range(4))
+    return [args.scale * q, args.scale * k, v, doutput, torch.full((heads, width), args.radius, device=args.device)]
+
+
+def floor_ms(dims: tuple, what: str, contestant: Contestant, limit: dict[str, float | None]) -> float | None:
+    """No run can be faster: every instruction issued at the full rate, every tensor moved once."""
+    batch, heads, tokens, width, causal = dims
+    pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
+    each = [INSTRUCTIONS_PER_PAIR.get((width, part, contestant.counts)) for part in what.split("+")]
+    if None in each or limit["issue"] is None:
+        return None
+    seconds = batch * heads * pairs * sum(each) / limit["issue"]
+    if limit["bandwidth"]:
+        moved = batch * heads * tokens * width * TENSORS_MOVED[what] * contestant.dtype.itemsize
+        seconds = max(seconds, moved / limit["bandwidth"])
+    return seconds * 1e3
+
+
+def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> str | None:
+    if time.monotonic() > args.deadline:
+        return f"the time of {args.budget_seconds:g} s is used up"
+    batch, heads, tokens, width, _ = dims
+    tensors = PAIR_TENSORS.get(name, {}).get(what, 0)
+    need = tensors * 4 * batch * heads * tokens * tokens * width
+    if args.device == "cpu":
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        free, _ = torch.cuda.mem_get_info()
+    if need > free:
+        return f"{tensors} x B H N N D numbers take {need / 2**30:.3g} GiB of {free / 2**30:.3g}"
+    return None
+
+
+def cells(name: str, contestant: Contestant, shape: str, dims: tuple, args: argparse.Namespace) -> Iterator[dict]:
+    """A row for the forward pass and one for both passes, as soon as each is there. Raises Wrong before the first."""
+    tensors = [random_inputs(shape, dims[0], args, number) for number in range(INPUT_SETS[args.device])]
+    sets = [as_call(t, contestant.dtype) for t in tensors]
+    calls = {
+        "forward": torch.no_grad()(lambda leaves, doutput: contestant.function(*leaves)),
+        "forward+backward": functools.partial(gradients, contestant.function),
+    }
+    unsure = contestant.checked
+    for what, call in calls.items():
+        if reason := why_skipped(name, what, dims, args):
+            print(f"{name}: {what} left out at {shape}: {reason}")
+            continue
+        if unsure:
+            direct = functools.partial(sinc_attention, eps=args.eps, causal=dims[4], backend="reference")
+            excess = worst_excess(contestant, parity_slice(tensors[0]), direct)
+            if not excess <= 1:
+                raise Wrong(f"error {excess:.1f} times what the accuracy rule allows; not timed")
+            unsure = False
+        row = {"shape": shape, "batch": dims[0], "what": what, "name": name}
+        row["dtype"] = str(contestant.dtype).removeprefix("torch.")
+        with contestant.precision():
+            row |= measure(call, sets, args.repeats, args.device)
+        row["floor ms"] = floor_ms(dims, what, contestant, args.limits)
+        row["of floor"] = row["floor ms"] / row["ms"] if row["floor ms"] else None
+        yield row
+
+
+def bench(shape: str, args: argparse.Namespace) -> tuple[list[dict], bool]:
+    """(rows, whether every contestant was right). One that fails does not take the others with it."""
+    dims = (args.batch or SHAPES[shape][0], *SHAPES[shape][1:])
+    rows, good = [], True
+    for name, contestant in contestants(args, dims[4]).items():
+        try:
+            # one by one: what was measured before it fails stays
+            for row in cells(name, contestant, shape, dims, args):
+                rows.append(row)
+        except Wrong as error:
+            print(f"{name}: WRONG at {shape}: {error}")
+            good = False
+        except torch.OutOfMemoryError:
+            print(f"{name}: out of memory at {shape}")
+        except Exception as error:
+            traceback.print_exc()
+            print(f"{name}: FAILS at {shape}: {type(error).__name__}")
+            good = False
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+    add_ratios(rows)
+    return rows, good
+
+
+def add_ratios(rows: list[dict]) -> None:
+    for base, label in RATIO_TO.items():
+        bases = {r["what"]: r for r in rows if r["name"] == base}
+        for row in rows:
+            against = bases.get(row["what"])
+            row[f"time {label}"] = row["ms"] / against["ms"] if against else None
+            row[f"memory {label}"] = row["MiB"] / against["MiB"] if against else None
