@@ -57,8 +57,8 @@ class Fourier(Attention):
     of the one-element radius return 0, namely a kernel in the first coordinate of each head alone.
     O(N^2 D) time, memory linear in N.
 
-    `diagnostics` tells the radius and, from the first evaluation on, the mass: sum_j w_ij / (eps + sum_j w_ij), what
-    the weights of a row sum to. Where eps = 1e-6 has taken it all, a layer is off: its gradient is gone too.
+    `diagnostics` tells the radius and, once whole sequences were evaluated, the mass: what the weights of a row sum
+    to, sum_j w_ij / (eps + sum_j w_ij). Where eps = 1e-6 has taken it all, a layer is off: its gradient is gone too.
     """
 
     partial_queries = True
@@ -96,7 +96,8 @@ class Fourier(Attention):
         self.register_buffer("mass", torch.tensor(math.nan), persistent=False)  # see _watch
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        if self.eps and not self.training:
+        # Not where one query at a time is asked for (sliding windows, generation): there it would be a third more work.
+        if self.eps and not self.training and q.shape[-2] == k.shape[-2] > 1:
             self._watch(q, k)
         return self._attend(q, k, v, self.backend)
 

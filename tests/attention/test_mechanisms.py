@@ -109,7 +109,9 @@ def test_mass_is_what_a_row_of_the_maps_sums_to(name, causal):
     q, k, v = heads(3)
     layer.mix(q, k, v, v)
     assert "mass" not in layer.diagnostics()  # nothing is watched while it trains
-    layer.eval().mix(q, k, v, v)
+    layer.eval().mix(q[:, :, -1:], k, v, v)
+    assert "mass" not in layer.diagnostics()  # nor where single queries are asked for
+    layer.mix(q, k, v, v)
     mass = layer.maps(q, k)[:, :, -1].sum(-1).mean().item()
     assert 0.1 < mass < 1
     assert layer.diagnostics()["mass"] == pytest.approx(mass, rel=1e-5)
