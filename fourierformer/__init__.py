@@ -25,6 +25,7 @@ def fourier_attention(
     power: int = 4,
     eps: float = 0.0,
     causal: bool = False,
+    keep: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Fourier attention: a softmax-free attention whose weights are products of sinc kernels.
@@ -49,8 +50,10 @@ def fourier_attention(
             code does. With eps > 0 a query far from every key gets an output near 0 instead of the value of the least
             distant key.
         causal: query i sees keys 0 .. i + M - N, so that the last query sees every key. Queries that see no key get 0.
-        backend: "auto", "fused" (Triton on an NVIDIA GPU), "portable" (any device) or "reference" (the formula as
-            printed, N x M x D numbers at a time). The first two need memory linear in the number of tokens.
+        keep: (batch, M), bool. False for keys that no query may see, such as padding.
+        backend: "auto", "fused" (Triton on an NVIDIA GPU), "compiled" (a CPU, built with its C++ compiler at the first
+            use), "portable" (any device) or "reference" (the formula as printed, N x M x D numbers at a time). The
+            first three need memory linear in the number of tokens.
 
     Returns:
         (batch, heads, N, Dv), in the dtype of q. Half-precision inputs are computed in float32.
@@ -68,7 +71,7 @@ def fourier_attention(
 
     if not isinstance(radius, torch.Tensor):
         radius = torch.tensor(float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-    return sinc_attention(q, k, v, radius, power=power, eps=eps, causal=causal, backend=backend)
+    return sinc_attention(q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep, backend=backend)
 
 
 def available_attentions() -> list[str]:

@@ -104,12 +104,12 @@ class Fourier(Attention):
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         """What is done to the identity: w_ij / (eps + sum_j w_ij). Rows sum to less than 1 if eps > 0.
 
-        The portable backend takes values of any width, on any device, in float64 too.
+        Not fused, which takes neither values of any width nor float64.
         """
         dtype = torch.promote_types(q.dtype, torch.float32)
         identity = torch.eye(k.shape[-2], dtype=dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         with torch.autocast(q.device.type, enabled=False):
-            return self._attend(q.to(dtype), k.to(dtype), identity, "portable")
+            return self._attend(q.to(dtype), k.to(dtype), identity, "auto" if q.device.type == "cpu" else "portable")
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, backend: str) -> Tensor:
         return sinc_attention(
@@ -141,5 +141,5 @@ class Fourier(Attention):
         return numbers
 
     def backend_name(self, device: torch.device) -> str:
-        name, _ = choose_backend(torch.empty(0, device=device), self.backend)
+        name, _ = choose_backend(torch.empty(0, device=device), self.backend, power=self.power)
         return name

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sinc_cases import (
+    CPU_BACKENDS,
     DEVICE,
     EVERY_BACKEND,
     NAMES,
@@ -14,6 +15,7 @@ from sinc_cases import (
     device_of,
     inputs,
     matmul_precision,
+    needs_compiled,
     needs_fused,
     quiet_interpreter,
     run,
@@ -61,7 +63,7 @@ def assert_finite(cases, dtype, **options):
             assert value.isfinite().all(), f"{what} is not finite: {name}"
 
 
-@pytest.mark.parametrize("backend", ["portable", "reference"])
+@pytest.mark.parametrize("backend", [*CPU_BACKENDS, "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 @pytest.mark.parametrize("causal", [False, True])
@@ -131,20 +133,30 @@ def test_autocast_mixes_dtypes_and_changes_no_arithmetic(backend):
     assert torch.equal(mixed, sinc_attention(q, rounded.float(), v, radius, backend=backend))
 
 
-def test_auto_is_portable_and_said_once(caplog):
+@needs_compiled
+def test_auto_on_a_cpu_is_compiled_and_said_once(caplog):
     (q, k, v, radius), _ = inputs()
     sinc._announced.clear()
     with caplog.at_level(logging.INFO, "fourierformer"):
-        assert torch.equal(sinc_attention(q, k, v, radius), sinc_attention(q, k, v, radius, backend="portable"))
+        assert torch.equal(sinc_attention(q, k, v, radius), sinc_attention(q, k, v, radius, backend="compiled"))
         sinc_attention(q, k, v, radius)
     lines = [r.getMessage() for r in caplog.records]
-    assert len([line for line in lines if "only fast backend" in line]) == 1
-    assert choose_backend(q)[0] == "portable"
+    assert len([line for line in lines if "built for this processor" in line]) == 1
+    assert choose_backend(q)[0] == "compiled"
     assert choose_backend(q, "reference") == ("reference", "asked for by name")
 
 
+def test_auto_is_portable_where_nothing_can_be_built(monkeypatch):
+    monkeypatch.setattr(sinc.library, "_obstacle", lambda: "no C++ compiler found")
+    assert choose_backend(torch.zeros(1)) == ("portable", "no C++ compiler found")
+    with pytest.raises(
+        ValueError, match="'compiled' cannot run here: no C\\+\\+ compiler found; 'auto' takes what can"
+    ):
+        choose_backend(torch.zeros(1), "compiled")
+
+
 def test_an_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"'cuda'; available: auto, fused, portable, reference"):
+    with pytest.raises(ValueError, match=r"'cuda'; available: auto, fused, compiled, portable, reference"):
         choose_backend(torch.zeros(1), "cuda")
 
 
@@ -171,7 +183,8 @@ def test_fused_says_why_not(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
         choose_backend(torch.zeros(1), "fused")
-    assert choose_backend(torch.zeros(1))[0] == "portable"
+    with pytest.raises(ValueError, match="cannot leave keys out"):
+        choose_backend(torch.zeros(1), "fused", keep=torch.ones(1, 1, dtype=torch.bool))
 
 
 @needs_fused
@@ -205,7 +218,7 @@ def test_shapes_and_dtypes_are_checked():
         ((q.float(), k, v, radius), "one dtype"),
         ((q, k, v, radius.expand(4)), r"radius must have shape \(\), \(2, 1\) per head, \(1, 4\) per coordinate"),
         ((q.int(), k, v, radius), "q must be floating point"),
-        ((q[:, :, :0], k, v, radius), "must not be empty"),
+        ((q[..., :0], k[..., :0], v, radius), "at least one coordinate"),
         ((q.to("meta"), k, v, radius), "q is on meta but k is on cpu"),
     ]
     for arguments, message in cases:
@@ -213,6 +226,9 @@ def test_shapes_and_dtypes_are_checked():
             sinc_attention(*arguments)
     with pytest.raises(TypeError, match="radius must be a tensor"):
         sinc_attention(q, k, v, 2.0)
+    for keep in (torch.ones(1, 4, dtype=torch.bool), torch.ones(1, 5)):
+        with pytest.raises(ValueError, match=r"keep must be a bool tensor \(batch, keys\)"):
+            sinc_attention(q, k, v, radius, keep=keep)
 
 
 def test_public_function_takes_a_number():

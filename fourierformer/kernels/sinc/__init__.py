@@ -14,7 +14,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
+from fourierformer.kernels.sinc import compiled, library
+from fourierformer.kernels.sinc.compiled import sinc_attention_compiled
 from fourierformer.kernels.sinc.portable import sinc_attention_portable
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
 
@@ -23,16 +26,17 @@ log = logging.getLogger(__name__)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: bool) -> Tensor:
+def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: bool, keep: Tensor | None) -> Tensor:
     """See op.py, which is imported at the first call: machines without Triton never do."""
     from fourierformer.kernels.sinc import op
 
     return op.sinc_attention_fused(*arguments, power=power, eps=eps, causal=causal)
 
 
-# name -> f(q, k, v, radius, *, power, eps, causal)
+# name -> f(q, k, v, radius, *, power, eps, causal, keep)
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     "fused": sinc_attention_fused,
+    "compiled": sinc_attention_compiled,
     "portable": sinc_attention_portable,
     "reference": sinc_attention_reference,
 }
@@ -40,7 +44,7 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 _announced: set[tuple[str, str]] = set()
 
 
-def choose_backend(q: Tensor, backend: str = "auto") -> tuple[str, str]:
+def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, keep: Tensor | None = None) -> tuple[str, str]:
     """(name, reason) of the backend that would serve a query tensor like this one.
 
     ValueError for an unknown name, and for a name that cannot serve it.
@@ -49,18 +53,30 @@ def choose_backend(q: Tensor, backend: str = "auto") -> tuple[str, str]:
         raise ValueError(f"unknown Fourier attention backend {backend!r}; available: auto, {', '.join(BACKENDS)}")
     if backend in ("portable", "reference"):
         return backend, "asked for by name"
-    obstacle = why_not_fused(q)
-    if backend == "fused":
-        if obstacle:
-            raise ValueError(f"Fourier attention backend 'fused' cannot run here: {obstacle}; 'auto' takes what can")
-        return backend, "asked for by name"
-    if q.device.type == "cpu":  # also under the interpreter, which is for tests
-        return "portable", "the only fast backend for device type 'cpu'"
-    return ("portable", obstacle) if obstacle else ("fused", "Triton on a GPU")
+    on_cpu = q.device.type == "cpu"
+    if backend == "auto":  # on a CPU never fused: the interpreter is for tests
+        best, why = ("compiled", "built for this processor") if on_cpu else ("fused", "Triton on a GPU")
+    else:
+        best, why = backend, "asked for by name"
+    obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q, keep)
+    if not obstacle:
+        return best, why
+    if backend == "auto":
+        return "portable", obstacle
+    raise ValueError(f"Fourier attention backend {backend!r} cannot run here: {obstacle}; 'auto' takes what can")
 
 
-def why_not_fused(q: Tensor) -> str | None:
-    """What keeps the Triton kernels from serving such a tensor; None if nothing does."""
+def why_not_compiled(q: Tensor, power: int = 4) -> str | None:
+    """What keeps the compiled CPU kernel from serving such a tensor; None if nothing does. Builds it where needed."""
+    if q.device.type != "cpu":
+        return f"it runs on a CPU, q is on '{q.device.type}'"
+    return compiled.why_not(power, q.shape[-1]) or library.why_unavailable()
+
+
+def why_not_fused(q: Tensor, keep: Tensor | None = None) -> str | None:
+    """What keeps the Triton kernels from serving such tensors; None if nothing does."""
+    if keep is not None:
+        return "it cannot leave keys out yet (keep=)"
     if q.dtype == torch.float64:
         return "it computes in float32, q is float64"
     if q.device.type not in ("cuda", "cpu"):
@@ -88,21 +104,34 @@ def sinc_attention(
     power: int = 4,
     eps: float = 0.0,
     causal: bool = False,
+    keep: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D) -> (B, H, N, Dv).
 
-    Differentiable in all four tensors. Half-precision inputs are computed in float32 and the result is cast back. So it
-    is under autocast, where q, k and v may differ in dtype.
+    keep (B, M), bool: False for keys that no query may see (padding); what they hold has no influence.
+    Differentiable in the four tensors, once. Half-precision inputs are computed in float32 and the result is cast back.
+    So it is under autocast, where q, k and v may differ in dtype.
     """
     _check(q, k, v, radius, power, eps)
     q, k, v = _one_dtype(q, k, v)
-    _check_shapes(q, k, v, radius)
-    name, reason = choose_backend(q, backend)
+    _check_shapes(q, k, v, radius, keep)
+    _refuse_tangents(q, k, v, radius)
+    name, reason = choose_backend(q, backend, power=power, keep=keep)
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)
-    return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal)
+    if 0 in (*q.shape, *v.shape):  # nobody asks, or there is nothing to see
+        return q.new_zeros(*q.shape[:3], v.shape[3]) + 0 * sum(t.sum() for t in (q, k, v, radius))
+    return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep)
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    """torch would take a tangent to be 0 where an operator does not know of it, and say nothing."""
+    if not torch.compiler.is_compiling() and any(unpack_dual(t).tangent is not None for t in tensors):
+        raise NotImplementedError(
+            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use torch.autograd.grad"
+        )
 
 
 def _one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
@@ -131,7 +160,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: flo
         raise ValueError(f"eps must be a finite number >= 0, got {eps!r}: it is added to a sum of non-negative weights")
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> None:
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ValueError(f"q, k, v must be (batch, heads, tokens, width), got {shapes}")
@@ -143,8 +172,12 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> None:
         raise ValueError(f"q and k must have the same width per head, got {shapes}")
     if k.shape[2] != v.shape[2]:
         raise ValueError(f"k and v must have the same number of tokens, got {shapes}")
-    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
-        raise ValueError(f"q, k, v must not be empty, got {shapes}")
+    if q.shape[3] == 0:
+        raise ValueError(f"q and k must have at least one coordinate, got {shapes}")
+    if keep is not None and (keep.dtype != torch.bool or keep.shape != (k.shape[0], k.shape[2])):
+        raise ValueError(
+            f"keep must be a bool tensor (batch, keys), got {keep.dtype} {tuple(keep.shape)} with {shapes}"
+        )
     heads, width = q.shape[1], q.shape[3]
     if tuple(radius.shape) not in {(), (heads, 1), (1, width), (heads, width)}:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Fourier attention in plain torch: the CPU path, and any device without Triton. Needs no compiler.
+"""Fourier attention in plain torch: where there is no C++ compiler, and on any device without Triton.
 
-Tiles of (some heads) x (some query rows) x (the keys they see) are worked through one after the other; the backward
-recomputes them. The scores of a tile come from one of the classes of scorers.py.
+The printed formula on tiles of (some heads) x (some query rows) x (the keys they see), one after the other; the
+backward recomputes them. A sine and a logarithm per query, key and coordinate, so many times slower than `compiled`.
 """
 
 import contextlib
@@ -11,52 +11,73 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fourierformer.kernels.sinc import scorers
-from fourierformer.kernels.sinc.reference import future
-from fourierformer.kernels.sinc.scorers import Cosines, Direct
+from fourierformer.kernels.sinc.reference import SERIES, SERIES_BELOW, arguments, differences, first_only, future
 
-ROWS = (16, 32)  # query rows of a tile, at least and at most: fewer waste the products, more waste the causal half
+TILE = 2**20  # numbers in all tensors of a tile together: in float32 4 MiB, which stay in the last-level cache
+ROWS = 32  # query rows of a tile at most: more waste the half that causal attention does not see
 
 
 class Tiles:
-    """How the work is cut: chunks of heads, for each a scorer, and blocks of query rows with the keys they see."""
+    """How the work is cut: chunks of heads, and of each the blocks of query rows with the keys they see."""
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, causal: bool, graph: bool):
-        self.q, self.k, self.radius, self.power, self.causal, self.graph = q, k, radius, power, causal, graph
-        self.harmonics = scorers.choose_harmonics(q, k, radius)
-        n = self.harmonics
-        per_pair = 8 if n is None else scorers.padded(q.shape[2], n) // scorers.HARMONICS[n]  # factors of Cosines
-        per_row = per_pair * k.shape[1]
-        self.rows = min(q.shape[1], max(ROWS[0], min(ROWS[1], scorers.TILE // per_row)))
-        self.heads = min(q.shape[0], max(1, scorers.TILE // (per_row * self.rows)))
-        # Allocated once: fresh memory for every tile would cost more than the products that fill it (README.md).
-        self.scratch = q.new_empty(0 if self.harmonics is None else 3 * (self.heads * per_row * self.rows // 2))
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, keep: Tensor | None, power: int, causal: bool):
+        # (G, D, N, 1), (G, D, 1, M), (G, D, 1, 1): keys innermost, so that every operation runs along memory.
+        self.q, self.k = q.mT.contiguous()[..., None], k.mT.contiguous()[:, :, None]
+        self.radius = radius[:, :, None, None]
+        self.keep, self.power, self.causal = keep, power, causal
+        self.heads = max(1, TILE // 8 // (ROWS * k.shape[1]))
 
-    def chunks(self) -> Iterator[tuple[slice, Direct | Cosines]]:
-        for start in range(0, self.q.shape[0], self.heads):
-            heads = slice(start, start + self.heads)
-            inputs = self.q[heads], self.k[heads], self.radius[heads], self.power
-            if self.harmonics is None:
-                yield heads, Direct(*inputs)
-            else:
-                yield heads, Cosines(*inputs, self.harmonics, self.scratch, self.graph)
-
-    def blocks(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
-        """(rows, columns, mask); rows that see no key are left out."""
-        queries, keys = self.q.shape[1], self.k.shape[1]
+    def __iter__(self) -> Iterator[tuple[slice, slice, slice]]:
+        """(heads, rows, columns); rows that see no key are left out."""
+        (groups, _, queries, _), keys = self.q.shape, self.k.shape[3]
         offset = keys - queries if self.causal else keys
-        first = max(0, -offset) if self.causal else 0
-        for start in range(first, queries, self.rows):
-            rows = slice(start, min(start + self.rows, queries))
-            columns = slice(0, min(keys, rows.stop + offset))
-            yield rows, columns, self._mask(rows, columns) if self.causal else None
+        for start in range(0, groups, self.heads):
+            heads = slice(start, start + self.heads)
+            for first in range(max(0, -offset), queries, ROWS):
+                rows = slice(first, min(first + ROWS, queries))
+                yield heads, rows, slice(0, min(keys, rows.stop + offset))
 
-    def _mask(self, rows: slice, columns: slice) -> Tensor:
-        return future(rows.stop - rows.start, columns.stop, self.q.device)
+    def coordinates(self, heads: slice, rows: slice, columns: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(d, q - k, z) for slices d of coordinates: as many at once as fill an eighth of a tile (8 such tensors)."""
+        width = self.q.shape[1]
+        pairs = len(self.q[heads]) * (rows.stop - rows.start) * (columns.stop - columns.start)
+        step = max(1, TILE // 8 // pairs)
+        for start in range(0, width, step):
+            d = slice(start, start + step)
+            difference = differences(self.q[heads, d, rows], self.k[heads, d, :, columns])
+            yield d, difference, arguments(difference, self.radius[heads, d])
 
-    def scores(self, scorer: Direct | Cosines, rows: slice, columns: slice, mask: Tensor | None) -> Tensor:
-        scores = scorer.scores(rows, columns)
-        return scores if mask is None else scores.masked_fill_(mask, -math.inf)
+    def scores(self, heads: slice, rows: slice, columns: slice) -> Tensor:
+        scores = self.power * sum(log_sinc(z).sum(1) for _, _, z in self.coordinates(heads, rows, columns))
+        if self.causal:
+            scores.masked_fill_(future(rows.stop - rows.start, columns.stop, scores.device), -math.inf)
+        if self.keep is not None:
+            scores.masked_fill_(~self.keep[heads, None, columns], -math.inf)
+        return scores
+
+
+# As in reference.py, but without `torch.where` and comparisons: those are not vectorised on a CPU and took three
+# quarters of the time (README.md).
+
+
+def log_sinc(z: Tensor) -> Tensor:
+    """log |sin z / z|. At 0 the smallest number stands in for z: its sine is itself."""
+    a = z.abs().clamp_min_(torch.finfo(z.dtype).tiny)
+    return torch.sin(a).div_(a).abs_().log_()
+
+
+def log_sinc_slope(z: Tensor) -> Tensor:
+    """cot z - 1/z; its series below SERIES_BELOW; 0 where the sine is 0."""
+    a = z.abs()
+    is_far = (a - SERIES_BELOW).sign_().clamp_min_(0)
+    near = a.clamp_max(SERIES_BELOW)
+    terms = len(SERIES) if z.dtype == torch.float64 else 5  # next: 6 / pi^12 * 0.5^10 = 6e-9 of the first
+    square, series = near * near, torch.full_like(near, -2 * terms * SERIES[terms - 1])
+    for k in range(terms - 1, 0, -1):
+        series.mul_(square).sub_(2 * k * SERIES[k - 1])
+    far = a.clamp_min_(SERIES_BELOW)
+    closed = torch.tan(far).reciprocal_().sub_(far.reciprocal_()).nan_to_num_(math.nan, 0.0, 0.0)
+    return series.mul_(near).lerp_(closed, is_far).mul_(z.sign())  # lerp by exactly 0 or 1 takes one of the two
 
 
 def weights_of(scores: Tensor) -> Tensor:
@@ -79,55 +100,68 @@ def full_precision(device: torch.device):
 
 
 class _SincAttention(torch.autograd.Function):
-    """q (G, N, D), k (G, M, D), v (G, M, Dv), radius (G, D), all float32 or all float64."""
+    """q (G, N, D), k (G, M, D), v (G, M, Dv), radius (G, D), all float32 or all float64; keep (G, M) or None."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float, causal: bool) -> Tensor:
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
+    ) -> Tensor:
         output = q.new_zeros(*q.shape[:2], v.shape[2])
         log_total = q.new_full(q.shape[:2], math.inf)  # rows without any weight keep this: exp(score - inf) = 0
         log_eps = math.log(eps) if eps > 0 else -math.inf
         with full_precision(q.device):
-            tiles = Tiles(q, k, radius, power, causal, graph=False)
-            for heads, scorer in tiles.chunks():
-                for rows, columns, mask in tiles.blocks():
-                    scores = tiles.scores(scorer, rows, columns, mask)
-                    top = scores.amax(-1, keepdim=True).clamp_min(log_eps)
-                    top.masked_fill_(top == -math.inf, 0.0)
-                    weights = weights_of(scores.sub_(top))
-                    total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
-                    empty = total == 0
-                    output[heads, rows] = (weights @ v[heads, columns]) / total.masked_fill(empty, 1.0)
-                    log_total[heads, rows] = (top + total.log()).masked_fill(empty, math.inf).squeeze(-1)
-        ctx.save_for_backward(q, k, v, radius, output, log_total)
+            tiles = Tiles(q, k, radius, keep, power, causal)
+            for heads, rows, columns in tiles:
+                scores = tiles.scores(heads, rows, columns)
+                top = scores.amax(-1, keepdim=True).clamp_min(log_eps)
+                top.masked_fill_(top == -math.inf, 0.0)
+                weights = weights_of(scores.sub_(top))
+                total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
+                empty = total == 0
+                output[heads, rows] = (weights @ v[heads, columns]) / total.masked_fill(empty, 1.0)
+                log_total[heads, rows] = (top + total.log()).masked_fill(empty, math.inf).squeeze(-1)
+        ctx.save_for_backward(q, k, v, radius, keep, output, log_total)
         ctx.power, ctx.causal = power, causal
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, doutput: Tensor):
-        q, k, v, radius, output, log_total = ctx.saved_tensors
-        dq, dk, dv, dradius = (torch.zeros_like(t) for t in (q, k, v, radius))
-        with full_precision(q.device):
+        q, k, v, radius, keep, output, log_total = ctx.saved_tensors
+        with torch.no_grad(), full_precision(q.device):
             along = (doutput * output).sum(-1, keepdim=True)
-            tiles = Tiles(q, k, radius, ctx.power, ctx.causal, graph=True)
-            for heads, scorer in tiles.chunks():
-                for rows, columns, mask in tiles.blocks():
-                    weights = weights_of(tiles.scores(scorer, rows, columns, mask).sub_(log_total[heads, rows, None]))
-                    dv[heads, columns] += weights.mT @ doutput[heads, rows]
-                    dweights = doutput[heads, rows] @ v[heads, columns].mT
-                    scorer.backward(rows, columns, dweights.sub_(along[heads, rows]).mul_(weights))
-                dq[heads], dk[heads], dradius[heads] = scorer.gradients()
-        return dq, dk, dv, dradius, None, None, None
+            tiles = Tiles(q, k, radius, keep, ctx.power, ctx.causal)
+            dv, *sums = (torch.zeros_like(t) for t in (v, tiles.q, tiles.k, tiles.radius))
+            for heads, rows, columns in tiles:
+                weights = weights_of(tiles.scores(heads, rows, columns).sub_(log_total[heads, rows, None]))
+                dv[heads, columns] += weights.mT @ doutput[heads, rows]
+                dweights = doutput[heads, rows] @ v[heads, columns].mT
+                dscores = dweights.sub_(along[heads, rows]).mul_(weights).mul_(ctx.power)
+                _add_slopes(sums, tiles, (heads, rows, columns), dscores[:, None])
+        dq, dk, dradius = sums
+        gradients = dq.squeeze(3).mT, dk.squeeze(2).mT, dv, dradius[..., 0, 0]
+        return *first_only(gradients, q, k, v, radius, doutput), None, None, None, None
+
+
+def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slice], dscores: Tensor) -> None:
+    """Adds a tile to the gradients of q, k and radius, in the shapes that they have in `tiles`."""
+    heads, rows, columns = tile
+    dq, dk, dradius = sums
+    for d, difference, z in tiles.coordinates(*tile):
+        slope = log_sinc_slope(z).mul_(dscores)
+        dq[heads, d, rows] += slope.sum(3, keepdim=True) * tiles.radius[heads, d]
+        dk[heads, d, :, columns] -= slope.sum(2, keepdim=True) * tiles.radius[heads, d]
+        dradius[heads, d] += slope.mul_(difference).sum((2, 3), keepdim=True)
 
 
 @torch.compiler.disable
 def sinc_attention_portable(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
-    """Same contract as the reference. Memory beyond inputs and output is bounded: see README.md."""
+    """Same contract as the reference. Memory beyond inputs and output: a tile, and a few numbers per token."""
     batch, heads, _, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)
     flat = [t.to(dtype).flatten(0, 1) for t in (q, k, v)]
-    output = _SincAttention.apply(*flat, scale.flatten(0, 1), power, eps, causal)
+    kept = None if keep is None else keep.repeat_interleave(heads, 0)
+    output = _SincAttention.apply(*flat, scale.flatten(0, 1), kept, power, eps, causal)
     return output.unflatten(0, (batch, heads)).to(q.dtype)

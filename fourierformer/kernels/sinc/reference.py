@@ -49,6 +49,29 @@ def log_sinc_slope(z: Tensor) -> Tensor:
     return torch.where(near, series * z, torch.where(safe, 0.0, closed))
 
 
+FIRST_ONLY = "Fourier attention has first derivatives only: none of its gradients can be differentiated again"
+
+
+class _FirstOnly(torch.autograd.Function):
+    """A gradient, and an error when somebody differentiates it. (`once_differentiable` would call it a constant where
+    the gradient from above is one.)"""
+
+    @staticmethod
+    def forward(ctx, gradient: Tensor, *sources: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(FIRST_ONLY)
+
+
+def first_only(gradients: tuple[Tensor, ...], *sources: Tensor) -> tuple[Tensor, ...]:
+    """`gradients` of an autograd function, computed from `sources` without a graph."""
+    if not torch.is_grad_enabled():  # nobody asked for create_graph
+        return gradients
+    return tuple(_FirstOnly.apply(gradient, *sources) for gradient in gradients)
+
+
 class _LogSinc(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z: Tensor) -> Tensor:
@@ -56,10 +79,11 @@ class _LogSinc(torch.autograd.Function):
         return log_sinc_value(z)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> Tensor:
         (z,) = ctx.saved_tensors
-        return grad * log_sinc_slope(z)
+        with torch.no_grad():
+            gradient = grad * log_sinc_slope(z)
+        return first_only((gradient,), grad, z)[0]
 
 
 def differences(q: Tensor, k: Tensor) -> Tensor:
@@ -80,10 +104,11 @@ def future(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def sinc_attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
     """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius broadcastable to (H, D) -> (B, H, N, Dv).
 
+    keep (B, M), bool: False for keys that no query may see.
     A query with no weight at all (it sees no key, or eps = 0 and every weight is exactly 0) gets the output 0.
     """
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -93,6 +118,8 @@ def sinc_attention_reference(
         scores = power * _LogSinc.apply(z).sum(-1)
         if causal:
             scores = scores.masked_fill(future(q.shape[2], k.shape[2], q.device), -math.inf)
+        if keep is not None:
+            scores = scores.masked_fill(~keep[:, None, None, :], -math.inf)
         log_eps = math.log(eps) if eps > 0 else -math.inf
         # eps is one more key with log-weight log(eps) and value 0, so it takes part in the running maximum.
         top = scores.detach().amax(-1, keepdim=True).clamp_min(log_eps)

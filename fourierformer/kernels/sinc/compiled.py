@@ -1,0 +1,182 @@
+"""The compiled CPU kernel as two torch operators: the call into the library, shapes for tracing, autograd, vmap."""
+
+import ctypes
+import functools
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from fourierformer.kernels.sinc import library
+from fourierformer.kernels.sinc.reference import FIRST_ONLY
+
+ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
+NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "threads")
+LARGEST_EXPONENT = 2**30  # of a weight; a factor of 0 takes 2^16 from it (native/tiles.h), once per eight coordinates
+
+
+class Array(ctypes.Structure):
+    """As in native/call.h."""
+
+    _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "token"))]
+
+
+class Call(ctypes.Structure):
+    """As in native/call.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in NUMBERS),
+        ("eps", ctypes.c_double),
+        ("parallel", ctypes.c_void_p),
+        *((name, Array) for name in ARRAYS),
+        ("norm", ctypes.c_void_p),
+        ("keep", ctypes.c_void_p),
+    ]
+
+
+@functools.cache
+def _function(name: str) -> tuple[ctypes._CFuncPtr, int | None]:
+    function = getattr(library.load(), name)
+    function.argtypes, function.restype = [ctypes.POINTER(Call)], ctypes.c_int
+    return function, library.openmp_parallel()
+
+
+def _call(
+    which: str, norm: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool, **tensors: Tensor
+) -> None:
+    q, v = tensors["q"], tensors["v"]
+    function, parallel = _function(f"sinc_{which}_{'double' if q.dtype == torch.float64 else 'float'}")
+    batch, heads, queries, width = q.shape
+    threads = torch.get_num_threads()
+    call = Call(batch, heads, queries, v.shape[2], width, v.shape[3], power, causal, threads, eps, parallel)
+    call.norm = norm.data_ptr()
+    if keep is not None:
+        call.keep = keep.data_ptr()
+    for name, tensor in tensors.items():
+        strides = [*tensor.stride()[:-1], 0]  # of a radius the last: all tokens have the same
+        setattr(call, name, Array(tensor.data_ptr(), *strides[:3]))
+    if function(ctypes.byref(call)):
+        raise MemoryError("Fourier attention: no memory for the kernel's own arrays")
+
+
+def _token_major(like: Tensor, batch: int, heads: int, tokens: int, width: int) -> Tensor:
+    """(B, H, N, D) laid out as (B, N, H, D): the model joins heads next, and need not copy."""
+    return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+@torch.library.custom_op("fourierformer::sinc_attention_cpu", mutates_args=(), device_types="cpu")
+def sinc_forward(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) -> output, and per
+    query two numbers that the backward needs (B, H, N, 2).
+    """
+    q, k, v, radius = map(_side_by_side, (q, k, v, radius))
+    output = _token_major(q, *q.shape[:3], v.shape[3])
+    norm = q.new_empty(*q.shape[:3], 2)
+    keep = None if keep is None else keep.contiguous()
+    _call("forward", norm, keep, power, eps, causal, q=q, k=k, v=v, radius=radius, output=output)
+    return output, norm
+
+
+@sinc_forward.register_fake
+def _(q, k, v, radius, keep, power, eps, causal):
+    return _token_major(q, *q.shape[:3], v.shape[3]), q.new_empty(*q.shape[:3], 2)
+
+
+@torch.library.custom_op("fourierformer::sinc_attention_cpu_backward", mutates_args=(), device_types="cpu")
+def sinc_backward(
+    doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, norm: Tensor,
+    power: int, eps: float, causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v and radius."""
+    doutput, q, k, v, radius, output = map(_side_by_side, (doutput, q, k, v, radius, output))
+    dq, dk, dv = (_token_major(t, *t.shape) for t in (q, k, v))
+    dradius = radius.new_empty(radius.shape)
+    keep = None if keep is None else keep.contiguous()
+    tensors = {"q": q, "k": k, "v": v, "radius": radius, "output": output, "doutput": doutput}
+    tensors |= {"dq": dq, "dk": dk, "dv": dv, "dradius": dradius}
+    _call("backward", norm.contiguous(), keep, power, eps, causal, **tensors)
+    return dq, dk, dv, dradius
+
+
+@sinc_backward.register_fake
+def _(doutput, q, k, v, radius, keep, output, norm, power, eps, causal):
+    return *(_token_major(t, *t.shape) for t in (q, k, v)), radius.new_empty(radius.shape)
+
+
+def _save(ctx, inputs, output) -> None:
+    q, k, v, radius, keep, ctx.power, ctx.eps, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, radius, keep, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx, doutput, _dnorm):
+    gradients = sinc_backward(doutput, *ctx.saved_tensors, ctx.power, ctx.eps, ctx.causal)
+    return *gradients, None, None, None, None
+
+
+sinc_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def _refuse_second_derivative(ctx, *_):
+    raise NotImplementedError(FIRST_ONLY)
+
+
+sinc_backward.register_autograd(_refuse_second_derivative)
+
+
+def _vmap(operator):
+    """The mapped dimension becomes part of the batch."""
+
+    def mapped(info, in_dims, *arguments):
+        size, folded = info.batch_size, []
+        for x, dim in zip(arguments, in_dims, strict=True):
+            if isinstance(x, Tensor):
+                x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+                x = x.flatten(0, 1)
+            folded.append(x)
+        results = operator(*folded)
+        return tuple(x.unflatten(0, (size, -1)) for x in results), (0,) * len(results)
+
+    return mapped
+
+
+sinc_forward.register_vmap(_vmap(sinc_forward))
+sinc_backward.register_vmap(_vmap(sinc_backward))
+
+
+@register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu)
+def _forward_flops(q_shape, k_shape, v_shape, *_, **__) -> int:
+    """All N M pairs, masked or not, as torch counts softmax; 18 operations per coordinate, and the values."""
+    batch, heads, queries, width = q_shape
+    return batch * heads * queries * k_shape[2] * (18 * width + 2 * v_shape[3])
+
+
+@register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu_backward)
+def _backward_flops(_dout_shape, q_shape, k_shape, v_shape, *_, **__) -> int:
+    """40 per coordinate with the two sums of slopes; dout v^T and dv."""
+    batch, heads, queries, width = q_shape
+    return batch * heads * queries * k_shape[2] * (40 * width + 4 * v_shape[3])
+
+
+def why_not(power: int, width: int) -> str | None:
+    """What keeps the kernel from serving such a power and width."""
+    if power * 2**16 * (width + 7) // 8 >= LARGEST_EXPONENT:
+        return f"it cannot hold the exponents of weights of power {power} in {width} coordinates"
+    return None
+
+
+def sinc_attention_compiled(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
+) -> Tensor:
+    """Same contract as the reference."""
+    batch, heads, _, width = q.shape
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)
+    output, _ = sinc_forward(q.to(dtype), k.to(dtype), v.to(dtype), scale, keep, power, eps, causal)
+    return output.to(q.dtype)

@@ -1,0 +1,224 @@
+"""The compiled CPU kernel as a loaded library: built once with the machine's C++ compiler, then found in a cache.
+
+    python -m fourierformer.kernels.sinc.library     builds it now and says where it lies
+
+The name of the file in the cache holds the source, the compiler, the machine's binary interface and the processor's
+vector instructions, so that one home directory can serve different machines.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+
+log = logging.getLogger(__name__)
+
+SOURCES = Path(__file__).with_name("native")
+COMPILERS = ("c++", "g++", "clang++")
+# No fast-math: what is not a number has to stay visible. The two "no-" are about flags and handlers that nobody reads.
+FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math"]
+TUNING = ["-fschedule-insns", "-fsched-pressure", "-Wno-psabi"]  # g++ only: 3 to 7 % faster
+# torch's name for the vector instructions it found (ATEN_CPU_CAPABILITY lowers it) -> flags; else what is always there
+VECTORS = {
+    "AVX2": ["-mavx2", "-mfma"],
+    "AVX512": ["-mavx2", "-mfma", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"],
+}
+PATIENCE = 300  # seconds for the compiler, and for another process that is building
+
+
+class Unavailable(Exception):
+    """Why there is no compiled kernel here, and what would help."""
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """The library; raises Unavailable. Builds it if need be, which takes about ten seconds and is said on stderr."""
+    if os.name != "posix":
+        raise Unavailable(f"it is built on Linux and macOS only, not on {platform.system()}")
+    compiler = find_compiler()
+    name = library_name(compiler)
+    folders = list(cache_folders())
+    for folder in folders:
+        if library := _open(_existing(folder, name, compiler)):
+            return library
+    if compiler is None:
+        raise Unavailable(
+            f"no C++ compiler found ({', '.join(COMPILERS)}): install one, for example with 'apt install g++' or "
+            "'conda install cxx-compiler'"
+        )
+    for folder in folders:
+        if _writable(folder):
+            return _build_once(folder / name, compiler)
+    raise Unavailable(f"no folder to keep it in can be written: {', '.join(map(str, folders))} (set XDG_CACHE_HOME)")
+
+
+@torch.compiler.assume_constant_result
+def why_unavailable() -> str | None:
+    """None where `load` works; otherwise its reason, found only once."""
+    return _obstacle()
+
+
+@functools.cache
+def _obstacle() -> str | None:
+    try:
+        load()
+    except Unavailable as reason:
+        return str(reason)
+    return None
+
+
+def find_compiler() -> str | None:
+    """$CXX, else the first of COMPILERS on the path."""
+    wanted = os.environ.get("CXX")
+    found = [shutil.which(name) for name in ([wanted] if wanted else COMPILERS)]
+    return next(filter(None, found), None)
+
+
+def cache_folders() -> list[Path]:
+    """The user's cache, and where that cannot be written, a folder of the user's own among the temporary files."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return [Path(home) / "fourierformer", Path(tempfile.gettempdir()) / f"fourierformer-{os.getuid()}"]
+
+
+def library_name(compiler: str | None) -> str:
+    """sinc-SOURCE-MACHINE-COMPILER.so"""
+    sources = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        sources.update(path.name.encode() + path.read_bytes())
+    machine = [platform.machine(), *platform.libc_ver(), vector_instructions(), sys.platform, str(FLAGS + TUNING)]
+    parts = [sources.hexdigest(), _digest(machine), _digest(_identity(compiler)) if compiler else "*"]
+    return f"sinc-{'-'.join(part[:12] for part in parts)}.so"
+
+
+def vector_instructions() -> str:
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def _identity(compiler: str) -> list[str]:
+    """Another compiler at the same place has another size or date. Asking it for its version would take longer."""
+    path = Path(compiler).resolve()
+    return [str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)]
+
+
+def _digest(words: list[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
+def _existing(folder: Path, name: str, compiler: str | None) -> Path | None:
+    """The library in this folder; without a compiler, one that any compiler made for this machine."""
+    if not _trusted(folder):
+        return None
+    if compiler:
+        return folder / name
+    return next(iter(sorted(folder.glob(name))), None)
+
+
+def _trusted(folder: Path) -> bool:
+    """Code is loaded only from a folder that belongs to this user (or root) and that others cannot write."""
+    try:
+        facts = folder.stat()
+    except OSError:
+        return False
+    return facts.st_uid in (os.getuid(), 0) and not facts.st_mode & 0o022
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return _trusted(folder)
+    except OSError:
+        return False
+
+
+def _open(path: Path | None) -> ctypes.CDLL | None:
+    """The library of a file whose contents are those that were built: to load half a file may end the process."""
+    try:
+        if path is None or path.with_suffix(".sha256").read_text() != _sum(path):
+            return None
+        return ctypes.CDLL(str(path))
+    except OSError:
+        return None
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
+    """Of several processes that come here at once, one builds and the others wait for it."""
+    lock = FileLock(path.with_suffix(".lock"), timeout=PATIENCE)
+    try:
+        with lock:
+            return _open(path) or _build(path, compiler)
+    except Timeout:
+        raise Unavailable(f"another process has been building it for {PATIENCE} s ({lock.lock_file})") from None
+    except OSError as error:
+        raise Unavailable(f"it cannot be written to {path.parent}: {error.strerror or error}") from None
+
+
+def _build(path: Path, compiler: str) -> ctypes.CDLL:
+    print(f"building the CPU kernel of Fourier attention, once: {compiler}, into {path.parent}", file=sys.stderr)
+    started = time.perf_counter()
+    vectors = VECTORS.get(vector_instructions(), [])
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as folder:
+        built = Path(folder) / path.name
+        command = [compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)]
+        if problem := _run([*command, *TUNING]):
+            problem = _run(command)  # another compiler may not know the tuning
+        if problem:
+            raise Unavailable(f"the compiler {compiler} failed: {problem}")
+        built.with_suffix(".sha256").write_text(_sum(built))
+        built.replace(path)
+        built.with_suffix(".sha256").replace(path.with_suffix(".sha256"))
+    if library := _open(path):
+        log.info("built the CPU kernel in %.1f s: %s", time.perf_counter() - started, path)
+        return library
+    raise Unavailable(f"what {compiler} built cannot be loaded ({path})")
+
+
+def _run(command: list[str]) -> str | None:
+    """None if the command went well, else its first line about an error."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    except OSError as error:
+        return f"{error.strerror or error}"
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {PATIENCE} s"
+    if result.returncode == 0:
+        return None
+    lines = result.stderr.strip().splitlines() or [f"exit status {result.returncode}"]
+    return next((line for line in lines if "error" in line), lines[0])[:300]
+
+
+def openmp_parallel() -> int | None:
+    """Address of GOMP_parallel in the OpenMP that torch has loaded: its threads then serve the kernel too."""
+    places = [None, *sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))]
+    for place in places:
+        try:
+            return ctypes.cast(ctypes.CDLL(place and str(place)).GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def main() -> None:
+    try:
+        print(load()._name)
+    except Unavailable as reason:
+        print(f"no compiled CPU kernel: {reason}. Fourier attention works without it, slower.")
+
+
+if __name__ == "__main__":
+    main()

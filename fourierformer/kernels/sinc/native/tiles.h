@@ -1,0 +1,117 @@
+// The two loops over coordinates that take nearly all the time: ROWS queries against one vector of keys.
+#pragma once
+#include "numbers.h"
+
+constexpr int GROUP = 8;  // coordinates after which the exponent is taken out of a product of factors
+constexpr int ABSENT = 1 << 16;  // what a factor of 0 takes from the exponent: more than all others together
+constexpr int HIDDEN = -(1 << 30);
+
+template <class S>
+struct Weights {  // mantissa * 2^exponent, ROWS queries and a vector of keys
+  typename Simd<S>::V mantissa[ROWS];
+  typename Simd<S>::I exponent[ROWS];
+};
+
+template <class S>
+INLINE void take_exponent(typename Simd<S>::V& mantissa, typename Simd<S>::I& exponent) {
+  typedef typename Real<S>::Int Int;
+  constexpr Int bias = Real<S>::bias, place = Real<S>::mantissa;
+  auto bits = (typename Simd<S>::I)mantissa, biased = (bits >> place) & (2 * bias + 1);
+  exponent += biased - bias - ((biased == 0) & ABSENT);
+  mantissa = (typename Simd<S>::V)((bits & ((Int(1) << place) - 1)) | (bias << place));
+}
+
+template <class S>
+INLINE void raise_to_power(Weights<S>& w, int power) {
+  UNROLL
+  for (int r = 0; r < ROWS; r++) {
+    w.exponent[r] *= typename Real<S>::Int(power);
+    auto square = w.mantissa[r] * w.mantissa[r];  // below 4
+    w.mantissa[r] = square;
+    for (int p = 2; p < power; p += 2) {
+      w.mantissa[r] *= square;
+      if (p % 32 == 0) take_exponent<S>(w.mantissa[r], w.exponent[r]);
+    }
+  }
+}
+
+template <class S>
+INLINE Weights<S> ones() {
+  Weights<S> w;
+  UNROLL
+  for (int r = 0; r < ROWS; r++) w.mantissa[r] = all<typename Simd<S>::V>(S(1)), w.exponent[r] = typename Simd<S>::I{};
+  return w;
+}
+
+// x: queries (D, 2, ROWS), coarse and fine; y: a panel of W keys (D, 2, W).
+template <class S>
+INLINE Weights<S> forward_tile(const S* x, const S* y, int D, int power) {
+  typedef typename Simd<S>::V V;
+  constexpr int W = Simd<S>::W;
+  constexpr S scale = S(1ull << 63) * 2;  // both products start here, so that four numbers of 2^-37 do not vanish
+  const Coefficients<S>* c = &coefficients<S>;
+  asm("" : "+r"(c));  // or the compiler, which knows the numbers, makes vectors of them in every round
+  Weights<S> w = ones<S>();
+  for (int group = 0; group < D; group += GROUP) {
+    for (int begin = group; begin < D && begin < group + GROUP; begin += GROUP / 2) {
+      V bottom[ROWS];
+      UNROLL
+      for (int r = 0; r < ROWS; r++) w.mantissa[r] *= scale, bottom[r] = all<V>(scale);
+      int end = begin + GROUP / 2 < D ? begin + GROUP / 2 : D;
+      for (int d = begin; d < end; d++) {
+        V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W);
+        UNROLL
+        for (int r = 0; r < ROWS; r++) {
+          V coarse = x[2 * d * ROWS + r] - key, fine = x[(2 * d + 1) * ROWS + r] - key_fine;
+          V rest = (coarse - nearest(coarse)) + fine;
+          w.mantissa[r] *= polynomial(c->sine, rest * rest);
+          w.mantissa[r] *= rest;
+          bottom[r] *= coarse + fine;
+        }
+      }
+      UNROLL
+      for (int r = 0; r < ROWS; r++) w.mantissa[r] *= reciprocal(bounded<S>(bottom[r]));
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++) take_exponent<S>(w.mantissa[r], w.exponent[r]);
+  }
+  raise_to_power(w, power);
+  return w;
+}
+
+// The same, and d/dt log sinc(pi t) to slopes (D, ROWS). r / t is r^2 / (r t) here, for the sake of 1 / (r t).
+template <class S>
+INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typename Simd<S>::V* slopes) {
+  typedef typename Simd<S>::V V;
+  constexpr int W = Simd<S>::W;
+  const Coefficients<S>* c = &coefficients<S>;
+  asm("" : "+r"(c));
+  Weights<S> w = ones<S>();
+  for (int begin = 0; begin < D; begin += GROUP) {
+    int end = begin + GROUP < D ? begin + GROUP : D;
+    for (int d = begin; d < end; d++) {
+      V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W);
+      UNROLL
+      for (int r = 0; r < ROWS; r++) {
+        V coarse = x[2 * d * ROWS + r] - key, fine = x[(2 * d + 1) * ROWS + r] - key_fine;
+        V n = nearest(coarse), rest = (coarse - n) + fine, u = rest * rest;
+        V inverse = reciprocal(rest * (coarse + fine));
+        w.mantissa[r] *= polynomial(c->sine, u) * (u * inverse);
+        slopes[d * ROWS + r] = polynomial(c->slope, u) * rest + n * inverse;
+      }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++) take_exponent<S>(w.mantissa[r], w.exponent[r]);
+  }
+  raise_to_power(w, power);
+  return w;
+}
+
+// x 2^exponent for exponents up to 0, and 0 where that is too small.
+template <class S>
+INLINE typename Simd<S>::V scaled(typename Simd<S>::V x, typename Simd<S>::I exponent) {
+  typedef typename Real<S>::Int Int;
+  constexpr Int bias = Real<S>::bias;
+  exponent = (exponent > -bias ? exponent : typename Simd<S>::I{} - bias) + bias;
+  return x * (typename Simd<S>::V)(exponent << Real<S>::mantissa);
+}
