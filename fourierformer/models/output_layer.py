@@ -20,7 +20,7 @@ LEAST_ROWS = 64  # of a very large vocabulary: fewer rows would read its weights
 
 
 def nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(hidden weight^T + bias)[target] per row: (n, dim), (V, dim), (V,), (n,) -> (n,), float32 at least."""
+    """-log softmax(hidden weight^T + bias)[target] per row, float32 at least: (n, dim), (V, dim), (V,), (n,) -> (n,)."""
     if hidden.device.type != "cpu":
         return _plain_nll(hidden, weight, bias, targets)
     return torch.cat([_plain_nll(hidden[part], weight, bias, targets[part]) for part in _parts(hidden, weight)])
