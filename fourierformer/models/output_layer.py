@@ -20,7 +20,8 @@ LEAST_ROWS = 64  # of a very large vocabulary: fewer rows would read its weights
 
 
 def nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(hidden weight^T + bias)[target] per row, float32 at least: (n, dim), (V, dim), (V,), (n,) -> (n,)."""
+    """-log softmax(hidden weight^T + bias)[target] per row: (n, dim), (V, dim), (V,), (n,) -> (n,), never below
+    float32."""
     if hidden.device.type != "cpu":
         return _plain_nll(hidden, weight, bias, targets)
     return torch.cat([_plain_nll(hidden[part], weight, bias, targets[part]) for part in _parts(hidden, weight)])
