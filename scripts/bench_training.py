@@ -2,13 +2,11 @@
 
     python scripts/bench_training.py attention=softmax attention=fourier
     python scripts/bench_training.py attention=softmax attention=fourier --all 'model.dim=128 model.length=256'
-    python scripts/bench_training.py '' trainer.precision=bf16 --threads 1
 
-Each configuration is one argument: the overrides of `train_lm.py`, with spaces between them. All of them take turns in
-one process, every other turn in reverse order, and a ratio is the median of those of the turns: so a busy moment of the
-machine hits all. A step is the one of a training, with optimizer and counters, without evaluations and checkpoints.
-Memory is what bench_measure.PeakMemory sees in one step beyond weights and optimizer states: every tensor that an
-operation returns, without scratch inside an operation.
+Each configuration is one argument: overrides of `train_lm.py` with spaces between them. They take turns in one process,
+every other turn in reverse order, and a ratio is the median of those of the turns. A step has optimizer and counters,
+without evaluations and checkpoints. Memory is what bench_measure.PeakMemory sees in one step beyond weights and
+optimizer states: every tensor that an operation returns, without scratch inside an operation.
 """
 
 import argparse
@@ -52,14 +50,20 @@ def bench(args: argparse.Namespace) -> list[dict]:
     fits = [training(f"{args.all} {overrides}".split()) for overrides in args.configurations]
     for fit in fits:
         seconds_per_step(fit, WARM_UP)
-    times: list[list[float]] = [[] for _ in fits]
+    times = [[] for _ in fits]
     turns = list(zip(fits, times, strict=True))
     for _ in range(args.turns):
         for fit, found in turns:
             found.append(seconds_per_step(fit, args.steps))
         turns.reverse()
-    peaks = [peak_mebibytes(fit) for fit in fits]
-    return [row(*each, times[0], peaks[0]) for each in zip(args.configurations, fits, times, peaks, strict=True)]
+    rows = []
+    for overrides, fit, found in zip(args.configurations, fits, times, strict=True):
+        seconds, tokens = statistics.median(found), fit.task.samples_per_step
+        speed = statistics.median(first / mine for first, mine in zip(times[0], found, strict=True))
+        row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
+        rows.append(row | {"tokens_per_s": tokens / seconds, "speed_ratio": speed, "mebibytes": peak_mebibytes(fit)})
+        rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
+    return rows
 
 
 def training(overrides: list[str]):
@@ -96,34 +100,21 @@ def peak_mebibytes(fit) -> float:
     return memory.peak / 2**20
 
 
-def row(overrides: str, fit, times: list[float], peak: float, first: list[float], first_peak: float) -> dict:
-    seconds, tokens = statistics.median(times), fit.task.samples_per_step
-    return {
-        "overrides": overrides or "(defaults)",
-        "tokens_per_step": tokens,
-        "milliseconds": 1e3 * seconds,
-        "tokens_per_s": tokens / seconds,
-        "speed_ratio": statistics.median(theirs / mine for theirs, mine in zip(first, times, strict=True)),
-        "mebibytes": peak,
-        "memory_ratio": peak / first_peak,
-    }
-
-
 def write(rows: list[dict], path: Path) -> None:
     import torch
 
     facts, _ = describe()
+    path.parent.mkdir(parents=True, exist_ok=True)
     commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
     load = f"load {os.getloadavg()[0]:.1f} at the end"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         file.write(f"# command: {without_places(f'python {shlex.join(sys.argv)}')}\n# commit: {commit}\n")
-        file.write(f"# versions: python {facts['python']}, torch {facts['versions']['torch']}\n")
-        file.write(f"# machine: {facts['cpus']}-core CPU, {torch.get_num_threads()} threads, {load}\n")
+        file.write(f"# versions: python {facts['python']}, torch {facts['versions']['torch']}\n# machine: ")
+        file.write(f"{facts['cpus']}-core CPU, {torch.get_num_threads()} threads, {load}\n")
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         for each in rows:
-            shown = {key: f"{value:.5g}" if isinstance(value, float) else value for key, value in each.items()}
+            shown = {key: f"{number:.5g}" if isinstance(number, float) else number for key, number in each.items()}
             writer.writerow(shown)
             print("  ".join(f"{key} {value}" for key, value in shown.items()))
 
