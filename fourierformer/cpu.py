@@ -15,7 +15,7 @@ def let_threads_sleep() -> None:
 
 def keep_freed_memory() -> None:
     """In the C library, as torch does on a GPU. glibc gives large blocks back to the kernel, which hands them out anew
-    page by page: a quarter of the time of a small training step. Other C libraries are left as they are.
+    page by page: a fifth of the time of a small training step. Other C libraries are left as they are.
 
     Without the first, the second would be worse than nothing: it also fixes the size above which a block comes from the
     kernel, at 128 KiB.
