@@ -14,6 +14,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from fourierformer.config import flatten
+from fourierformer.cpu import let_threads_sleep
 from fourierformer.errors import Interrupted, UserError, did_you_mean
 from fourierformer.provenance import REPOSITORY
 from fourierformer.sweep import StopSweep, SweepRecord, summarise
@@ -27,6 +28,7 @@ def launch(train: Callable[[], None]) -> None:
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, and is checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
+    let_threads_sleep()
     SweepRecord.current = None
     try:
         with StopSweep() as stop:

@@ -1,7 +1,6 @@
 """What bench_attention.py asks about one layer: how long it takes, how much memory, and whether more tokens are worth
 trying."""
 
-import ctypes
 import math
 import os
 import statistics
@@ -155,16 +154,6 @@ class Limits:
 
 def _key(row: Row) -> tuple:
     return row.attention, row.mask, row.what
-
-
-def keep_freed_memory() -> None:
-    """In the C library, as torch does on a GPU. It gives blocks above 32 MiB back to the kernel, which hands them out
-    anew page by page: of 2.2 s for performer at 16,384 tokens 1.2 s, so that linear work took N^1.35; without, N^1.0.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):  # glibc
-        library.mallopt(-4, 0)  # M_MMAP_MAX: no block comes from the kernel directly
-        library.mallopt(-1, -1)  # M_TRIM_THRESHOLD: nothing goes back
 
 
 def memory_limit(device: str) -> float:

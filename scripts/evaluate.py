@@ -7,6 +7,7 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 import argparse
 from pathlib import Path
 
+from fourierformer.cpu import let_threads_sleep
 from fourierformer.launch import exit_on_user_error
 
 
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--data-root", help="where the data lies on this machine, if elsewhere than in training")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
+    let_threads_sleep()
     with exit_on_user_error():
         evaluate(arguments)
 

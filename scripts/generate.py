@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from fourierformer.cpu import let_threads_sleep
 from fourierformer.launch import exit_on_user_error
 
 
@@ -17,6 +18,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
+    let_threads_sleep()
     with exit_on_user_error():
         generate(arguments)
 

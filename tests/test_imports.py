@@ -12,7 +12,7 @@ PACKAGE = REPOSITORY / "fourierformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # Left to right as the data flows; a part may import what stands before it, and itself.
 ORDER = (
-    *("errors", "seeds", "processes", "config", "provenance", "rundir"),
+    *("errors", "seeds", "cpu", "processes", "config", "provenance", "rundir"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
     *("build", "analysis", "measure", "results", "plots", "report", "sweep", "launch", "train", "cost", "plan", "run"),
 )

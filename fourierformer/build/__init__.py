@@ -15,6 +15,7 @@ from torch import nn
 
 from fourierformer import attention
 from fourierformer.config import RunConfig, Schema, TrackerConfig, annotations, checked, from_yaml
+from fourierformer.cpu import keep_freed_memory
 from fourierformer.errors import SetupError
 from fourierformer.processes import Processes, find_processes
 from fourierformer.tasks.base import Task
@@ -154,6 +155,8 @@ def build(values: dict, processes: Processes | None = None, say=print) -> Parts:
     processes, task = processes or Processes(), domain(values)
     trainer = TrainerConfig(**values["trainer"])
     device = pick_device(trainer.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     corpus = _load_data(task, values, processes, say)
     set_matmul_precision(trainer.precision)
     if trainer.deterministic:

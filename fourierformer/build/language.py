@@ -115,7 +115,7 @@ def samples_per_step(values: dict) -> int:
 
 def activation_bytes(values: dict, micro: int) -> int:
     """float32; per token and layer about 10 activations of width dim and 3 of width inner; per token the logits of the
-    (adaptive) softmax's head, their softmax and its gradient."""
+    (adaptive) softmax's head, their softmax and its gradient. (A CPU needs less: it has the logits of a few rows.)"""
     model, data = LMConfig(**values["model"]), values["data"]
     vocabulary = (data["expect"] or {}).get("vocabulary") or data["vocabulary_size"] or 256
     head = min([vocabulary, *(data["cutoffs"] or [])[:1]])

@@ -103,14 +103,18 @@ class WordLM(nn.Module):
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(_initialise)
 
-    def forward(self, tokens: Tensor, targets: Tensor, rows: list[Tensor] | None = None) -> Tensor:
-        """-log p(target): tokens (B, N), targets (B, n) for the last n <= N positions -> (B * n,) float32.
+    def forward(
+        self, tokens: Tensor, targets: Tensor, rows: list[Tensor] | None = None, *, mean: bool = False
+    ) -> Tensor:
+        """-log p(target): tokens (B, N), targets (B, n) for the last n <= N positions -> (B * n,) float32, or their
+        mean.
 
         `rows` is output.split(targets), where the caller computed it before the transfer to the GPU.
         """
         last = targets.shape[1] if targets.shape[1] < tokens.shape[1] else None
-        hidden = self.hidden(tokens, last)
-        return self.output.nll(hidden.flatten(0, 1), targets.flatten(), self.embedding.weight, rows)
+        hidden = self.hidden(tokens, last).flatten(0, 1)
+        loss = self.output.mean_nll if mean else self.output.nll
+        return loss(hidden, targets.flatten(), self.embedding.weight, rows)
 
     def hidden(self, tokens: Tensor, last: int | None = None) -> Tensor:
         """(B, N) token ids -> (B, N, dim), or (B, last, dim): the last layer then works for those positions only."""

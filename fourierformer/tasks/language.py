@@ -83,7 +83,7 @@ class LanguageTask:
             yield self._to_device(t, y, share=len(t) / len(tokens))
 
     def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
-        return model(batch.tokens, batch.targets, batch.rows).mean() * batch.share
+        return model(batch.tokens, batch.targets, batch.rows, mean=True) * batch.share
 
     def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
         result = self.measure(model, "valid", "segment", poll, watch)

@@ -1,0 +1,97 @@
+"""Linear layer and cross-entropy in one, for a CPU: some rows at a time, so that all logits are never there together.
+
+A step of 512 tokens over 8,192 words has 512 * 8,192 * 4 bytes = 16 MiB of logits, and plain autograd keeps three such
+matrices: logits, log-probabilities, and the gradient of the logits. They pass through memory again and again, and the
+exponentials are taken twice.
+
+The gradient of a SUM of losses is known as soon as the logits are: softmax minus one-hot, times one number that comes
+later. So `total_nll` computes the gradients in its forward pass, while the logits of its rows are still in the caches.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LOGITS = 2**20  # at a time: 4 MiB in float32
+LEAST_ROWS = 64  # of a very large vocabulary: fewer rows would read its weights too often
+
+
+def nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """-log softmax(hidden weight^T + bias)[target] per row: (n, dim), (V, dim), (V,), (n,) -> (n,), never below
+    float32."""
+    if hidden.device.type != "cpu":
+        return _plain_nll(hidden, weight, bias, targets)
+    return torch.cat([_plain_nll(hidden[part], weight, bias, targets[part]) for part in _parts(hidden, weight)])
+
+
+def total_nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """The sum of `nll`. With gradients, and on a CPU, the cheaper way to it."""
+    if hidden.device.type == "cpu" and torch.is_grad_enabled():
+        return _TotalNll.apply(hidden, weight, bias, targets)
+    return nll(hidden, weight, bias, targets).sum()
+
+
+def _plain_nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(_at_least_float32(F.linear(hidden, weight, bias)), targets, reduction="none")
+
+
+class _TotalNll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        gradients = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(bias)
+        total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+        w, b = _as_autocast(weight), _as_autocast(bias)
+        with torch.autocast("cpu", enabled=False):
+            for part in _parts(hidden, weight):
+                h = hidden[part].to(w.dtype)
+                losses, error = _losses_and_error(torch.addmm(b, h, w.t()), targets[part, None])
+                total += losses.sum()
+                _add_gradients(gradients, part, error, h, w)
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return *(gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors), None
+
+
+def _losses_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Per row the loss, and its gradient by the logits: softmax minus one-hot."""
+    logits = _at_least_float32(logits)
+    error = logits.softmax(1)
+    # log sum exp, without further exponentials: the largest probability is exp(largest logit) / sum exp. (The target's
+    # own probability may be 0 in float32.)
+    log_sum = logits.amax(1, keepdim=True) - error.amax(1, keepdim=True).log()
+    losses = log_sum - logits.gather(1, targets)
+    error.scatter_add_(1, targets, -torch.ones_like(losses))
+    return losses, error
+
+
+def _add_gradients(gradients: tuple[Tensor, Tensor, Tensor], part: slice, error: Tensor, h: Tensor, w: Tensor) -> None:
+    of_hidden, of_weight, of_bias = gradients
+    of_bias += error.sum(0)
+    error = error.to(w.dtype)
+    of_hidden[part] = error @ w
+    if of_weight.dtype == w.dtype:
+        of_weight.addmm_(error.t(), h)
+    else:  # autocast: products of half precision, added up in float32
+        of_weight += error.t() @ h
+
+
+def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Rows that are worked on together."""
+    rows = max(LEAST_ROWS, LOGITS // len(weight))
+    return (slice(start, start + rows) for start in range(0, len(hidden), rows))
+
+
+def _as_autocast(tensor: Tensor) -> Tensor:
+    """In the type that autocast gives the operands of a product."""
+    return tensor.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else tensor
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -1,0 +1,123 @@
+"""Training steps in turns: tokens per second and memory of several configurations, beside the first one.
+
+    python scripts/bench_training.py attention=softmax attention=fourier
+    python scripts/bench_training.py attention=softmax attention=fourier --all 'model.dim=128 model.length=256'
+
+Each configuration is one argument: overrides of `train_lm.py` with spaces between them. They take turns in one process,
+every other turn in reverse order, and a ratio is the median of those of the turns. A step has optimizer and counters,
+without evaluations and checkpoints. Memory is what bench_measure.PeakMemory sees in one step beyond weights and
+optimizer states: every tensor that an operation returns, without scratch inside an operation.
+"""
+
+import argparse
+import csv
+import os
+import shlex
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+from fourierformer.cpu import let_threads_sleep
+from fourierformer.launch import exit_on_user_error
+from fourierformer.provenance import REPOSITORY, describe
+from fourierformer.results.measured import MEASURED, without_places
+
+WARM_UP = 5  # steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configurations", nargs="+", help="overrides of train_lm.py, each set quoted as one argument")
+    parser.add_argument("--all", default="", help="overrides of all configurations")
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10, help="of each configuration in a turn")
+    parser.add_argument("--threads", type=int, help="default: as in a training")
+    parser.add_argument("--out", type=Path, default=MEASURED / "training_cpu.csv")
+    args = parser.parse_args()
+    let_threads_sleep()
+    with exit_on_user_error():
+        write(bench(args), args.out)
+
+
+def bench(args: argparse.Namespace) -> list[dict]:
+    import torch
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    fits = [training(f"{args.all} {overrides}".split()) for overrides in args.configurations]
+    for fit in fits:
+        seconds_per_step(fit, WARM_UP)
+    times = [[] for _ in fits]
+    turns = list(zip(fits, times, strict=True))
+    for _ in range(args.turns):
+        for fit, found in turns:
+            found.append(seconds_per_step(fit, args.steps))
+        turns.reverse()
+    rows = []
+    for overrides, fit, found in zip(args.configurations, fits, times, strict=True):
+        seconds, tokens = statistics.median(found), fit.task.samples_per_step
+        speed = statistics.median(first / mine for first, mine in zip(times[0], found, strict=True))
+        row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
+        rows.append(row | {"tokens_per_s": tokens / seconds, "speed_ratio": speed, "mebibytes": peak_mebibytes(fit)})
+        rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
+    return rows
+
+
+def training(overrides: list[str]):
+    """The loop of a run, at step 0; it writes nothing."""
+    from fourierformer.build import build, checked_values
+    from fourierformer.processes import Processes
+    from fourierformer.tracking import NoTrackers
+    from fourierformer.train import make_fit
+    from fourierformer.training.checkpoint import Checkpoints
+    from fourierformer.training.signals import StopSignal
+
+    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
+        values = checked_values(compose("train_lm", overrides=["trainer.device=cpu", *overrides]))
+    parts = build(values, Processes(), say=lambda line: None)
+    fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
+    fit.model.train()
+    return fit
+
+
+def seconds_per_step(fit, steps: int) -> float:
+    started = time.perf_counter()
+    for _ in range(steps):
+        fit.train_step()
+    return (time.perf_counter() - started) / steps
+
+
+def peak_mebibytes(fit) -> float:
+    from bench_measure import PeakMemory
+
+    with PeakMemory() as memory:
+        memory.ignore(*fit.model.parameters(), *fit.model.buffers())
+        memory.ignore(*(number for state in fit.optimizer.state.values() for number in state.values()))
+        fit.train_step()
+    return memory.peak / 2**20
+
+
+def write(rows: list[dict], path: Path) -> None:
+    import torch
+
+    facts, _ = describe()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
+    load = f"load {os.getloadavg()[0]:.1f} at the end"
+    with path.open("w", newline="") as file:
+        file.write(f"# command: {without_places(f'python {shlex.join(sys.argv)}')}\n# commit: {commit}\n")
+        file.write(f"# versions: python {facts['python']}, torch {facts['versions']['torch']}\n# machine: ")
+        file.write(f"{facts['cpus']}-core CPU, {torch.get_num_threads()} threads, {load}\n")
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for each in rows:
+            shown = {key: f"{number:.5g}" if isinstance(number, float) else number for key, number in each.items()}
+            writer.writerow(shown)
+            print("  ".join(f"{key} {value}" for key, value in shown.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What a process is told about the CPU: in time to be heard, and with the effect that is claimed."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+from command_line import REPOSITORY
+
+from fourierformer.cpu import let_threads_sleep
+
+FAULTS = """
+import resource
+import numpy
+from fourierformer.cpu import keep_freed_memory
+
+keep_freed_memory()
+faults = []
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    numpy.ones(2**23)  # 64 MiB: 16,384 pages
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(max(faults[1:]))
+"""
+
+
+def in_a_new_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "passive"), ("active", "active")])
+def test_threads_sleep_unless_the_user_says_otherwise(monkeypatch, before, after):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that the test leaves nothing behind
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    if before:
+        monkeypatch.setenv("OMP_WAIT_POLICY", before)
+    let_threads_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == after
+
+
+@pytest.mark.parametrize("script", ["train_lm", "train_vit"])
+def test_a_script_starts_without_torch(script):
+    """OpenMP reads its settings when torch is imported: launch() must come first."""
+    assert in_a_new_process(f"import sys, {script}; print('torch' in sys.modules)") == "False"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told anything")
+def test_freed_memory_is_used_again_without_page_faults():
+    assert int(in_a_new_process(FAULTS)) < 100
