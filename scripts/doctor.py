@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import os
 import shutil
 import sys
 import tempfile
@@ -58,8 +57,9 @@ def gpu() -> str:
 
 
 def compiler() -> str:
-    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    return found or "none: torch.compile cannot be used on the CPU; nothing here needs it (apt install g++)"
+    from fourierformer.kernels.sinc.library import find_compiler
+
+    return find_compiler() or "none: Fourier attention is many times slower on a CPU without it (apt install g++)"
 
 
 def fourier_kernel() -> str:

@@ -177,7 +177,8 @@ def _build(path: Path, compiler: str) -> ctypes.CDLL:
         command = [compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)]
         if problem := _run([*command, *TUNING]):
             problem = _run(command)  # another compiler may not know the tuning
-        if problem:
+        if problem or not built.exists():
+            problem = problem or "it wrote no library"
             raise Unavailable(f"the compiler {compiler} failed: {problem}")
         built.with_suffix(".sha256").write_text(_sum(built))
         built.replace(path)

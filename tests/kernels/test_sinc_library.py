@@ -1,0 +1,198 @@
+"""Building the CPU kernel: once for all processes, never half of it, and one sentence where it cannot be built."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sinc_cases import needs_compiled
+
+from fourierformer.kernels.sinc import library
+from fourierformer.kernels.sinc.library import Unavailable
+
+COMPILER = """#!/bin/sh
+# Stands in for a C++ compiler: says that it was called and copies what a real one built.
+echo called >> {log}
+{before}
+while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
+cp {built} "$out"
+"""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and nothing remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(library.tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    library.load.cache_clear()
+    library._obstacle.cache_clear()
+    yield tmp_path / "cache" / "fourierformer"
+    library.load.cache_clear()
+    library._obstacle.cache_clear()
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """compiler(before="shell commands", built=library) installs a stand-in as $CXX, compiler.calls() counts."""
+    real, log = library.load()._name, tmp_path / "calls"
+
+    def install(before="", built=real):
+        script = tmp_path / "compiler"
+        script.write_text(COMPILER.format(log=log, built=built, before=before))
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+
+    install.calls = lambda: len(log.read_text().splitlines()) if log.exists() else 0
+    return install
+
+
+pytestmark = needs_compiled
+
+
+def libraries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.so"))
+
+
+def test_it_is_built_once_and_said_once(compiler, cache, capsys):
+    compiler()
+    first = library.load()
+    assert "building the CPU kernel of Fourier attention, once" in capsys.readouterr().err
+    library.load.cache_clear()  # as another process
+    assert library.load()._name == first._name
+    assert libraries(cache) == [Path(first._name)]
+    assert compiler.calls() == 1
+    assert not capsys.readouterr().err
+    assert cache.stat().st_mode & 0o077 == 0  # code lies there: nobody else may write
+
+
+def test_two_processes_build_it_once(compiler, cache):
+    compiler(before="sleep 1")
+    command = [sys.executable, "-m", "fourierformer.kernels.sinc.library"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[0].strip() for process in processes]
+    assert compiler.calls() == 1
+    assert said == [str(path) for path in 2 * libraries(cache)]
+
+
+@pytest.mark.parametrize("damage", ["half", "no sum", "nothing"])
+def test_half_a_library_is_built_again(compiler, cache, damage):
+    compiler()
+    path = Path(library.load()._name)
+    library.load.cache_clear()
+    path.unlink()  # not in place: this process has it loaded
+    if damage != "nothing":
+        path.write_bytes(Path(shutil.copy(os.environ["CXX"], path)).read_bytes()[:100])
+    if damage == "no sum":
+        path.with_suffix(".sha256").unlink()
+    library.load()
+    assert compiler.calls() == 2
+    assert library._open(path) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_passed_over(compiler, cache, tmp_path):
+    compiler()
+    cache.parent.write_text("a file where the folder should be")  # file modes would not stop root
+    assert Path(library.load()._name).parent == tmp_path / "temporary" / f"fourierformer-{os.getuid()}"
+
+
+def test_no_place_to_keep_it(compiler, cache, tmp_path, monkeypatch):
+    compiler()
+    cache.parent.write_text("")
+    monkeypatch.setattr(library.tempfile, "tempdir", str(tmp_path / "cache"))
+    with pytest.raises(Unavailable, match=r"no folder to keep it in can be written: .*XDG_CACHE_HOME"):
+        library.load()
+
+
+def test_others_must_not_be_able_to_write_where_code_is_loaded_from(compiler, cache, tmp_path):
+    compiler()
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    assert Path(library.load()._name).parent == tmp_path / "temporary" / f"fourierformer-{os.getuid()}"
+
+
+def test_a_compiler_that_fails_is_quoted(compiler, cache):
+    compiler(before="echo 'in file sinc.cpp' >&2; echo 'fatal error: no such header' >&2; exit 1")
+    with pytest.raises(Unavailable, match=r"the compiler .* failed: fatal error: no such header"):
+        library.load()
+    assert not libraries(cache)
+    assert library.why_unavailable().endswith("no such header")
+
+
+def test_a_compiler_that_builds_nothing_or_nonsense(compiler, cache, tmp_path):
+    compiler(before="exit 0")
+    with pytest.raises(Unavailable, match=r"the compiler .* failed: it wrote no library"):
+        library.load()
+    nonsense = tmp_path / "nonsense"
+    nonsense.write_text("no library")
+    compiler(built=nonsense)
+    with pytest.raises(Unavailable, match=r"what .* built cannot be loaded"):
+        library.load()
+
+
+def test_a_compiler_that_does_not_know_the_tuning(compiler, cache):
+    compiler(before='case "$*" in *-fsched-pressure*) echo "error: unknown argument" >&2; exit 1;; esac')
+    assert library.load()
+    assert compiler.calls() == 2
+
+
+def test_without_a_compiler(compiler, cache, monkeypatch, tmp_path):
+    compiler()
+    built = library.load()._name
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    library.load.cache_clear()
+    assert library.load()._name == built  # one that some compiler made for this machine
+    Path(built).unlink()
+    library.load.cache_clear()
+    with pytest.raises(Unavailable, match=r"no C\+\+ compiler found \(c\+\+, g\+\+, clang\+\+\): install one"):
+        library.load()
+
+
+def test_one_cache_serves_different_machines(monkeypatch):
+    compiler = library.find_compiler()
+    names = {library.library_name(compiler)}
+    for place, value in (
+        ("vector_instructions", "AVX1024"),
+        ("platform.machine", "arm"),
+        ("platform.libc_ver", ("x", "1")),
+    ):
+        with monkeypatch.context() as other:
+            other.setattr(f"fourierformer.kernels.sinc.library.{place}", lambda value=value: value)
+            names.add(library.library_name(compiler))
+    names.add(library.library_name("/bin/sh"))
+    assert len(names) == 5
+    assert library.library_name(compiler) in names
+
+
+@pytest.mark.slow
+def test_the_widest_vectors_compile(cache):
+    """They cannot run everywhere, but nothing but the compiler is needed to build them."""
+    cache.mkdir(parents=True)
+    command = [library.find_compiler(), *library.FLAGS, *library.VECTORS["AVX512"], library.SOURCES / "sinc.cpp"]
+    result = subprocess.run([*command, "-o", cache / "x.so"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+NARROW = """
+import torch
+from sinc_cases import inputs, run, error
+from fourierformer.kernels.sinc import library, sinc_attention
+from fourierformer.kernels.sinc.reference import sinc_attention_reference
+assert library.vector_instructions() == "DEFAULT"
+tensors, doutput = inputs(heads=2, queries=40, keys=50, width=10, value_width=7)
+options = dict(power=4, eps=1e-6, causal=True)
+truth = run(sinc_attention_reference, tensors, doutput, **options)
+for dtype, digits in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+    found = run(sinc_attention, tensors, doutput, dtype, backend="compiled", **options)
+    print(max(error(ours, exact) for ours, exact in zip(found, truth)) < digits)
+"""
+
+
+@pytest.mark.slow
+def test_a_processor_without_wide_vectors(cache):
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": str(Path(__file__).parent)}
+    result = subprocess.run([sys.executable, "-c", NARROW], capture_output=True, text=True, env=environment)
+    assert result.stdout.split() == ["True", "True"], result.stderr
