@@ -26,20 +26,28 @@ RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compile
 # Executed per pair of query and key by one lane, from the machine code: scripts/inspect_kernel.py counts them.
 # (width, direction, precision); backward is both launches together. What is not here has no floor.
 INSTRUCTIONS_PER_PAIR = {
-    (16, "forward", "half"): 38,
-    (32, "forward", "half"): 62,
-    (64, "forward", "half"): 110,
-    (16, "backward", "half"): 346,
-    (32, "backward", "half"): 816,
-    (64, "backward", "half"): 1793,
-    (16, "forward", "precise"): 71,
-    (32, "forward", "precise"): 131,
-    (64, "forward", "precise"): 235,
-    (16, "backward", "precise"): 604,
-    (32, "backward", "precise"): 1240,
-    (64, "backward", "precise"): 5351,
+    (16, "forward", "half"): 25,
+    (32, "forward", "half"): 51,
+    (64, "forward", "half"): 97,
+    (16, "backward", "half"): 270,
+    (32, "backward", "half"): 517,
+    (64, "backward", "half"): 1020,
+    (16, "forward", "precise"): 47,
+    (32, "forward", "precise"): 80,
+    (64, "forward", "precise"): 149,
+    (16, "backward", "precise"): 387,
+    (32, "backward", "precise"): 746,
+    (64, "backward", "precise"): 2578,
 }
-TENSORS_MOVED = {"forward": 4, "forward+backward": 4 + 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
+# One token and coordinate of the kernel that writes features, counted likewise: one that needs 16 of them.
+INSTRUCTIONS_PER_FEATURES = {"half": 312, "precise": 624}
+FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
+TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
+FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kernel
+# Products of a pair: of 16 features per coordinate, and with values in TF32, which takes twice the time of float16.
+# (features, values); in the backward both sides, each with two times the factors and the slopes, and dv.
+PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
+PRODUCT_PARTS = {"half": 1, "precise": 3}
 # float32 tensors of B H N N D numbers that must fit in memory: the eager peak, rounded up; compiled, at least one.
 PAIR_TENSORS = {
     "reference": {"forward": 4, "forward+backward": 12},
@@ -89,17 +97,53 @@ def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int)
 
 
 def floor_ms(dims: tuple, what: str, contestant: Contestant, limit: dict[str, float | None]) -> float | None:
-    """No run can be faster: every instruction issued at the full rate, every tensor moved once."""
-    batch, heads, tokens, width, causal = dims
-    pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
-    each = [INSTRUCTIONS_PER_PAIR.get((width, part, contestant.counts)) for part in what.split("+")]
-    if None in each or limit["issue"] is None:
+    """No run can be faster: the launch that writes features, then the one that uses them, in each pass."""
+    passes = what.split("+")
+    counted = all((dims[3], part, contestant.counts) in INSTRUCTIONS_PER_PAIR for part in passes)
+    if not counted or limit["issue"] is None:
         return None
-    seconds = batch * heads * pairs * sum(each) / limit["issue"]
-    if limit["bandwidth"]:
-        moved = batch * heads * tokens * width * TENSORS_MOVED[what] * contestant.dtype.itemsize
-        seconds = max(seconds, moved / limit["bandwidth"])
-    return seconds * 1e3
+    return 1e3 * sum(
+        features_floor(dims, contestant, limit) + pairs_floor(dims, part, contestant, limit) for part in passes
+    )
+
+
+def features_floor(dims: tuple, contestant: Contestant, limit: dict[str, float | None]) -> float:
+    """Seconds to compute and to store the features of queries and keys."""
+    numbers = feature_numbers(dims)
+    instructions = numbers * INSTRUCTIONS_PER_FEATURES[contestant.counts]
+    stored = beyond_cache(numbers * FEATURE_BYTES[contestant.counts], limit)
+    return longest((instructions, limit["issue"]), (stored, limit["bandwidth"]))
+
+
+def pairs_floor(dims: tuple, part: str, contestant: Contestant, limit: dict[str, float | None]) -> float:
+    """Seconds of the launches over pairs: instructions, matrix products, or memory, whichever takes longest."""
+    batch, heads, tokens, width, causal = dims
+    pairs = batch * heads * (tokens * (tokens + 1) // 2 if causal else tokens * tokens)
+    factors, values = PRODUCTS[part]
+    products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[contestant.counts]
+    moved = batch * heads * tokens * width * TENSORS_MOVED[part] * contestant.dtype.itemsize
+    read = beyond_cache(feature_numbers(dims) * FEATURE_BYTES[contestant.counts], limit) * FEATURES_READ[part]
+    return longest(
+        (pairs * INSTRUCTIONS_PER_PAIR[width, part, contestant.counts], limit["issue"]),
+        (pairs * products, limit["matrix"]),
+        (moved + read, limit["bandwidth"]),
+    )
+
+
+def feature_numbers(dims: tuple) -> int:
+    """Tokens times coordinates of queries and keys."""
+    batch, heads, tokens, width, _ = dims
+    return 2 * batch * heads * tokens * width
+
+
+def beyond_cache(size: float, limit: dict[str, float | None]) -> float:
+    """What of so many bytes has to go to the memory, at best."""
+    return max(0.0, size - (limit["cache"] or 0))
+
+
+def longest(*works: tuple[float, float | None]) -> float:
+    """Of (work, rate per second), where the rate is known."""
+    return max(work / rate for work, rate in works if rate)
 
 
 def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> str | None:

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench_contestants import INSTRUCTIONS_PER_PAIR, SHAPES, bench
-from bench_measure import LANES, limits
+from bench_contestants import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR, SHAPES, bench
+from bench_measure import limits
 
 from fourierformer.kernels.sinc import why_not_fused
 from fourierformer.provenance import describe
@@ -48,12 +48,17 @@ def print_notes(limit: dict[str, float | None]) -> None:
     print(
         "Median times, launches included. dtype is that of q, k, v and output: for the float32 class always float32.\n"
         "'portable, compiled' runs eagerly: it asks the compiler to leave it alone.\n"
-        "of floor = floor / time, floor = max(bytes / bandwidth, instructions / issue rate), where\n"
-        "  bytes = size of the dtype x B H N D x 4 (q, k, v, out), with backward 8 more (the same, dout, dq, dk, dv)\n"
-        "  instructions = B H x pairs x instructions per pair; pairs = N^2, causal N (N + 1) / 2\n"
-        f"  issue rate = multiprocessors x {LANES} lanes x highest clock = {cell(limit['issue'])} / s\n"
+        "of floor = floor / time, floor = features + pairs, in the backward once more, each the longest of its times:\n"
+        "  features: instructions / issue rate, bytes / bandwidth, for 2 B H N D numbers\n"
+        "  pairs: instructions / issue rate, multiply-adds / matrix rate, bytes / bandwidth, where\n"
+        "    bytes = size of the dtype x B H N D x 4 (q, k, v, out), in the backward x 8 (also dout, dq, dk, dv),\n"
+        "            and features, in the backward twice; of features what is beyond the second-level cache\n"
+        "    instructions = B H x pairs x instructions per pair; pairs = N^2, causal N (N + 1) / 2\n"
+        f"  issue rate = multiprocessors x lanes x highest clock = {cell(limit['issue'])} / s\n"
+        f"  matrix rate = {cell(limit['matrix'])} float16 multiply-adds / s, cache = {cell(limit['cache'])} bytes\n"
         f"  bandwidth = 2 x memory clock x bus width = {cell(limit['bandwidth'])} bytes / s\n"
-        f"  instructions per pair: {INSTRUCTIONS_PER_PAIR}"
+        f"  instructions per pair: {INSTRUCTIONS_PER_PAIR}\n"
+        f"  per token and coordinate of features: {INSTRUCTIONS_PER_FEATURES}"
     )
 
 

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-LANES = 128  # float32 lanes per multiprocessor, each starts one instruction per clock
+# Of one multiprocessor, by compute capability (CUDA programming guide, and the data sheets' rates over clocks):
+# float32 lanes, each starts one instruction per clock; and multiply-adds of float16 per clock in the matrix unit.
+LANES = {(8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
+MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
 PARITY_TOKENS, PARITY_NUMBERS = 512, 2**25  # of the slice; N x N x D numbers in float64, several times
 PATIENCE = 20  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
 
@@ -181,13 +184,19 @@ def query_gpu(what: str) -> float | None:
 
 
 def limits(device: str) -> dict[str, float | None]:
-    """Instructions and bytes per second at the highest clocks, None where unknown."""
+    """At the highest clocks, per second: instructions, float16 multiply-adds of the matrix unit, bytes of the memory;
+    and the bytes of the second-level cache. None where unknown.
+    """
     if device == "cpu":
-        return {"issue": None, "bandwidth": None}
+        return {"issue": None, "matrix": None, "bandwidth": None, "cache": None}
     facts = torch.cuda.get_device_properties()
+    kind = (getattr(facts, "major", 0), getattr(facts, "minor", 0))
     kilohertz = getattr(facts, "clock_rate", 0) or 1e3 * (query_gpu("clocks.max.sm") or 0)
+    clocks = facts.multi_processor_count * kilohertz * 1e3
     transfers = 2e3 * getattr(facts, "memory_clock_rate", 0)  # two per clock
     return {
-        "issue": facts.multi_processor_count * LANES * kilohertz * 1e3 or None,
+        "issue": LANES.get(kind, 0) * clocks or None,
+        "matrix": MATRIX_RATE.get(kind, 0) * clocks or None,
         "bandwidth": transfers * getattr(facts, "memory_bus_width", 0) / 8 or None,
+        "cache": getattr(facts, "L2_cache_size", None),
     }

@@ -22,14 +22,14 @@ from triton.compiler import ASTSource
 
 from fourierformer.kernels.sinc import features, fused
 from fourierformer.kernels.sinc.op import TIERS
-from fourierformer.kernels.sinc.tiles import Tile, candidates, chunk, few_rows
+from fourierformer.kernels.sinc.tiles import FEW_ROWS, Tile, candidates, chunk
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may use, CUDA programming guide
 MATRIX_INSTRUCTION = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
 WIDTHS = [16, 32, 64]
-INTEGERS = {"H", "N", "M", "moment_blocks", "batch", "head_stride", "token", "width", "head_size"}
+INTEGERS = {"H", "N", "M", "sums_size", "moment_size", "first_moment"}
 STRIDE = "[a-z]_(batch|head|token|features)"
-HALVES = {"XF", "YF", "QF", "KF", "Features"}
+HALVES = {"XF", "YF", "QF", "KF"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Found:
     shared: int  # bytes
     matrix: int  # instructions of the matrix unit
     per_pair: dict[str, float]  # instruction -> how often
+    masking: float  # so many more in a tile that a causal mask cuts through
 
     def faults(self, case: Case) -> list[str]:
         found = []
@@ -100,12 +101,14 @@ def compile_case(case: Case) -> Found:
     kernel = fused.forward if case.kernel == "forward" else fused.backward
     compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps)
     sass = compiled.asm["sass"]
+    per_pair, masking = instructions_per_pair(sass, case)
     return Found(
         registers=1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0),
         spills=spills(sass),
         shared=compiled.metadata.shared,
         matrix=len(re.findall(rf"\b{case.matrix_instruction()}", sass)),
-        per_pair=instructions_per_pair(sass, case),
+        per_pair=per_pair,
+        masking=masking,
     )
 
 
@@ -143,10 +146,13 @@ def argument_type(name: str) -> str:
     return "*i32" if name == "Tier" else "*fp16" if name in HALVES else "*fp32"
 
 
-def instructions_per_pair(sass: str, case: Case) -> dict[str, float]:
-    """Empty for 10.0, where one thread starts the matrix unit for all and the loops cannot be told by it."""
+def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], float]:
+    """In a tile without a mask, and how many more where there is one.
+
+    Empty for 10.0, where one thread starts the matrix unit for all and the loops cannot be told by it.
+    """
     if case.arch == 100:
-        return {}
+        return {}, 0.0
     names, labels, jumps = [], {}, []
     for line in sass.splitlines():
         if label := re.match(r"(\w+):$", line):
@@ -157,7 +163,7 @@ def instructions_per_pair(sass: str, case: Case) -> dict[str, float]:
             names.append(found[1].split(".")[0])
     loops = [range(labels[target], at + 1) for at, target in jumps if labels.get(target, at) < at]
     if not loops:
-        return {}
+        return {}, 0.0
     outer = max(loops, key=len)
     inner = sorted((loop for loop in loops if loop != outer and loop[0] in outer), key=lambda loop: loop[0])
     times = dict.fromkeys(outer, 1.0)
@@ -165,11 +171,16 @@ def instructions_per_pair(sass: str, case: Case) -> dict[str, float]:
         inside = sum(names[at] == case.matrix_instruction() for at in loop)
         for at in loop:
             times[at] = case.products(last=place == len(inner) - 1) / inside if inside else case.width
-    counts = collections.Counter()
-    for at, often in times.items():
-        counts[names[at]] += often
+    skips = [range(at + 1, labels[target]) for at, target in jumps if at in outer and labels.get(target) in outer]
+    skipped = set().union(*skips)
+    counts, masking = collections.Counter(), 0.0
     share = case.tile.warps * 32 / (case.tile.rows * case.tile.columns)
-    return {name: count * share for name, count in counts.most_common()}
+    for at, often in times.items():
+        if at in skipped:
+            masking += often * share
+        else:
+            counts[names[at]] += often * share
+    return dict(counts.most_common()), masking
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -182,13 +193,14 @@ def cases(args: argparse.Namespace) -> list[Case]:
     )
     found = []
     for kernel, width, nodes, precise, log in kinds:
-        kind = ("forward" if kernel == "forward" else "backward", width, nodes, precise)
+        kind = (kernel, width, nodes, precise, log)
         for arch in args.arch or SHARED_MEMORY:
             tiles = [Tile(*map(int, tile.split(","))) for tile in args.tile or []] or candidates(*kind, arch // 10)
             if kernel == "forward" and not args.tile:
-                tiles = [*tiles, few_rows(precise)]
-            steps = args.chunk or chunk(kind[0])
-            found += [Case(arch, kernel, width, nodes, precise, log, tile, steps) for tile in tiles]
+                tiles = [*tiles, FEW_ROWS]
+            for tile in tiles:
+                steps = args.chunk or chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
+                found.append(Case(arch, kernel, width, nodes, precise, log, tile, steps))
     return found
 
 
@@ -207,7 +219,7 @@ def main() -> None:
     args = parser.parse_args()
     wrong = 0
     print(
-        "kernel   width nodes class log arch  rows,columns,warps  registers  spills  shared KiB  instructions per pair"
+        "kernel   width nodes class log arch  rows,columns,warps  registers  spills  shared KiB  per pair  with a mask"
     )
     for case in cases(args):
         found = compile_case(case)
@@ -218,7 +230,8 @@ def main() -> None:
         mode = "f32" if case.precise else "half"
         print(
             f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {tile:>18}"
-            f"  {found.registers:9}  {found.spills:6}  {found.shared / 1024:10.0f}  {total:21.0f}  {'; '.join(faults)}",
+            f"  {found.registers:9}  {found.spills:6}  {found.shared / 1024:10.0f}  {total:8.0f}"
+            f"  {total + found.masking:11.0f}  {'; '.join(faults)}",
             flush=True,
         )
         if args.mix:

@@ -208,6 +208,22 @@ def test_eps_must_not_be_negative(eps):
         sinc_attention(*tensors, eps=eps)
 
 
+@pytest.mark.parametrize(
+    ("batch", "queries", "keys", "value_width"), [(0, 5, 5, 3), (2, 0, 5, 3), (2, 5, 0, 3), (2, 5, 5, 0)]
+)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_nothing_to_see_or_nobody_to_ask(backend, batch, queries, keys, value_width):
+    shapes = [(batch, 2, queries, 4), (batch, 2, keys, 4), (batch, 2, keys, value_width)]
+    leaves = [torch.ones(shape, device=device_of(backend), requires_grad=True) for shape in shapes] + [
+        torch.ones((), device=device_of(backend), requires_grad=True)
+    ]
+    output = sinc_attention(*leaves, backend=backend)
+    output.sum().backward()
+    assert output.shape == (batch, 2, queries, value_width)
+    assert not output.any()
+    assert all(leaf.grad is not None and not leaf.grad.any() for leaf in leaves)
+
+
 def test_shapes_and_dtypes_are_checked():
     (q, k, v, radius), _ = inputs(heads=2, queries=5, width=4)
     cases = [

@@ -161,20 +161,6 @@ def test_only_what_asks_gets_a_gradient(wanted):
     assert torch.equal(leaves[wanted].grad, gradients[wanted])
 
 
-@pytest.mark.parametrize(
-    ("batch", "queries", "keys", "value_width"), [(0, 5, 5, 3), (2, 0, 5, 3), (2, 5, 0, 3), (2, 5, 5, 0)]
-)
-@pytest.mark.parametrize("backend", ["compiled", "portable", "reference"])
-def test_nothing_to_see_or_nobody_to_ask(backend, batch, queries, keys, value_width):
-    shapes = [(batch, 2, queries, 4), (batch, 2, keys, 4), (batch, 2, keys, value_width)]
-    leaves = [torch.ones(shape, requires_grad=True) for shape in shapes] + [torch.ones((), requires_grad=True)]
-    output = sinc_attention(*leaves, backend=backend)
-    output.sum().backward()
-    assert output.shape == (batch, 2, queries, value_width)
-    assert not output.any()
-    assert all(leaf.grad is not None and not leaf.grad.any() for leaf in leaves)
-
-
 def test_exponents_that_do_not_fit_are_left_to_portable():
     q = torch.zeros(1, 1, 4, 64)
     assert choose_backend(q, power=1000)[0] == "compiled"

@@ -4,7 +4,6 @@ On a machine with a GPU they run there, elsewhere in Triton's interpreter, which
 shapes are tiny there, and some lists are split between the two precisions.
 """
 
-import functools
 import importlib
 
 import numpy as np
@@ -213,44 +212,54 @@ def test_the_table_is_a_quadrature_of_sinc_and_of_its_slope(blocks, reach):
     """The integral of cos(t z) over t from 0 to 1 is sinc z: the sum of features of x times those of y, z = x - y."""
     op = importlib.import_module("fourierformer.kernels.sinc.op")
     table = op.quadrature(torch.device("cpu")).double().numpy()[blocks]
-    rate, quarter, root, slope = (np.expand_dims(table[:, row], -1) for row in range(4))
+    rate, root, slope = (np.expand_dims(table[:, row], -1) for row in range(3))
 
-    def features(x):
-        return root * np.cos(np.pi / 2 * (rate * x + quarter))
+    def features(x):  # cosines in one half of a block, sines in the other
+        angle = np.pi / 2 * rate * x
+        return root * np.concatenate([np.cos(angle[:, :8]), np.sin(angle[:, 8:])], axis=1)
 
     z = np.linspace(-reach, reach, 4000)  # an even number of points: 0 is none
     y = np.random.default_rng(0).uniform(-reach / 2, reach / 2, z.shape)
-    slopes = slope * np.roll(features(y + z), 8, axis=1)  # cosines in one half of a block, sines in the other
+    slopes = slope * np.roll(features(y + z), 8, axis=1)
     found = [(f * features(y)).sum((0, 1)) for f in (features(y + z), slopes)]
     assert np.abs(found[0] - np.sin(z) / z).max() < 2e-7
     assert np.abs(found[1] - (np.cos(z) / z - np.sin(z) / z**2)).max() < 2e-7
 
 
-def test_the_fastest_tile_is_taken_and_timed_once(monkeypatch):
-    """The path that a GPU takes, with a stopwatch that says each candidate is slower than the one before."""
-    triton = importlib.import_module("triton")
+@pytest.mark.parametrize(("eps", "precision"), [(0.0, "highest"), (1e-6, "high")])
+def test_the_tile_for_few_programs_gives_the_same(eps, precision, monkeypatch):
+    """The interpreter takes the first tile of each list; here it is the last, over several blocks."""
     tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
-    timed = []
+    monkeypatch.setattr(tiles, "choose", lambda candidates, *_: candidates[-1])
+    tensors, doutput = inputs(heads=1, queries=150, width=4, radius=[[2.0] * 4])
+    check_fused(tensors, doutput, precision=precision, eps=eps, causal=True)
 
-    def stopwatch(call, **_):
-        call()
-        timed.append(call)
-        return [float(len(timed))] * 3
 
-    monkeypatch.setattr(triton, "autotune", functools.partial(triton.autotune, do_bench=stopwatch))
-    monkeypatch.setattr(tiles, "INTERPRETED", triton.language.constexpr(False))
-    monkeypatch.setattr(tiles, "candidates", lambda *_: [tiles.Tile(64, 32, 4), tiles.Tile(128, 64, 4)])
-    tiles._tuned.cache_clear()
-    tensors, doutput = inputs(heads=1, queries=20, width=4, radius=[[2.0] * 4])
-    check_fused(tensors, doutput, precision="high", eps=1e-6)
-    assert len(timed) == 2 * 3 * 3  # two tiles; forward, queries and keys; one launch per number of features
-    check_fused(tensors, doutput, precision="high", eps=1e-6)
-    assert len(timed) == 18
-    torch.use_deterministic_algorithms(True)
-    try:  # every run has to take the same tile: the first
-        tiles._tuned.cache_clear()
-        check_fused(tensors, doutput, precision="high", eps=1e-6)
-    finally:
-        torch.use_deterministic_algorithms(False)
-        tiles._tuned.cache_clear()
-    assert len(timed) == 18
+def test_the_first_tile_of_which_there_are_enough_is_taken():
+    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
+    large, small = tiles.Tile(128, 64, 8), tiles.Tile(64, 64, 4)
+    for heads, rows, chosen in ((66, 256, large), (65, 256, small), (1, 10, small), (132, 1, large)):
+        assert tiles.choose([large, small], heads, rows, processors=132) == chosen
+
+
+@pytest.mark.parametrize("first", [0, 192, 2**19, 2**22])
+def test_features_of_long_sequences_lie_where_they_belong(first):
+    """From 524,288 tokens on, their number no longer fits 32 bits: 64 coordinates, 32 features, two parts."""
+    place_kernel = importlib.import_module("place_kernel")
+    found = torch.zeros(128, dtype=torch.int64, device=DEVICE)
+    place_kernel.store_places[(1,)](found, first // 64, COUNT=64, STORED=64, NODES=32, PRECISE=True)
+    place_kernel.store_places[(1,)](found[64:], first // 64 + 1, COUNT=64, STORED=64, NODES=32, PRECISE=True)
+    of_panel = 2 * 64 * 64 * 32
+    assert found.tolist() == [n // 64 * of_panel + n % 64 * 32 for n in range(first, first + 128)]
+    assert first < 2**19 or found[-1] > 2**31
+
+
+def test_the_backward_keeps_the_choice_of_the_forward(monkeypatch):
+    op = importlib.import_module("fourierformer.kernels.sinc.op")
+    tensors, doutput = inputs(heads=3, queries=12, width=4, radius=[[2.0], [8.0], [100.0]])
+    leaves = [t.to(DEVICE, torch.float32).requires_grad_() for t in tensors]
+    output = sinc_attention(*leaves, eps=1e-6, backend="fused")
+    monkeypatch.setattr(op, "choose_tier", None)  # cannot be called
+    output.backward(doutput.to(output))
+    full = [output.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)]
+    assert_rule(full, tensors, doutput, eps=1e-6)

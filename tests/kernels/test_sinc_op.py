@@ -143,10 +143,11 @@ def test_operations_are_counted_per_pair():
 def test_the_normaliser_has_no_gradient(operators):
     q, k, v, radius, _ = tensors_of()
     leaves = [t.requires_grad_() for t in (q, k, v, radius)]
-    output, lost, norm = operators.sinc_attention(*leaves, *OPTIONS.values())
+    output, lost, norm, tier = operators.sinc_attention(*leaves, *OPTIONS.values())
     assert output.requires_grad
     assert not lost.requires_grad
     assert not norm.requires_grad
+    assert not tier.requires_grad
 
 
 @pytest.mark.parametrize("wanted", ["v", "radius"])
@@ -164,3 +165,26 @@ def test_nothing_is_kept_without_gradients():
     q, k, v, radius, _ = tensors_of()
     with torch.no_grad():
         assert not sinc_attention(q, k, v, radius.requires_grad_(), backend="fused", **OPTIONS).requires_grad
+
+
+def test_forward_mode_is_refused():
+    q, k, v, radius, _ = tensors_of()
+    for moved in range(4):
+
+        def function(x, at=moved):
+            arguments = [q, k, v, radius]
+            arguments[at] = x
+            return sinc_attention(*arguments, backend="fused", **OPTIONS)
+
+        point = (q, k, v, radius)[moved]
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            torch.func.jvp(function, (point,), (torch.ones_like(point),))
+
+
+def test_second_derivatives_are_refused():
+    *leaves, doutput = tensors_of()
+    leaves = [t.requires_grad_() for t in leaves]
+    output = sinc_attention(*leaves, backend="fused", **OPTIONS)
+    gradients = torch.autograd.grad(output, leaves, doutput, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        gradients[0].sum().backward()

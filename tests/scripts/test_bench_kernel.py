@@ -187,37 +187,52 @@ def test_the_reference_is_left_out_where_it_does_not_fit():
     assert bench_contestants.why_skipped("portable", "forward", bench_contestants.SHAPES["long"], args) is None
 
 
-def test_the_floor_is_the_slower_of_instructions_and_memory(monkeypatch):
+def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatch):
     counts = {(16, "forward", "half"): 10, (16, "backward", "half"): 20}
     monkeypatch.setattr(bench_contestants, "INSTRUCTIONS_PER_PAIR", counts)
+    monkeypatch.setattr(bench_contestants, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
     half = bench_measure.Contestant(sinc_attention, torch.bfloat16, "half")
     precise = bench_measure.Contestant(sinc_attention, torch.float32, "precise")
     causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
+    every = ("issue", "matrix", "bandwidth", "cache")
 
-    def floor(dims, what, contestant=half, issue=1e3, bandwidth=None):
-        return bench_contestants.floor_ms(dims, what, contestant, {"issue": issue, "bandwidth": bandwidth})
+    def floor(dims, what, contestant=half, **limit):
+        return bench_contestants.floor_ms(dims, what, contestant, dict.fromkeys(every) | {"issue": 1e3} | limit)
 
-    assert floor(causal, "forward") == pytest.approx(200)
-    assert floor(full, "forward+backward") == pytest.approx(960)
-    assert floor(causal, "forward", bandwidth=1e6) == pytest.approx(200)
-    assert floor(causal, "forward", bandwidth=1e3) == pytest.approx(4 * 128 * 2)
-    assert floor(causal, "forward+backward", bandwidth=1e3) == pytest.approx(12 * 128 * 2)
+    features, stored = 256 * 3, 256 * 32  # instructions and bytes for q and k: 16 features of 2 bytes per number
+    assert floor(causal, "forward") == pytest.approx(features + 200)
+    assert floor(full, "forward+backward") == pytest.approx(2 * features + 960)
+    assert floor(causal, "forward", bandwidth=1e9) == pytest.approx(features + 200)
+    tensors = 128 * 2
+    assert floor(causal, "forward", bandwidth=1e3) == pytest.approx(stored + stored + 4 * tensors)
+    both = (stored + stored + 4 * tensors) + (stored + 2 * stored + 8 * tensors)
+    assert floor(causal, "forward+backward", bandwidth=1e3) == pytest.approx(both)
+    assert floor(causal, "forward", bandwidth=1e3, cache=stored) == pytest.approx(features + 4 * tensors)
+    # 16 multiply-adds per pair and coordinate, and one with its value, in TF32 two times as long
+    assert floor(causal, "forward", matrix=1e3) == pytest.approx(features + 20 * (16 + 2) * 16)
     assert floor(causal, "forward", precise) is None
     assert floor(causal, "forward", issue=None) is None
 
 
 def test_limits_come_from_the_device(monkeypatch):
     h100 = SimpleNamespace(
-        multi_processor_count=132, clock_rate=1_980_000, memory_clock_rate=2_619_000, memory_bus_width=5120, uuid="0"
-    )
+        major=9, minor=0, multi_processor_count=132, clock_rate=1_980_000, memory_clock_rate=2_619_000,
+        memory_bus_width=5120, L2_cache_size=50 * 2**20, uuid="0",
+    )  # fmt: skip
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: h100)
     found = bench_measure.limits("cuda")
     assert found["issue"] == pytest.approx(66.9e12 / 2, rel=1e-3)  # its data sheet counts two operations each
     assert found["bandwidth"] == pytest.approx(3.35e12, rel=1e-3)
+    assert found["cache"] == 50 * 2**20
+    a100 = SimpleNamespace(major=8, minor=0, multi_processor_count=108, clock_rate=1_410_000, uuid="0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: a100)
+    found = bench_measure.limits("cuda")
+    assert found["issue"] == pytest.approx(19.5e12 / 2, rel=1e-2)
+    assert found["matrix"] == pytest.approx(312e12 / 2, rel=1e-2)
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
     bare = SimpleNamespace(multi_processor_count=132, uuid="0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: bare)
-    assert bench_measure.limits("cuda") == {"issue": None, "bandwidth": None}
+    assert set(bench_measure.limits("cuda").values()) == {None}
 
 
 def test_gpu_times_are_those_between_events(monkeypatch):

@@ -26,9 +26,16 @@ HUGE = tl.constexpr(1e30)  # arguments are held here, so that nothing overflows
 
 
 @triton.jit
-def place(n, STORED: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
-    """Offset of the features of token n in its head: first part, coordinate 0."""
-    return n // PANEL * (PANEL * STORED * NODES * (PRECISE + 1)) + n % PANEL * NODES
+def place(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
+    """Offsets in their head of the features of COUNT tokens: first part, coordinate 0.
+
+    `first` is a multiple of COUNT, and COUNT a power of two: so what depends on `first` is one number for all. It has
+    64 bits, because a long sequence has more than 2^31 features (64 coordinates in the float32 class: 2^19 tokens).
+    """
+    SIZE: tl.constexpr = PANEL * STORED * NODES * (PRECISE + 1)  # of a panel
+    n = tl.arange(0, COUNT)
+    first = tl.cast(first, tl.int64)
+    return first // PANEL * SIZE + first % PANEL * NODES + (n // PANEL * SIZE + n % PANEL * NODES)
 
 
 @triton.jit

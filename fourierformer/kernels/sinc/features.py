@@ -52,52 +52,86 @@ def _range(X, token, N, used, LOADED: tl.constexpr):
 
 @triton.jit
 def write_features(
-    X, Radius, Tier, Table, Features, batch, head_stride, token, width, H, N, head_size,
+    Q, K, Radius, Tier, Table, QF, KF,
+    q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, q_features, k_features, H, N, M,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """X (B, H, N, WIDTH) of any strides -> one panel of features; head_size: of one head in Features.
+    """One panel of features of one head: those of its queries first, then those of its keys.
 
-    Zeros for tokens that do not exist; coordinates that do not exist are 0, and sinc(0) = 1.
+    Q (B, H, N, WIDTH) and K of any strides. q_features, k_features: size of one head in QF, KF.
     """
-    panels = tl.cdiv(N, MOST_ROWS) * (MOST_ROWS // PANEL)
-    head = (tl.program_id(0) // panels).to(tl.int64)
+    q_panels, k_panels = _panels(N), _panels(M)
+    head = (tl.program_id(0) // (q_panels + k_panels)).to(tl.int64)
+    panel = tl.program_id(0) % (q_panels + k_panels)
     nodes = tl.load(Tier + head)
-    n = tl.program_id(0) % panels * PANEL + tl.arange(0, PANEL)
-    X += head // H * batch + head % H * head_stride + n.to(tl.int64) * token
-    Radius += head % H * WIDTH
-    Features += head * head_size
-    if nodes == 16:
-        _write_panel(X, width, n, N, Radius, Table, Features, WIDTH, STORED, PRECISE, 16)
-    if nodes == 32:
-        _write_panel(X, width, n, N, Radius, Table + 64, Features, WIDTH, STORED, PRECISE, 32)
+    b, h = head // H, head % H
+    Radius += h * WIDTH
+    if panel < q_panels:
+        Q += b * q_batch + h * q_head
+        _write_panel(
+            Q, q_token, q_width, panel, N, Radius, Table, QF + head * q_features, nodes, WIDTH, STORED, PRECISE
+        )
+    else:
+        K += b * k_batch + h * k_head
+        panel -= q_panels
+        _write_panel(
+            K, k_token, k_width, panel, M, Radius, Table, KF + head * k_features, nodes, WIDTH, STORED, PRECISE
+        )
+
+
+@triton.jit
+def _panels(N):
+    """Tokens are filled up to the rows of the largest tile."""
+    return tl.cdiv(N, MOST_ROWS) * (MOST_ROWS // PANEL)
 
 
 @triton.jit
 def _write_panel(
-    X, width, n, N, Radius, Table, Features,
+    X, token, width, panel, N, Radius, Table, Features, nodes,
+    WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
+    """Zeros for tokens that do not exist; coordinates that do not exist are 0, and sinc(0) = 1."""
+    if nodes == 16:
+        _write_nodes(X, token, width, panel, N, Radius, Table, Features, WIDTH, STORED, PRECISE, 16)
+    if nodes == 32:
+        _write_nodes(X, token, width, panel, N, Radius, Table + 48, Features, WIDTH, STORED, PRECISE, 32)
+
+
+@triton.jit
+def _write_nodes(
+    X, token, width, panel, N, Radius, Table, Features,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
-    Features += place(n, STORED, NODES, PRECISE)[:, None]
-    c = tl.arange(0, 16)[None, :]
+    n = panel * PANEL + tl.arange(0, PANEL)
+    X += n.to(tl.int64) * token
+    Features += place(panel * PANEL, PANEL, STORED, NODES, PRECISE)[:, None]
+    c = tl.arange(0, 8)[None, :]
+    inside = (n < N)[:, None]
     for d in range(0, STORED):
         x = tl.load(X + d * width, mask=(n < N) & (d < WIDTH), other=0.0).to(tl.float32)
         radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
         scaled = x * radius
         lost = tl.fma(x, radius, -scaled)
         for first in tl.static_range(0, NODES, 16):
-            T = Table + first * 4 + c
-            values = _cos_quarters(scaled[:, None], lost[:, None], tl.load(T), tl.load(T + 16)) * tl.load(T + 32)
-            values = tl.where((n < N)[:, None], values, 0.0)
-            high = values.to(tl.float16)
+            T = Table + first * 3 + c
+            sine, cosine = _sine_cosine_quarters(scaled[:, None], lost[:, None], tl.load(T))
+            root = tl.where(inside, tl.load(T + 16), 0.0)
             at = Features + (d * (PANEL * NODES) + first + c)
-            tl.store(at, high)
-            if PRECISE:
-                tl.store(at + STORED * PANEL * NODES, (values - high.to(tl.float32)).to(tl.float16))
+            _store(at, cosine * root, STORED * PANEL * NODES, PRECISE)
+            _store(at + 8, sine * root, STORED * PANEL * NODES, PRECISE)
 
 
 @triton.jit
-def _cos_quarters(x, lost, rate, quarter):
-    """cos(pi/2 ((x + lost) rate + quarter)) to float32 rounding, for |x rate| < 2^22 and an integer quarter.
+def _store(at, values, lost: tl.constexpr, PRECISE: tl.constexpr):
+    high = values.to(tl.float16)
+    tl.store(at, high)
+    if PRECISE:
+        tl.store(at + lost, (values - high.to(tl.float32)).to(tl.float16))
+
+
+@triton.jit
+def _sine_cosine_quarters(x, lost, rate):
+    """Sine and cosine of pi/2 (x + lost) rate to float32 rounding, for |x rate| < 2^22.
 
     The product is split without loss into the nearest integer and a rest of at most 1/2; Taylor up to (pi/4)^10.
     """
@@ -106,8 +140,13 @@ def _cos_quarters(x, lost, rate, quarter):
     k = (turns + to_integer) - to_integer
     angle = ((turns - k) + (tl.fma(x, rate, -turns) + lost * rate)) * HALF_PI
     square = angle * angle
-    sine = angle * (1.0 + square * (-1 / 6 + square * (1 / 120 + square * (-1 / 5040 + square * (1 / 362880)))))
-    cosine = square * (1 / 24 + square * (-1 / 720 + square * (1 / 40320 + square * (-1 / 3628800))))
-    turn = (k + quarter).to(tl.int32)
-    value = tl.where((turn & 1) != 0, -sine, 1.0 + square * (-0.5 + cosine))
-    return tl.where((turn & 2) != 0, -value, value)
+    # tl.fma, because nothing else is fused here (EXACT)
+    sine = tl.fma(square, tl.fma(square, tl.fma(square, 1 / 362880, -1 / 5040), 1 / 120), -1 / 6)
+    sine = tl.fma(angle * square, sine, angle)
+    cosine = tl.fma(square, tl.fma(square, tl.fma(square, -1 / 3628800, 1 / 40320), -1 / 720), 1 / 24)
+    cosine = tl.fma(square, tl.fma(square, cosine, -0.5), 1.0)
+    quarter = k.to(tl.int32)
+    odd = (quarter & 1) != 0
+    of_sine, of_cosine = tl.where(odd, cosine, sine), tl.where(odd, sine, cosine)
+    of_sine = tl.where((quarter & 2) != 0, -of_sine, of_sine)
+    return of_sine, tl.where(((quarter + 1) & 2) != 0, -of_cosine, of_cosine)

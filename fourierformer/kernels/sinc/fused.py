@@ -21,7 +21,9 @@ from fourierformer.kernels.sinc.factors import (
     slope,
 )
 
-TINY = tl.constexpr(1e-30)  # two factors whose product is below have a weight of 0: noise of a sine that is 0
+# Added to the product of two factors before the division. A factor is a sum of products of two float16, so a multiple
+# of 2^-48; the product of two is 0 (then the weight is 0 as well) or at least 2^-96 = 1.3e-29: the sum is never 0.
+TINY = tl.constexpr(1e-30)
 
 
 @triton.jit
@@ -49,7 +51,7 @@ def forward(
     X = Q + b * q_batch + h * q_head + queries.to(tl.int64) * q_token
     K += b * k_batch + h * k_head
     V += b * v_batch + h * v_head
-    XF = QF + head * q_features + place(queries, STORED, NODES, PRECISE)
+    XF = QF + head * q_features + place(first, ROWS, STORED, NODES, PRECISE)
     KF += head * k_features
     Radius += h * WIDTH
     last = M
@@ -63,30 +65,29 @@ def forward(
         total = tl.where(top == float("-inf"), 0.0, 1.0)
     for start in range(0, last, COLUMNS):
         keys = start + tl.arange(0, COLUMNS)
-        visible = _visible(queries[:, None], keys[None, :], N, M, CAUSAL)
         Y = K + keys.to(tl.int64) * k_token
         if NODES == 0:
             weights = _printed_weights(
                 X, Y, q_width, k_width, Radius, queries < N, keys < M, ROWS, COLUMNS, WIDTH, POWER, LOG
             )
         else:
-            YF = KF + place(keys, STORED, NODES, PRECISE)
+            YF = KF + place(start, COLUMNS, STORED, NODES, PRECISE)
             weights = _weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
+        # Tokens that do not exist have features 0, and so the weight 0.
+        if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS=False)):
+            last_seen = _last_seen(queries, N, M, CAUSAL)
+            weights = tl.where(keys[None, :] <= last_seen[:, None], weights, float("-inf") if LOG else 0.0)
         if LOG:
-            scores = tl.where(visible, weights, float("-inf"))
-            higher = tl.maximum(top, tl.max(scores, 1))
+            higher = tl.maximum(top, tl.max(weights, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
-            weights = exp2(scores - shift[:, None])
+            weights = exp2(weights - shift[:, None])
             rescale = exp2(top - shift)
             total *= rescale
             output *= rescale[:, None]
             top = higher
-        else:
-            weights = tl.where(visible, weights, 0.0)
         total += tl.sum(weights, 1)
-        at = keys.to(tl.int64)[:, None] * v_token + e[None, :] * v_width
-        v = tl.load(V + at, mask=(keys < M)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
-        output = _dot(weights, v, output, PRECISE)
+        v = _load_values(V, start + _swapped(COLUMNS), M, e, v_token, v_width, V_WIDTH)
+        output = _dot(_swap(weights), v, output, PRECISE)
     empty = total == 0
     total = tl.where(empty, 1.0, total)
     norm = 1.0 / total
@@ -104,12 +105,31 @@ def forward(
 
 
 @triton.jit
-def _visible(queries, keys, N, M, CAUSAL: tl.constexpr):
-    """Mask of the pairs that count; `queries` and `keys` are broadcastable. Causal is aligned at the end."""
-    inside = (queries < N) & (keys < M)
+def _last_seen(queries, N, M, CAUSAL: tl.constexpr):
+    """The last key that each query sees. Causal is aligned at the end."""
     if CAUSAL:
-        inside &= keys <= queries + (M - N)
-    return inside
+        return tl.minimum(queries + (M - N), M - 1)
+    return tl.full(queries.shape, 0, tl.int32) + (M - 1)
+
+
+@triton.jit
+def _swapped(COUNT: tl.constexpr):
+    """0 1 2 ... in another order: of every eight the even ones first, 0 2 4 6 1 3 5 7."""
+    n = tl.arange(0, COUNT)
+    return n // 8 * 8 + n % 4 * 2 + n % 8 // 4
+
+
+@triton.jit
+def _swap(tile):
+    """Columns in the order of `_swapped`.
+
+    Where a tensor core leaves a product, every thread then already holds what the next product with TF32 wants from it,
+    and no number has to travel between threads. A sum over columns may be taken in any order.
+    """
+    ROWS: tl.constexpr = tile.shape[0]
+    COLUMNS: tl.constexpr = tile.shape[1]
+    eights = tl.reshape(tile, [ROWS, COLUMNS // 8, 4, 2])
+    return tl.reshape(tl.permute(eights, (0, 1, 3, 2)), [ROWS, COLUMNS])
 
 
 @triton.jit
@@ -173,10 +193,10 @@ def _power(x, POWER: tl.constexpr):
 
 @triton.jit
 def backward(
-    X, Y, A, B, XF, YF, Table, Radius, Centre, Tier, Out, Lost, Norm, Delta, DX, DV, Moments,
+    X, Y, A, B, XF, YF, Table, Radius, Tier, Out, Lost, Norm, Delta, Sums, DX, DV, Moments,
     x_batch, x_head, x_token, x_width, y_batch, y_head, y_token, y_width,
     a_batch, a_head, a_token, a_width, b_batch, b_head, b_token, b_width,
-    x_features, y_features, moment_blocks, H, N, M,
+    x_features, y_features, sums_size, moment_size, first_moment, H, N, M,
     WIDTH: tl.constexpr, STORED: tl.constexpr, LOADED: tl.constexpr, V_WIDTH: tl.constexpr, V_LOADED: tl.constexpr,
     POWER: tl.constexpr, CAUSAL: tl.constexpr, LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
     KEYS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
@@ -185,7 +205,9 @@ def backward(
 
     dS_ij = P_ij (dout_i . v_j - dout_i . y_i); d/dx_d = POWER R sum_j dS_ij sinc'(z_ijd) / sinc(z_ijd). The roles of
     the two sides differ only in where the numbers per query (Norm, Delta) lie and in dv, which falls to the keys.
-    Moments (B H, moment_blocks, WIDTH): each block's sum of (x - centre) d/d(R x), added up by the caller.
+    Moments (B H, moment_size): each block's sum of (x - centre) d/d(R x), WIDTH numbers, added up by the caller; those
+    of this launch begin at first_moment. Sums (B H, sums_size): for the sums over j while they grow, because registers
+    cannot be indexed; a block of rows has its own part of it, coordinate after coordinate.
     """
     row_count, column_count = N, M
     if KEYS:
@@ -200,10 +222,12 @@ def backward(
     rows = first + tl.arange(0, ROWS)
     e = tl.arange(0, V_LOADED)
     d = tl.arange(0, LOADED)
-    X += b * x_batch + h * x_head + rows.to(tl.int64) * x_token
+    X += b * x_batch + h * x_head
     Y += b * y_batch + h * y_head
+    FirstKey = X if KEYS else Y
+    X += rows.to(tl.int64) * x_token
     B += b * b_batch + h * b_head
-    XF += head * x_features + place(rows, STORED, NODES, PRECISE)
+    XF += head * x_features + place(first, ROWS, STORED, NODES, PRECISE)
     YF += head * y_features
     Radius += h * WIDTH
     inside = rows < row_count
@@ -224,81 +248,106 @@ def backward(
         row_delta = tl.sum(a * y, 1)
         tl.store(Delta + head * N + rows, row_delta, mask=inside)
         row_norm = tl.load(Norm + head * N + rows, mask=inside, other=0.0)
-    slopes = tl.zeros([ROWS, LOADED], tl.float32)
+    Sums += head * sums_size + first.to(tl.int64) * STORED
+    row = tl.arange(0, ROWS)
+    entries = row[:, None] + d[None, :] * ROWS
+    tl.store(Sums + entries, tl.zeros([ROWS, LOADED], tl.float32), mask=(d < STORED)[None, :])
     dvalues = tl.zeros([ROWS, V_LOADED], tl.float32)
     for start in range(begin, end, COLUMNS):
+        tl.debug_barrier()  # whichever thread added to a sum in the tile before, another may do so in this one
         columns = start + tl.arange(0, COLUMNS)
         there = columns < column_count
         YC = Y + columns.to(tl.int64) * y_token
-        YFC = YF + place(columns, STORED, NODES, PRECISE)
+        YFC = YF + place(start, COLUMNS, STORED, NODES, PRECISE)
         if NODES == 0:
             weights = _printed_weights(X, YC, x_width, y_width, Radius, inside, there, ROWS, COLUMNS, WIDTH, POWER, LOG)
         else:
             weights = _weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
-        other_at = columns.to(tl.int64)[:, None] * b_token + e[None, :] * b_width
-        other = tl.load(B + other_at, mask=there[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
         if KEYS:
             norm = tl.load(Norm + head * N + columns, mask=there, other=0.0)[None, :]
             delta = tl.load(Delta + head * N + columns, mask=there, other=0.0)[None, :]
-            visible = _visible(columns[None, :], rows[:, None], N, M, CAUSAL)
         else:
             norm, delta = row_norm[:, None], row_delta[:, None]
-            visible = _visible(rows[:, None], columns[None, :], N, M, CAUSAL)
-        if LOG:
-            shares = tl.where(visible, exp2(weights + norm), 0.0)
-        else:
-            shares = tl.where(visible, weights * norm, 0.0)
+        shares = exp2(weights + norm) if LOG else weights * norm
+        if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS)):
+            if KEYS:
+                visible = rows[:, None] <= _last_seen(columns, N, M, CAUSAL)[None, :]
+            else:
+                visible = columns[None, :] <= _last_seen(rows, N, M, CAUSAL)[:, None]
+            shares = tl.where(visible, shares, 0.0)
         if KEYS:
-            dvalues = _dot(shares, other, dvalues, PRECISE)
+            swapped = start + _swapped(COLUMNS)
+            other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH)
+            dvalues = _dot(_swap(shares), other, dvalues, PRECISE)
+        other = _load_values(B, columns, column_count, e, b_token, b_width, V_WIDTH)
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
-        dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta) * POWER
+        dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
-            slopes = _add_printed_slopes(slopes, dscores, X, YC, x_width, y_width, Radius, inside, there, d, WIDTH)
+            _add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, there, ROWS, WIDTH)
         else:
-            slopes = _add_slopes(slopes, dscores, XF, YFC, Table, d, STORED, PRECISE, NODES, CHUNK)
+            _add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES)
+    tl.debug_barrier()
+    slopes = POWER * tl.load(Sums + entries, mask=(d < STORED)[None, :], other=0.0)
     # All slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
-    entries = inside[:, None] & (d < WIDTH)[None, :]
-    x = tl.load(X[:, None] + d[None, :] * x_width, mask=entries, other=0.0).to(tl.float32)
-    centre = tl.load(Centre + head * WIDTH + d, mask=d < WIDTH, other=0.0)
-    moment = tl.sum(tl.where(entries, slopes * (x - centre[None, :]), 0.0), 0)
-    tl.store(Moments + (head * moment_blocks + block) * WIDTH + d, moment, mask=d < WIDTH)
+    mask = inside[:, None] & (d < WIDTH)[None, :]
+    x = tl.load(X[:, None] + d[None, :] * x_width, mask=mask, other=0.0).to(tl.float32)
+    centre = tl.load(FirstKey + d * (x_width if KEYS else y_width), mask=d < WIDTH, other=0.0).to(tl.float32)
+    moment = tl.sum(tl.where(mask, slopes * (x - centre[None, :]), 0.0), 0)
+    tl.store(Moments + head * moment_size + first_moment + block * WIDTH + d, moment, mask=d < WIDTH)
     radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
     at = (head * row_count + rows)[:, None] * WIDTH + d[None, :]
-    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=entries)
+    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=mask)
     if KEYS:
         at = (head * M + rows)[:, None] * V_WIDTH + e[None, :]
         tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=row_values)
 
 
 @triton.jit
+def _at_the_edge(first, start, N, M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, KEYS: tl.constexpr):
+    """Whether a tile of rows from `first` and columns from `start` holds pairs that a causal mask hides."""
+    if KEYS:
+        return first + ROWS - 1 > start + (M - N)
+    return start + COLUMNS - 1 > first + (M - N)
+
+
+@triton.jit
+def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr):
+    """float32 [tokens, value coordinates], 0 where there is none."""
+    at = tokens.to(tl.int64)[:, None] * token + e[None, :] * width
+    return tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _add(Sum, tile):
+    """Adds the sum over a tile's columns, one number per row."""
+    tl.store(Sum, tl.load(Sum) + tl.sum(tile, 1))
+
+
+@triton.jit
 def _add_slopes(
-    slopes, dscores, XF, YF, Table, d,
-    STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
+    Sums, dscores, XF, YF, Table, ROWS: tl.constexpr,
+    STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
-    """slopes[:, d] += sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
+    """To Sums: sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
     STEP: tl.constexpr = PANEL * NODES
     LOST: tl.constexpr = STEP * STORED
-    for start in range(0, STORED, CHUNK):
-        for step in tl.static_range(0, CHUNK, 2):
+    for start in range(0, STORED, 4):
+        for step in tl.static_range(0, 4, 2):
             one = start + step
             X1, X2 = XF + one * STEP, XF + (one + 1) * STEP
             Y1, Y2 = YF + one * STEP, YF + (one + 1) * STEP
             factor1 = product(X1, Y1, LOST, NODES, PRECISE, AGAIN=True)
             factor2 = product(X2, Y2, LOST, NODES, PRECISE, AGAIN=True)
-            both = factor1 * factor2
-            ratio = dscores * reciprocal(tl.where(tl.abs(both) > TINY, both, 1.0))
-            sum1 = tl.sum(slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2), 1)
-            sum2 = tl.sum(slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1), 1)
-            slopes += tl.where(d[None, :] == one, sum1[:, None], 0.0)
-            slopes += tl.where(d[None, :] == one + 1, sum2[:, None], 0.0)
-    return slopes
+            ratio = dscores * reciprocal(factor1 * factor2 + TINY)
+            _add(Sums + one * ROWS, slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2))
+            _add(Sums + (one + 1) * ROWS, slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1))
 
 
 @triton.jit
-def _add_printed_slopes(slopes, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside, d, WIDTH: tl.constexpr):
+def _add_printed_slopes(
+    Sums, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
     for one in range(0, WIDTH):
         x = tl.load(X + one * x_width, mask=x_inside, other=0.0).to(tl.float32)
         y = tl.load(Y + one * y_width, mask=y_inside, other=0.0).to(tl.float32)
-        total = tl.sum(dscores * log_sinc_slope(argument(x, y, tl.load(Radius + one))), 1)
-        slopes += tl.where(d[None, :] == one, total[:, None], 0.0)
-    return slopes
+        _add(Sums + one * ROWS, dscores * log_sinc_slope(argument(x, y, tl.load(Radius + one))))

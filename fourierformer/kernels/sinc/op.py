@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from fourierformer.kernels.sinc import features, fused
+from fourierformer.kernels.sinc.reference import FIRST_ONLY
 from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, launch
 
 # Features per coordinate, decided per head on the device; 0 stands for the printed formula.
@@ -20,17 +21,16 @@ LOG_BELOW = 1e-20  # eps from which weights too small for float32 are nothing be
 
 @functools.cache
 def quadrature(device: torch.device) -> Tensor:
-    """(3, 4, 16): a block of eight positive Gauss-Legendre nodes t with weights w for 16 features, two blocks for 32.
+    """(3, 3, 16): a block of eight positive Gauss-Legendre nodes t with weights w for 16 features, two blocks for 32.
 
-    Features are sqrt(w) cos(pi/2 (rate x + quarter)); the rows are rate, quarter, sqrt(w), and the factor -t or t with
+    Features are sqrt(w) cos(pi/2 rate x), then as many sines; the rows are rate, sqrt(w), and the factor -t or t with
     which the other half of a block becomes the derivative.
     """
     blocks = []
     for count in TIERS[:2]:
         t, w = (half[count // 2 :].reshape(-1, 1, 8) for half in np.polynomial.legendre.leggauss(count))
-        cosines = np.concatenate([t * 2 / math.pi, 0 * t, np.sqrt(w), -t], 1)
-        sines = np.concatenate([t * 2 / math.pi, 0 * t - 1, np.sqrt(w), t], 1)
-        blocks.append(np.concatenate([cosines, sines], 2))
+        halves = [np.concatenate([t * 2 / math.pi, np.sqrt(w), sign * t], 1) for sign in (-1, 1)]
+        blocks.append(np.concatenate(halves, 2))
     return torch.tensor(np.concatenate(blocks), dtype=torch.float32, device=device)
 
 
@@ -38,41 +38,48 @@ def quadrature(device: torch.device) -> Tensor:
 def slope_factors(nodes: int, device: torch.device) -> Tensor:
     """The last row of the blocks of a tier, one number per feature."""
     blocks = quadrature(device)
-    return (blocks[1:] if nodes == 32 else blocks[:1])[:, 3].flatten()
+    return (blocks[1:] if nodes == 32 else blocks[:1])[:, 2].flatten()
 
 
 class Prepared:
     """What forward and backward share: the features of queries and keys, the tier of each head, and the settings."""
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, eps: float, causal: bool):
-        self.radius = radius
-        self.batch, self.heads, self.queries, self.width = q.shape
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, tier: Tensor, power: int, eps: float, causal: bool):
+        self.tier = tier
+        _, self.heads, self.queries, self.width = q.shape
         self.keys = k.shape[2]
         self.precise = is_precise(q.dtype)
         self.stored = triton.cdiv(self.width, 4) * 4
         self.settings = {"POWER": power, "CAUSAL": causal, "LOG": eps < LOG_BELOW, "PRECISE": self.precise}
         self.settings |= {"WIDTH": self.width, "STORED": self.stored}
-        self.table = quadrature(q.device)
-        self.tier = q.new_empty(self.batch * self.heads, dtype=torch.int32)
-        loaded = triton.next_power_of_2(self.width)
-        features.choose_nodes[(len(self.tier),)](
-            q, k, radius, self.tier, *q.stride(), *k.stride(), self.heads, self.queries, self.keys,
-            WIDTH=self.width, LOADED=loaded, **features.EXACT,
-        )  # fmt: skip
-        self.q_features, self.k_features = self._features(q), self._features(k)
-
-    def _features(self, x: Tensor) -> Tensor:
-        tokens = triton.cdiv(x.shape[2], MOST_ROWS) * MOST_ROWS
-        size = (1 + self.precise) * self.stored * tokens * max(TIERS)
-        found = x.new_empty(len(self.tier), size, dtype=torch.float16)
-        features.write_features[(len(self.tier) * tokens // features.PANEL.value,)](
-            x, self.radius, self.tier, self.table, found, *x.stride(), self.heads, x.shape[2], size,
+        self.q_features, self.k_features = (self._empty_features(x) for x in (q, k))
+        panels = (padded(self.queries) + padded(self.keys)) // features.PANEL.value
+        features.write_features[(len(self.tier) * panels,)](
+            q, k, radius, self.tier, quadrature(q.device), self.q_features, self.k_features, *q.stride(), *k.stride(),
+            self.q_features.shape[1], self.k_features.shape[1], self.heads, self.queries, self.keys,
             WIDTH=self.width, STORED=self.stored, PRECISE=self.precise, **features.EXACT,
         )  # fmt: skip
-        return found
+
+    def _empty_features(self, x: Tensor) -> Tensor:
+        size = (1 + self.precise) * self.stored * padded(x.shape[2]) * max(TIERS)
+        return x.new_empty(len(self.tier), size, dtype=torch.float16)
 
     def launch(self, kernel: triton.JITFunction, rows: int, nodes: int, *arguments: object, **settings: object) -> None:
         launch(kernel, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
+
+
+def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
+    """Fills in the tier of each head."""
+    _, heads, queries, width = q.shape
+    features.choose_nodes[(len(tier),)](
+        q, k, radius, tier, *q.stride(), *k.stride(), heads, queries, k.shape[2],
+        WIDTH=width, LOADED=triton.next_power_of_2(width), **features.EXACT,
+    )  # fmt: skip
+
+
+def padded(tokens: int) -> int:
+    """The rows of the largest tile are all there, also behind the last token."""
+    return triton.cdiv(tokens, MOST_ROWS) * MOST_ROWS
 
 
 def value_settings(v: Tensor) -> dict[str, int]:
@@ -87,70 +94,76 @@ def is_precise(dtype: torch.dtype) -> bool:
 @torch.library.custom_op("fourierformer::sinc_attention", mutates_args=())
 def sinc_forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q, k, v as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, what a 16-bit dtype lost of it
-    (else nothing), and the normaliser (B, H, N).
+    (else nothing), the normaliser (B, H, N), and the tier of each head.
     """
+    output, lost, norm, tier = _forward_results(q, v)
     with on_device_of(q):
-        shared = Prepared(q, k, radius, power, eps, causal)
-        output = q.new_empty(*q.shape[:3], v.shape[3])
-        lost = q.new_empty(_lost_shape(output))
-        norm = q.new_empty(q.shape[:3], dtype=torch.float32)
+        choose_tier(q, k, radius, tier)
+        shared = Prepared(q, k, radius, tier, power, eps, causal)
         for nodes in TIERS:
             shared.launch(
                 fused.forward, shared.queries, nodes,
-                q, k, v, shared.q_features, shared.k_features, radius, shared.tier, output, lost, norm,
+                q, k, v, shared.q_features, shared.k_features, radius, tier, output, lost, norm,
                 *q.stride(), *k.stride(), *v.stride(), shared.q_features.shape[1], shared.k_features.shape[1],
                 shared.heads, shared.queries, shared.keys, eps, math.log2(eps) if eps > 0 else -math.inf,
                 **value_settings(v),
             )  # fmt: skip
-    return output, lost, norm
+    return output, lost, norm, tier
 
 
-def _lost_shape(output: Tensor) -> torch.Size:
-    """The backward needs dout . y to more digits than 16 bits hold: it is subtracted from what is nearly the same."""
-    return torch.Size([0]) if output.dtype == torch.float32 else output.shape
+def _forward_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the right shapes, not filled.
+
+    The backward needs dout . y to more digits than 16 bits hold: it is subtracted from what is nearly the same. Hence
+    `lost`, which float32 does without.
+    """
+    output = q.new_empty(*q.shape[:3], v.shape[3])
+    lost = q.new_empty(torch.Size([0]) if output.dtype == torch.float32 else output.shape)
+    norm = q.new_empty(q.shape[:3], dtype=torch.float32)
+    return output, lost, norm, q.new_empty(q.shape[0] * q.shape[1], dtype=torch.int32)
 
 
 @sinc_forward.register_fake
 def _(q, k, v, radius, power, eps, causal):
-    output = q.new_empty(*q.shape[:3], v.shape[3])
-    return output, q.new_empty(_lost_shape(output)), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _forward_results(q, v)
 
 
 @torch.library.custom_op("fourierformer::sinc_attention_backward", mutates_args=())
 def sinc_backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, output: Tensor, lost: Tensor,
-    norm: Tensor, power: int, eps: float, causal: bool,
+    norm: Tensor, tier: Tensor, power: int, eps: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v in their dtype, and of radius (H, D)."""
+    dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
     with on_device_of(q):
-        shared = Prepared(q, k, radius, power, eps, causal)
-        dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
+        shared = Prepared(q, k, radius, tier, power, eps, causal)
         delta = torch.empty_like(norm)
-        centre = k[:, :, 0].float().contiguous()
+        sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
+        blocks = [triton.cdiv(t.shape[2], BACKWARD_ROWS) for t in (q, k)]
+        moments = norm.new_zeros(len(tier), sum(blocks), shared.width)
         sides = (  # queries first: they leave delta for the keys
             (q, k, doutput, v, shared.q_features, shared.k_features, dq),
             (k, q, v, doutput, shared.k_features, shared.q_features, dk),
         )
-        moments = []
         for keys, (x, y, a, b, x_features, y_features, dx) in enumerate(sides):
-            blocks = triton.cdiv(x.shape[2], BACKWARD_ROWS)
-            moments.append(norm.new_zeros(len(shared.tier), blocks, shared.width))
             for nodes in TIERS:
                 shared.launch(
                     fused.backward, x.shape[2], nodes,
-                    x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, centre, shared.tier,
-                    output, lost, norm, delta, dx, dv, moments[-1], *x.stride(), *y.stride(), *a.stride(), *b.stride(),
-                    x_features.shape[1], y_features.shape[1], blocks, shared.heads, shared.queries, shared.keys,
+                    x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, tier,
+                    output, lost, norm, delta, sums, dx, dv, moments,
+                    *x.stride(), *y.stride(), *a.stride(), *b.stride(), x_features.shape[1], y_features.shape[1],
+                    sums.shape[1], moments[0].numel(), keys * blocks[0] * shared.width,
+                    shared.heads, shared.queries, shared.keys,
                     **value_settings(v), LOADED=triton.next_power_of_2(shared.stored), KEYS=bool(keys),
                 )  # fmt: skip
-        dradius = sum(moment.sum(1) for moment in moments).unflatten(0, q.shape[:2]).sum(0)
+        dradius = moments.sum(1).unflatten(0, q.shape[:2]).sum(0)
     return dq, dk, dv, dradius
 
 
 @sinc_backward.register_fake
-def _(doutput, q, k, v, radius, output, lost, norm, power, eps, causal):
+def _(doutput, q, k, v, radius, output, lost, norm, tier, power, eps, causal):
     return *(t.new_empty(t.shape) for t in (q, k, v)), radius.new_empty(radius.shape)
 
 
@@ -160,12 +173,19 @@ def _keep(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(*output[1:])
 
 
-def _differentiate(ctx, doutput, _dlost, _dnorm):
+def _differentiate(ctx, doutput, *_):
     gradients = sinc_backward(doutput, *ctx.saved_tensors, ctx.power, ctx.eps, ctx.causal)
     return *gradients, None, None, None
 
 
 sinc_forward.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _refuse_second_derivative(ctx, *_):
+    raise NotImplementedError(FIRST_ONLY)
+
+
+sinc_backward.register_autograd(_refuse_second_derivative)
 
 
 @register_flop_formula(torch.ops.fourierformer.sinc_attention)

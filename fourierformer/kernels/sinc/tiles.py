@@ -6,7 +6,7 @@ import functools
 import torch
 import triton
 
-from fourierformer.kernels.sinc.factors import INTERPRETED, MOST_ROWS
+from fourierformer.kernels.sinc.factors import MOST_ROWS
 
 MOST_ROWS = MOST_ROWS.value
 BACKWARD_ROWS = 64  # rows of every tile of the backward at least
@@ -18,62 +18,91 @@ class Tile:
     columns: int
     warps: int
 
-    def config(self) -> triton.Config:
+    def programs(self, heads: int, rows: int) -> int:
+        return heads * triton.cdiv(rows, self.rows)
+
+    def options(self) -> dict[str, int]:
         # One stage: all loads are small, and there is nothing to prefetch.
-        return triton.Config({"ROWS": self.rows, "COLUMNS": self.columns}, num_warps=self.warps, num_stages=1)
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": 1}
 
 
-def few_rows(precise: bool) -> Tile:
-    """Forward for one query against a window, and up to 16."""
-    return Tile(16, 64, 4) if precise else Tile(16, 128, 8)
+FEW_ROWS = Tile(16, 64, 2)  # forward for one query against a window, and up to 16
 
 
-def candidates(kernel: str, width: int, nodes: int, precise: bool, major: int) -> list[Tile]:
-    """For `kernel` forward or backward on compute capability `major`. The first is taken without timing.
+def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int) -> list[Tile]:
+    """For `kernel` (forward, or queries or keys of the backward) on compute capability `major`.
 
-    By disassembly, not by timing: fewest instructions per pair of tokens without spilled registers
-    (scripts/inspect_kernel.py).
+    The first is the best by disassembly, not by timing: fewest instructions per pair of tokens without spilled
+    registers (scripts/inspect_kernel.py). Those behind it are for few heads and short sequences, `choose`.
     """
+    if major == 9 and nodes and width <= 64:
+        if kernel == "forward":
+            return _forward_on_hopper(width, nodes, precise, log)
+        return _backward_on_hopper(kernel == "keys", width, nodes, precise)
     plain = nodes == 16 and not precise
     if kernel == "forward":
-        if not plain or width > 64:
-            return [Tile(64, 32, 4)] if major > 8 else [Tile(64, 16, 4)]
-        return [Tile(128, 64, 8), Tile(64, 64, 4)] if major == 9 else [Tile(64, 64, 4)]
-    if major == 9 and plain and width <= 16:
-        return [Tile(64, 64, 4), Tile(64, 32, 4)]
-    if major == 9 and nodes == 16 and (not precise or width <= 32):
-        return [Tile(64, 32, 4 if width <= 64 else 8)]
+        if plain and width <= 64 and (major == 8 or not log):
+            return [Tile(64, 64, 4)]
+        return [Tile(64, 32, 4)] if major > 8 else [Tile(64, 16, 4)]
+    if nodes and not precise and width <= 32 and major > 8:
+        return [Tile(64, 64, 4)]
     return [Tile(64, 16, 4 if width <= 32 or major == 8 else 8)]
 
 
-def chunk(kernel: str) -> int:
-    """Coordinates whose code is written out one after the other, in a loop over the rest."""
-    return 4 if kernel == "forward" else 2
+def _forward_on_hopper(width: int, nodes: int, precise: bool, log: bool) -> list[Tile]:
+    if log:
+        return [Tile(64, 64, 4)] if nodes == 16 and not precise else [Tile(64, 32, 4)]
+    if width <= 16 and not precise:
+        return [Tile(128, 128, 8), Tile(64, 64, 4)]
+    return [Tile(128, 64, 8), Tile(64, 64, 4)]
+
+
+def _backward_on_hopper(keys: bool, width: int, nodes: int, precise: bool) -> list[Tile]:
+    if nodes == 32 and precise:
+        return [Tile(64, 32, 4)] if width <= 16 or not keys else [Tile(64, 16, 4)]
+    if precise and width > 32 and keys:
+        return [Tile(64, 16, 4)]
+    return [Tile(128, 64, 8), Tile(64, 64, 4)] if width <= 32 and nodes == 16 else [Tile(128, 64, 8)]
+
+
+def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
+    """Coordinates whose code is written out one after the other, in a loop over the rest.
+
+    More take fewer instructions, until registers spill. All of them never: the compiler would keep the rows' features.
+    """
+    if kernel != "forward" or log or tile == FEW_ROWS:
+        return 4
+    counts = (16, 8, 4) if major == 9 else (8, 4)
+    return next(count for count in counts if stored % count == 0 and (count < stored or count == 4))
 
 
 def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: object) -> None:
-    """One program per block of rows of each head.
-
-    On a GPU the candidates are timed at the first launch of a kind; not where results must be the same in every run.
-    """
+    """One program per block of rows of each head."""
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
-    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
-    tiles = candidates(kernel.__name__, settings["STORED"], settings["NODES"], settings["PRECISE"], major)
-    settings["CHUNK"] = chunk(kernel.__name__)
-    if kernel.__name__ == "forward" and rows <= 16:
-        tiles = [few_rows(settings["PRECISE"])]
+    major, processors = _facts(device)
+    name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
+    tiles = candidates(name, settings["STORED"], settings["NODES"], settings["PRECISE"], settings["LOG"], major)
+    if name == "forward" and rows <= 16:
+        tiles = [FEW_ROWS]
+    tile = choose(tiles, heads, rows, processors)
+    settings["CHUNK"] = chunk(name, tile, settings["STORED"], settings["LOG"], major)
     settings["enable_fp_fusion"] = True  # sums of products in one instruction; later versions of Triton want it said
-    if len(tiles) == 1 or INTERPRETED.value or torch.are_deterministic_algorithms_enabled():
-        config = tiles[0].config()
-        grid = (heads * triton.cdiv(rows, tiles[0].rows),)
-        kernel[grid](*arguments, **settings, **config.all_kwargs())
-    else:
-        tuned = _tuned(kernel, tuple(tiles), settings["STORED"], triton.next_power_of_2(rows))
-        tuned[lambda chosen: (heads * triton.cdiv(rows, chosen["ROWS"]),)](*arguments, **settings)
+    kernel[(tile.programs(heads, rows),)](*arguments, **settings, **tile.options())
+
+
+def choose(tiles: list[Tile], heads: int, rows: int, processors: int) -> Tile:
+    """The first tile of which there are enough for all multiprocessors, else the last.
+
+    Not by timing: which heads a launch serves is decided on the device, so a timing might be one of heads that leave at
+    once; and results would depend on it.
+    """
+    return next((tile for tile in tiles if tile.programs(heads, rows) >= processors), tiles[-1])
 
 
 @functools.cache
-def _tuned(kernel: triton.JITFunction, tiles: tuple[Tile, ...], width: int, rows: int) -> triton.runtime.Autotuner:
-    """One table of timings per kernel, width and order of magnitude of rows, not one per length."""
-    key = [name for name in ("V_LOADED", "CAUSAL", "LOG", "PRECISE", "NODES", "KEYS") if name in kernel.arg_names]
-    return triton.autotune([tile.config() for tile in tiles], key=key)(kernel)
+def _facts(device: torch.device) -> tuple[int, int]:
+    """Major compute capability and multiprocessors; in the interpreter as if one program were enough."""
+    if device.type != "cuda":
+        return 9, 1
+    facts = torch.cuda.get_device_properties(device)
+    return facts.major, facts.multi_processor_count
