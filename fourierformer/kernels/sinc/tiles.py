@@ -45,7 +45,9 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
             return [Tile(64, 64, 4)]
         return [Tile(64, 32, 4)] if major > 8 else [Tile(64, 16, 4)]
     if nodes and not precise and width <= 32 and major > 8:
-        return [Tile(64, 64, 4)]
+        return [Tile(64, 32, 8) if width % 4 else Tile(64, 64, 4)]
+    if plain and width <= 32:
+        return [Tile(64, 32, 4)]
     return [Tile(64, 16, 4 if width <= 32 or major == 8 else 8)]
 
 
@@ -62,6 +64,8 @@ def _backward_on_hopper(keys: bool, width: int, nodes: int, precise: bool) -> li
         return [Tile(64, 32, 4)] if width <= 16 or not keys else [Tile(64, 16, 4)]
     if precise and width > 32 and keys:
         return [Tile(64, 16, 4)]
+    if width % 4:  # such rows are loaded number by number, and every address takes registers
+        return [Tile(64, 32, 4)]
     return [Tile(128, 64, 8), Tile(64, 64, 4)] if width <= 32 and nodes == 16 else [Tile(128, 64, 8)]
 
 
@@ -81,7 +85,7 @@ def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
     major, processors = _facts(device)
     name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
-    tiles = candidates(name, settings["STORED"], settings["NODES"], settings["PRECISE"], settings["LOG"], major)
+    tiles = candidates(name, settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], major)
     if name == "forward" and rows <= 16:
         tiles = [FEW_ROWS]
     tile = choose(tiles, heads, rows, processors)
