@@ -15,11 +15,13 @@ from torch import Tensor
 from fourierformer.kernels.sinc import sinc_attention
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
+    "lm_tiny": (16, 4, 64, 16, True),
     "default": (4, 8, 256, 16, False),
     "default_causal": (4, 8, 256, 16, True),
     "lm_small": (96, 8, 256, 16, True),
     "lm_medium": (56, 8, 384, 32, True),
     "deit_tiny": (256, 3, 197, 64, False),
+    "wide_causal": (1, 8, 1024, 64, True),
     "long": (1, 8, 16384, 64, True),
 }
 RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
@@ -79,13 +81,14 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
         options = {key: value for key, value in {"causal": causal, "eps": args.eps}.items() if key in takes}
         found[name] = Contestant(functools.partial(peer, **options), args.dtype)
     if args.device == "cpu":
+        found["compiled"] = Contestant(fourier("compiled"), args.dtype)
         found["portable"] = Contestant(fourier("portable"), args.dtype)
-    else:  # static shapes: the slice of the parity check must not make the timed code a general one
-        torch.compiler.reset()  # a function is compiled only so many times, and every shape counts
-        for name, backend in (("direct, compiled", "reference"), ("portable, compiled", "portable")):
-            found[name] = Contestant(torch.compile(fourier(backend), dynamic=False), args.dtype)
+    torch.compiler.reset()  # a function is compiled only so many times, and every shape counts
+    # static shapes: the slice of the parity check must not make the timed code a general one
+    found["direct, compiled"] = Contestant(torch.compile(fourier("reference"), dynamic=False), args.dtype)
     found["reference"] = Contestant(fourier("reference"), args.dtype)
-    return found
+    wanted = ["softmax", *args.peer, *(args.contestant or found)]
+    return {name: contestant for name, contestant in found.items() if name in wanted}
 
 
 def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int) -> list[Tensor]:
@@ -161,16 +164,22 @@ def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> 
     return None
 
 
-def cells(name: str, contestant: Contestant, shape: str, dims: tuple, args: argparse.Namespace) -> Iterator[dict]:
-    """A row for the forward pass and one for both passes, as soon as each is there. Raises Wrong before the first."""
-    tensors = [random_inputs(shape, dims[0], args, number) for number in range(INPUT_SETS[args.device])]
-    sets = [as_call(t, contestant.dtype) for t in tensors]
-    calls = {
+def calls_of(contestant: Contestant) -> dict[str, Callable]:
+    """What is timed, of (leaves, doutput)."""
+    return {
         "forward": torch.no_grad()(lambda leaves, doutput: contestant.function(*leaves)),
         "forward+backward": functools.partial(gradients, contestant.function),
     }
+
+
+def cells(
+    name: str, contestant: Contestant, softmax: Contestant, shape: str, dims: tuple, args: argparse.Namespace
+) -> Iterator[dict]:
+    """A row for the forward pass and one for both passes, as soon as each is there. Raises Wrong before the first."""
+    tensors = [random_inputs(shape, dims[0], args, number) for number in range(INPUT_SETS[args.device])]
+    sets = [as_call(t, contestant.dtype) for t in tensors]
     unsure = contestant.checked
-    for what, call in calls.items():
+    for what, call in calls_of(contestant).items():
         if reason := why_skipped(name, what, dims, args):
             print(f"{name}: {what} left out at {shape}: {reason}")
             continue
@@ -183,7 +192,7 @@ def cells(name: str, contestant: Contestant, shape: str, dims: tuple, args: argp
         row = {"shape": shape, "batch": dims[0], "what": what, "name": name}
         row["dtype"] = str(contestant.dtype).removeprefix("torch.")
         with contestant.precision():
-            row |= measure(call, sets, args.repeats, args.device)
+            row |= measure(call, sets, args.repeats, args.device, calls_of(softmax)[what])
         row["floor ms"] = floor_ms(dims, what, contestant, args.limits)
         row["of floor"] = row["floor ms"] / row["ms"] if row["floor ms"] else None
         yield row
@@ -193,10 +202,11 @@ def bench(shape: str, args: argparse.Namespace) -> tuple[list[dict], bool]:
     """(rows, whether every contestant was right). One that fails does not take the others with it."""
     dims = (args.batch or SHAPES[shape][0], *SHAPES[shape][1:])
     rows, good = [], True
-    for name, contestant in contestants(args, dims[4]).items():
+    entrants = contestants(args, dims[4])
+    for name, contestant in entrants.items():
         try:
             # one by one: what was measured before it fails stays
-            for row in cells(name, contestant, shape, dims, args):
+            for row in cells(name, contestant, entrants["softmax"], shape, dims, args):
                 rows.append(row)
         except Wrong as error:
             print(f"{name}: WRONG at {shape}: {error}")
@@ -218,5 +228,6 @@ def add_ratios(rows: list[dict]) -> None:
         bases = {r["what"]: r for r in rows if r["name"] == base}
         for row in rows:
             against = bases.get(row["what"])
-            row[f"time {label}"] = row["ms"] / against["ms"] if against else None
+            if f"time {label}" not in row:  # on a CPU taken in turns with softmax
+                row[f"time {label}"] = row["ms"] / against["ms"] if against else None
             row[f"memory {label}"] = row["MiB"] / against["MiB"] if against else None

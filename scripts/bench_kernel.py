@@ -1,9 +1,9 @@
 """Time and memory of Fourier attention against the printed formula and against softmax attention, on a GPU or a CPU.
 
-    python scripts/bench_kernel.py                             # on a GPU four shapes, on a CPU B 4, H 8, N 256, D 16
+    python scripts/bench_kernel.py                             # four shapes
     python scripts/bench_kernel.py --shape lm_small --batch 4  # a shape of the paper, fewer sequences
     python scripts/bench_kernel.py --peer module:function      # f(q, k, v, radius (H, D) in float32)
-    python scripts/bench_kernel.py --device cpu --csv results/measured/kernel_cpu.csv
+    python scripts/bench_kernel.py --device cpu --threads 1 --threads 2 --csv results/measured/kernel_cpu.csv
 
 Parity comes first, on the first sequence, its first heads and last 512 tokens: a contestant that is wrong gets no time,
 and the exit status is 1. Memory is what one call needs beyond its inputs. On a GPU it is the allocator's peak; on a CPU
@@ -15,6 +15,7 @@ import argparse
 import csv
 import importlib
 import inspect
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +28,10 @@ from bench_measure import limits
 from fourierformer.kernels.sinc import why_not_fused
 from fourierformer.provenance import describe
 
-DEFAULT = {"cpu": ["default"], "cuda": ["lm_small", "lm_medium", "deit_tiny", "long"]}
+DEFAULT = {
+    "cpu": ["lm_tiny", "default_causal", "default", "wide_causal"],
+    "cuda": ["lm_small", "lm_medium", "deit_tiny", "long"],
+}
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -47,7 +51,6 @@ def print_table(shape: str, rows: list[dict]) -> None:
 def print_notes(limit: dict[str, float | None]) -> None:
     print(
         "Median times, launches included. dtype is that of q, k, v and output: for the float32 class always float32.\n"
-        "'portable, compiled' runs eagerly: it asks the compiler to leave it alone.\n"
         "of floor = floor / time, floor = features + pairs, in the backward once more, each the longest of its times:\n"
         "  features: instructions / issue rate, bytes / bandwidth, for 2 B H N D numbers\n"
         "  pairs: instructions / issue rate, multiply-adds / matrix rate, bytes / bandwidth, where\n"
@@ -68,7 +71,6 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
         "radius": args.radius,
         "scale": args.scale,
         "eps": args.eps,
-        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "triton": origin["versions"]["triton"],
         "machine": f"{origin['cpu']}, {origin['cpus']} cores",
@@ -105,7 +107,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--radius", type=float, default=2.0)
     parser.add_argument("--scale", type=float, default=1.0, help="standard deviation of queries and keys")
     parser.add_argument("--eps", type=float, default=1e-6)
-    parser.add_argument("--repeats", type=int, help="default: 5 on a CPU, 20 on a GPU")
+    parser.add_argument("--repeats", type=int, help="default: 15 on a CPU, 20 on a GPU")
+    parser.add_argument("--threads", type=int, action="append", help="of a CPU; may be given several times")
+    parser.add_argument("--contestant", action="append", help="only these, and softmax; may be given several times")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--peer",
@@ -129,7 +133,8 @@ def complete(args: argparse.Namespace) -> None:
     gpu = args.device == "cuda"
     args.shape = args.shape or DEFAULT[args.device]
     args.dtype = getattr(torch, args.dtype or ("bfloat16" if gpu else "float32"))
-    args.repeats = args.repeats or (20 if gpu else 5)
+    args.repeats = args.repeats or (20 if gpu else 15)
+    args.threads = args.threads or [torch.get_num_threads()]
     args.peer = dict(args.peer)
     args.without_fused = why_not_fused(torch.empty(0, device=args.device, dtype=args.dtype))
     if not gpu and args.without_fused is None:
@@ -146,11 +151,12 @@ def main() -> bool:
     if args.without_fused:
         print(f"fused: left out: {args.without_fused}")
     rows, good = [], True
-    for shape in args.shape:
+    for threads, shape in itertools.product(args.threads, args.shape):
+        torch.set_num_threads(threads)
         found, right = bench(shape, args)
-        rows, good = rows + found, good and right
+        rows, good = rows + [row | {"threads": threads} for row in found], good and right
         if found:
-            print_table(shape, found)
+            print_table(shape, rows[-len(found) :])
         if rows and args.csv:
             save(args.csv, rows, settings)
     if args.device == "cuda":

@@ -53,6 +53,9 @@ def bench(monkeypatch, tmp_path):
     def run(*arguments: str) -> tuple[bool, list[dict]]:
         table = tmp_path / "kernel.csv"
         command = ["bench_kernel.py", "--device", "cpu", "--repeats", "2", "--csv", str(table), *arguments]
+        command += [] if "--shape" in arguments else ["--shape", "default"]
+        for name in ("compiled", "portable", "reference"):  # not what torch.compile makes of it: minutes
+            command += ["--contestant", name]
         monkeypatch.setattr(sys, "argv", command)
         good = bench_kernel.main()
         return good, list(csv.DictReader(table.open())) if table.exists() else []
@@ -65,10 +68,10 @@ def names(rows: list[dict]) -> list[str]:
     return [row["name"] for row in rows if row["what"] == "forward+backward"]
 
 
-def test_on_a_cpu_portable_against_the_reference_and_softmax(bench, capsys):
+def test_on_a_cpu_against_the_reference_and_softmax(bench, capsys):
     good, rows = bench()
     assert good
-    assert names(rows) == ["softmax", "portable", "reference"]
+    assert names(rows) == ["softmax", "compiled", "portable", "reference"]
     assert [row["what"] for row in rows[:2]] == ["forward", "forward+backward"]
     assert all(float(row["ms"]) > 0 and float(row["MiB"]) > 0 for row in rows)
     assert "fused: left out: " in capsys.readouterr().out
@@ -82,8 +85,8 @@ def test_the_rows_say_where_they_come_from(bench):
     )
     assert {"radius", "scale", "eps", "threads", "torch", "triton", "machine", "gpu", "commit"} < set(row)
     assert (row["batch"], row["dtype"], row["torch"]) == ("1", "float32", torch.__version__)
-    softmax = next(r for r in rows if r["name"] == "softmax" and r["what"] == row["what"])
-    assert float(row["time x softmax"]) == pytest.approx(float(row["ms"]) / float(softmax["ms"]))
+    assert float(row["time x softmax"]) > 1
+    assert float(row["time x reference"]) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -99,14 +102,14 @@ def test_a_wrong_peer_gets_no_time(bench, capsys, name):
     good, rows = bench("--peer", f"bench_peers:{name}")
     assert not good
     assert f"bench_peers:{name}: WRONG at default" in capsys.readouterr().out
-    assert names(rows) == ["softmax", "portable", "reference"]
+    assert names(rows) == ["softmax", "compiled", "portable", "reference"]
 
 
 def test_a_failure_does_not_take_the_others_with_it(bench, capsys):
     good, rows = bench("--peer", "bench_peers:broken", "--peer", "bench_peers:right")
     assert not good
     assert "bench_peers:broken: FAILS at default: KeyError" in capsys.readouterr().out
-    assert names(rows) == ["softmax", "bench_peers:right", "portable", "reference"]
+    assert names(rows) == ["softmax", "bench_peers:right", "compiled", "portable", "reference"]
 
 
 def test_out_of_memory_keeps_what_was_measured(bench, capsys):
@@ -121,7 +124,7 @@ def test_nothing_starts_after_the_budget(bench, capsys):
     good, rows = bench("--budget-seconds", "-1")
     assert good
     assert not rows
-    assert capsys.readouterr().out.count("left out at default: the time of -1 s is used up") == 6
+    assert capsys.readouterr().out.count("left out at default: the time of -1 s is used up") == 8
 
 
 @pytest.mark.parametrize("peer", ["bench_peers", "bench_peers:nothing", "no_such_module:f", "torch:float32"])
