@@ -30,14 +30,18 @@ def in_a_new_process(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "passive"), ("active", "active")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
 def test_threads_sleep_unless_the_user_says_otherwise(monkeypatch, before, after):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that the test leaves nothing behind
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    if before:
-        monkeypatch.setenv("OMP_WAIT_POLICY", before)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that the test leaves nothing behind
+        monkeypatch.delenv(name)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
     let_threads_sleep()
-    assert os.environ["OMP_WAIT_POLICY"] == after
+    assert os.environ.get("GOMP_SPINCOUNT") == after
 
 
 @pytest.mark.parametrize("script", ["train_lm", "train_vit"])
