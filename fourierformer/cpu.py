@@ -5,8 +5,8 @@ import os
 
 
 def let_threads_sleep() -> None:
-    """Threads that wait for each other fall asleep after some 50 microseconds instead of milliseconds: on a busy machine
-    a thread that keeps looking holds the core that the other needs, at each of the hundreds of meetings in a step.
+    """Threads that wait for each other fall asleep after 3,000 looks instead of 300,000: on a busy machine a thread
+    that keeps looking holds the core that the other needs, at each of the hundreds of meetings in a step.
 
     Two threads on two cores, a training step of the quick start in milliseconds, idle and beside two busy programs:
     44 and 207 as it was, 52 and 87 so; 74 and 170 where they sleep at once (OMP_WAIT_POLICY=passive). One thread: 69
