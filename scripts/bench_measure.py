@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 LANES = {(8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
 MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
 PARITY_TOKENS, PARITY_NUMBERS = 512, 2**25  # of the slice; N x N x D numbers in float64, several times
-PATIENCE = 20  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
+PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
 
 
 @dataclasses.dataclass(frozen=True)

@@ -203,6 +203,21 @@ def test_many_python_threads_at_once():
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
+def test_without_the_threads_of_openmp_it_starts_its_own(monkeypatch):
+    leaves, doutput = leaves_of(tokens=40, heads=4)
+    expected = run(layer, leaves, doutput)
+    monkeypatch.setattr(compiled.library, "openmp_parallel", lambda: None)
+    compiled._function.cache_clear()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = run(layer, leaves, doutput)
+    finally:
+        torch.set_num_threads(before)
+        compiled._function.cache_clear()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_as_an_attention_choice():
     torch.manual_seed(0)
     geometry = attention.Geometry(dim=8, heads=2, length=6, causal=True)
