@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -55,7 +56,10 @@ bool parallel(const Call& call, int64_t count, const F& make_worker) {
     call.parallel(work, &shared, threads, 0);
   } else {
     std::vector<std::thread> others;
-    for (unsigned i = 1; i < threads; i++) others.emplace_back(work, &shared);
+    try {
+      for (unsigned i = 1; i < threads; i++) others.emplace_back(work, &shared);
+    } catch (const std::system_error&) {  // no more threads to be had: those that there are do all the work
+    }
     work(&shared);
     for (auto& thread : others) thread.join();
   }
