@@ -20,7 +20,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 	-$(PY) -m fourierformer.kernels.sinc.library
 	@touch $@
 
-train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (2 to 3 minutes)
+train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 2 minutes)
 	$(PY) train_lm.py sweep=quickstart
 
 test: setup ## all tests, on two processes (about 12 minutes on 2 cores, a third of it compiling kernels)
