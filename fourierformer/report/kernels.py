@@ -37,12 +37,12 @@ def _sheet(file: str, rows: Rows) -> Sheet:
     kinds = ["dtype"] if any(row.get("dtype") for row in rows) else []
     header = ["shape", "pass", "kernel", *kinds, *(NUMBERS[key] for key in shown)]
     body = [
-        [f"{row['shape']}, batch {row['batch']}", row["what"], row["name"]]
+        [_where(row, rows), row["what"], row["name"]]
         + [row.get(key) or DASH for key in kinds]
         + [_digits(row.get(key)) for key in shown]
         for row in rows
     ]
-    starts = frozenset(i for i in range(1, len(rows)) if rows[i]["shape"] != rows[i - 1]["shape"])
+    starts = frozenset(i for i in range(1, len(rows)) if _where(rows[i], rows) != _where(rows[i - 1], rows))
     settings = [f"{key} {row_value}" for key in SETTINGS if (row_value := _common(rows, key))]
     lines = ["median times; MiB is the peak beyond the inputs", ", ".join(settings), f"from results/measured/{file}"]
     return Sheet("One line per kernel and pass.", header, body, lines, starts=starts)
@@ -50,14 +50,20 @@ def _sheet(file: str, rows: Rows) -> Sheet:
 
 def _pictures(file: str, rows: Rows) -> list[Picture]:
     pictures = []
-    for (shape, batch), group in groupby(rows, lambda row: (row["shape"], row["batch"])):
+    for where, group in groupby(rows, lambda row: _where(row, rows)):
         values: dict[str, dict[str, float]] = {}
         for row in group:
             who = f"{row['name']}, {row['dtype']}" if row.get("dtype") else row["name"]
             values.setdefault(row["what"], {})[who] = float(row["ms"])
-        name = f"kernel-time-{slug(shape)}-batch-{slug(batch)}--{slug(file.removesuffix('.csv'))}"
-        pictures.append(time_chart(values, name, f"Time at {shape}, batch {batch}", "ms"))
+        name = f"kernel-time-{slug(where)}--{slug(file.removesuffix('.csv'))}"
+        pictures.append(time_chart(values, name, f"Time at {where}", "ms"))
     return pictures
+
+
+def _where(row: dict[str, str], rows: Rows) -> str:
+    """The shape, and the number of threads where the file has several."""
+    several = len({other.get("threads") for other in rows}) > 1
+    return f"{row['shape']}, batch {row['batch']}" + (f", threads {row['threads']}" if several else "")
 
 
 def _common(rows: Rows, key: str) -> str:
