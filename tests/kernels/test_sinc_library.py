@@ -151,6 +151,11 @@ def test_without_a_compiler(compiler, cache, monkeypatch, tmp_path):
         library.load()
 
 
+def test_a_compiler_that_is_not_there_is_passed_over(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -O9")
+    assert Path(library.find_compiler()).name in library.COMPILERS
+
+
 def test_one_cache_serves_different_machines(monkeypatch):
     compiler = library.find_compiler()
     names = {library.library_name(compiler)}

@@ -79,10 +79,9 @@ def _obstacle() -> str | None:
 
 
 def find_compiler() -> str | None:
-    """$CXX, else the first of COMPILERS on the path."""
-    wanted = os.environ.get("CXX")
-    found = [shutil.which(name) for name in ([wanted] if wanted else COMPILERS)]
-    return next(filter(None, found), None)
+    """$CXX where it is a program, else the first of COMPILERS on the path."""
+    names = [os.environ.get("CXX") or "c++", *COMPILERS]
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def cache_folders() -> list[Path]:
