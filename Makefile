@@ -17,7 +17,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (PyTorch with CUDA: about 6 GB, one to a few minutes)"
 	$(if $(UV),$(UV) venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
 	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[dev]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]')
-	-$(PY) -m fourierformer.kernels.sinc.library
+	-$(PY) -c 'from fourierformer.kernels.sinc.library import build_now; build_now()'
 	@touch $@
 
 train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 2 minutes)

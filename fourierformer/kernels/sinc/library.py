@@ -1,6 +1,6 @@
 """The compiled CPU kernel as a loaded library: built once with the machine's C++ compiler, then found in a cache.
 
-    python -m fourierformer.kernels.sinc.library     builds it now and says where it lies
+`make setup` builds it ahead of time (`build_now`).
 
 The name of the file in the cache holds the source, the compiler, the machine's binary interface and the processor's
 vector instructions, so that one home directory can serve different machines.
@@ -213,12 +213,9 @@ def openmp_parallel() -> int | None:
     return None
 
 
-def main() -> None:
+def build_now() -> None:
+    """Says where the library lies, or why there is none."""
     try:
         print(load()._name)
     except Unavailable as reason:
         print(f"no compiled CPU kernel: {reason}. Fourier attention works without it, slower.")
-
-
-if __name__ == "__main__":
-    main()
