@@ -16,7 +16,9 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run directory")
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument(
-        "--protocol", choices=["segment", "sliding"], help="text only; default: sliding, for pixels segment"
+        "--protocol",
+        choices=["segment", "overlapping", "sliding"],
+        help="text only; default: sliding, for pixels segment",
     )
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
     parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")

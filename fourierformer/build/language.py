@@ -27,7 +27,7 @@ class LanguageEvaluation:
     """How the finished run's best checkpoint is measured."""
 
     splits: list[Literal["train", "valid", "test"]]
-    protocols: list[Literal["segment", "sliding"]]
+    protocols: list[Literal["segment", "overlapping", "sliding"]]
     tokens_per_forward: int
     max_tokens: int | None
 
@@ -80,9 +80,10 @@ def _check_images(values: dict, corpus: Corpus | None) -> None:
         raise SetupError(
             f"model.length={length}: an image of '{name}' is a sequence of {sequence:,} tokens: model.length={sequence}"
         )
-    if "sliding" in values["evaluation"]["protocols"]:
+    other = next((protocol for protocol in values["evaluation"]["protocols"] if protocol != "segment"), None)
+    if other:
         raise SetupError(
-            f"evaluation.protocols has sliding, but no window slides over the images of '{name}', for each is scored "
+            f"evaluation.protocols has {other}, but no window slides over the images of '{name}', for each is scored "
             "whole: evaluation.protocols=[segment]"
         )
 

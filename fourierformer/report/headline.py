@@ -14,7 +14,7 @@ from fourierformer.results.statistics import LEVEL, holm
 HEADLINES: tuple[Column, ...] = tuple(
     (split, protocol)
     for split in ("test", "valid")
-    for protocol in ("sliding", "segment", "best", "last", "ema_best", "ema_last")
+    for protocol in ("sliding", "overlapping", "segment", "best", "last", "ema_best", "ema_last")
 )
 
 

@@ -12,7 +12,7 @@ UNKNOWN = ""
 HEADS = "heads"
 SPLITS = ("valid", "test")
 # how text is cut into windows, or which weights looked at the images; others follow alphabetically
-PROTOCOLS = ("segment", "sliding", "best", "last", "ema_best", "ema_last")
+PROTOCOLS = ("segment", "overlapping", "sliding", "best", "last", "ema_best", "ema_last")
 
 
 @dataclass(frozen=True)

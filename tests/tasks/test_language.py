@@ -33,18 +33,20 @@ def measured(task, model, protocol, split="valid"):
     return task.measure(model, split, protocol, lambda: None, lambda *progress: None)
 
 
-def literal_sliding(model: WordLM, tokens: np.ndarray, length: int) -> tuple[float, int]:
-    """The authors' evaluation, one window at a time: the first counts whole, every other its last position."""
+def literal_windows(model: WordLM, tokens: np.ndarray, length: int, stride: int = 1) -> tuple[float, int]:
+    """One window at a time, each position counted in the first window that holds it; stride 1: the authors' evaluation,
+    where the first window counts whole and every other its last position."""
     model.eval()
-    total, count = 0.0, 0
+    scored = {}
+    starts = [*range(0, len(tokens) - length, stride), len(tokens) - length - 1]
     with torch.no_grad():
-        for i in range(len(tokens) - length):
-            window = torch.from_numpy(tokens[i : i + length + 1].astype(np.int64))
+        for start in starts:
+            window = torch.from_numpy(tokens[start : start + length + 1].astype(np.int64))
             log_p = model.output.log_probabilities(model.hidden(window[None, :-1])[0], model.embedding.weight)
             nll = -log_p.gather(1, window[1:, None]).double()
-            total += (nll.sum() if i == 0 else nll[-1]).item()
-            count += length if i == 0 else 1
-    return total / count, count
+            for offset in range(length):
+                scored.setdefault(start + offset, nll[offset].item())
+    return sum(scored.values()) / len(scored), len(scored)
 
 
 @pytest.mark.parametrize("name", ["softmax", "fourier", "gaussian"])
@@ -52,12 +54,29 @@ def literal_sliding(model: WordLM, tokens: np.ndarray, length: int) -> tuple[flo
 def test_sliding_equals_one_window_at_a_time(name, tokens_per_forward):
     tokens = random_tokens(90)
     task, model = task_for(tokens, 12, name, tokens_per_forward=tokens_per_forward)
-    nll, count = literal_sliding(model, tokens, 12)
+    nll, count = literal_windows(model, tokens, 12)
     result = measured(task, model, "sliding")
     assert result["nll"] == pytest.approx(nll, abs=1e-5)
     assert result["tokens"] == count == 89
     assert result["ppl"] == pytest.approx(math.exp(nll), rel=1e-4)
     assert (result["context"], result["stride"]) == (12, 1)
+
+
+@pytest.mark.parametrize("tokens_per_forward", [1, 70, 10_000])
+@pytest.mark.parametrize("count", [36, 82, 83, 89])  # whole strides of 2 and a rest
+def test_overlapping_windows_move_by_an_eighth_of_the_context(count, tokens_per_forward):
+    tokens = random_tokens(count)
+    task, model = task_for(tokens, 17, tokens_per_forward=tokens_per_forward)
+    nll, scored = literal_windows(model, tokens, 17, stride=2)
+    result = measured(task, model, "overlapping")
+    assert result["nll"] == pytest.approx(nll, abs=1e-5)
+    assert result["tokens"] == scored == count - 1
+    assert (result["context"], result["stride"]) == (17, 2)
+
+
+def test_overlapping_windows_of_a_short_context_slide():
+    task, model = task_for(random_tokens(40), 7)
+    assert measured(task, model, "overlapping") == measured(task, model, "sliding")
 
 
 @pytest.mark.parametrize("tokens_per_forward", [1, 300, 10_000])
