@@ -22,7 +22,7 @@ from fourierformer.errors import SetupError, check_range, did_you_mean
 NOT_HASHED = {
     *("runs_root", "run_dir", "fresh", "dry_run", "tracker"),
     *("evaluation.splits", "evaluation.protocols", "evaluation.tokens_per_forward", "evaluation.images_per_forward"),
-    *("data.root", "data.cache", "data.workers", "trainer.device", "trainer.compile"),
+    *("data.root", "data.cache", "data.workers", "data.in_memory", "trainer.device", "trainer.compile"),
     *("trainer.save_every", "trainer.log_every", "trainer.keep_checkpoints"),
 }
 

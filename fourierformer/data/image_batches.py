@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fourierformer.data.image_order import ImageOrder
-from fourierformer.data.image_set import ImageSet, Unreadable
+from fourierformer.data.image_set import ImageSet, InMemorySet, Unreadable
 from fourierformer.errors import SetupError
 
 CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
@@ -133,6 +133,8 @@ def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin
 
 def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int) -> Iterator[_Done]:
     """The work done in its order, up to `ahead` images before they are asked for."""
+    if isinstance(images, InMemorySet):
+        images.decode()
     loader = DataLoader(
         _Reader(images, transform),
         batch_size=None,

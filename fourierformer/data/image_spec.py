@@ -28,6 +28,7 @@ class ImageData:
     expect: dict[str, int] | None = None  # published counts, any of COUNTS
     mean: list[float]  # per channel, of pixels in [0, 1]
     std: list[float]
+    in_memory: bool = False  # decode all images once, before the first batch: for small ones of one size
     workers: int | None = None  # loader processes per training process; None = share the cores of this machine
 
     def __post_init__(self):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fourierformer.data.image_batches import ImageBatch, evaluation_batches, training_batches
 from fourierformer.data.image_order import ImageOrder, Part
+from fourierformer.data.image_set import InMemorySet
 from fourierformer.data.image_sources import ImageSet, Unreadable, check_source, open_splits
 from fourierformer.data.image_spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Progress, disk_errors
@@ -61,6 +62,8 @@ def load_images(data: ImageData, progress: Progress = lambda line: None) -> Imag
     """Lists the images of both splits; pixels are read when they are asked for."""
     with disk_errors(data):
         splits = open_splits(data, progress)
+    if data.in_memory:
+        splits = {split: InMemorySet(images) for split, images in splits.items()}
     classes = splits["train"].classes
     counts = {split: len(images) for split, images in splits.items()} | {"classes": len(classes)}
     return ImageCorpus(name=data.name, classes=classes, splits=splits, notes=_notes(data, counts))

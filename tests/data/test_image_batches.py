@@ -61,6 +61,15 @@ def test_loader_processes_change_no_bit_of_real_augmented_images(cifar):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_images_decoded_once_into_memory_change_no_bit(workers):
+    plain, kept = (load_images(image_data("builtin_images", in_memory=kept)).splits["train"] for kept in (False, True))
+    transform = train_transform(image_data("builtin_images"), augmentation("digits"), 32)
+    expected = first(3, plain, order_of(plain, 64), transform)
+    assert all(map(equal, first(3, kept, order_of(kept, 64), transform, workers=workers), expected))
+    assert kept.decoded.shape == (1437, 32, 32, 3)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_starting_at_a_step_gives_what_passing_it_gives(cifar, workers):
     images, transform = cifar
     order = order_of(images, 32)

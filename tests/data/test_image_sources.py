@@ -5,6 +5,7 @@ import shutil
 import socket
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,27 @@ def test_a_damaged_image_is_named(form, small):
     assert caught.value.index == 6
     assert ("row 6" if form == "parquet" else name) in str(caught.value)
     assert images.read(7)[1] == 1
+
+
+def test_a_damaged_image_in_memory_is_named(small):
+    one_size = {split: {name: png for name, png in made.items() if "_0" in name} for split, made in files().items()}
+    same = next(iter(one_size["train"].values()))
+    made = {split: dict.fromkeys(images, same) for split, images in one_size.items()}
+    name = f"{CLASSES[1]}/{CLASSES[1]}_0.png"
+    made["train"][name] = same[:300]
+    images = load_images(replace(small("folder", made), in_memory=True)).splits["train"]
+    images.decode()
+    with pytest.raises(Unreadable, match=name) as caught:
+        images.read(1)
+    assert caught.value.index == 1
+    assert np.array_equal(np.asarray(images.read(2)[0]), np.asarray(Image.open(io.BytesIO(same))))
+    assert images.read(2)[1] == 2
+
+
+def test_images_of_several_sizes_are_not_held_in_memory(small):
+    images = load_images(replace(small("folder"), in_memory=True)).splits["train"]
+    with pytest.raises(SetupError, match=r"has 24 x 21 pixels, .* have 24 x 20: .* Use data.in_memory=false"):
+        images.decode()
 
 
 def test_a_tar_that_was_cut_short_is_refused(small):
