@@ -141,7 +141,7 @@ def test_every_group_says_what_its_files_are_for():
 
 # -- identity -------------------------------------------------------------------------------------------------------
 
-VISION_CONVENIENCE = {"evaluation.images_per_forward": 1, "data.workers": 3}
+VISION_CONVENIENCE = {"evaluation.images_per_forward": 1, "data.workers": 3, "data.in_memory": True}
 CONVENIENCE = {
     "runs_root": "x", "run_dir": "x", "fresh": True, "dry_run": True, "tracker.name": "wandb", "tracker.project": "x",
     "tracker.entity": "x", "tracker.mode": "offline", "evaluation.splits": ["test"], "evaluation.protocols": [],
