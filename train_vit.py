@@ -2,12 +2,12 @@
 
 import hydra
 
-from fourierformer.launch import launch
+from fourierformer.runs.launch import launch
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train_vit")
 def train(config):
-    from fourierformer.run import main
+    from fourierformer.runs.run import main
 
     main(config)
 

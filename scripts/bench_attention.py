@@ -28,11 +28,11 @@ from bench_points import WHAT, Layer, Limits, Row, measure, memory_limit
 from bench_tables import exponents, header, plot, progress, tables, write
 
 from fourierformer.attention import available
-from fourierformer.cpu import keep_freed_memory
 from fourierformer.errors import SetupError, did_you_mean
-from fourierformer.launch import exit_on_user_error
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results.measured import MEASURED
+from fourierformer.runs.cpu import keep_freed_memory
+from fourierformer.runs.launch import exit_on_user_error
 
 PEER = "softmax"
 MASKS = ["causal", "full"]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import yaml
 
-from fourierformer.data.image_order import ImageOrder
-from fourierformer.data.image_set import FolderSet
-from fourierformer.data.images import AugmentConfig, ImageData, train_transform, training_batches
+from fourierformer.data.images.corpus import AugmentConfig, ImageData, train_transform, training_batches
+from fourierformer.data.images.order import ImageOrder
+from fourierformer.data.images.sets import FolderSet
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 

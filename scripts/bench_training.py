@@ -20,10 +20,10 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from fourierformer.cpu import let_threads_sleep
-from fourierformer.launch import exit_on_user_error
 from fourierformer.provenance import REPOSITORY, describe
 from fourierformer.results.measured import MEASURED, without_places
+from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.launch import exit_on_user_error
 
 WARM_UP = 5  # steps
 
@@ -68,11 +68,11 @@ def bench(args: argparse.Namespace) -> list[dict]:
 
 def training(overrides: list[str]):
     """The loop of a run, at step 0; it writes nothing."""
-    from fourierformer.build import build, checked_values
-    from fourierformer.processes import Processes
+    from fourierformer.runs.parts import build, checked_values
+    from fourierformer.runs.train import make_fit
     from fourierformer.tracking import NoTrackers
-    from fourierformer.train import make_fit
     from fourierformer.training.checkpoint import Checkpoints
+    from fourierformer.training.processes import Processes
     from fourierformer.training.signals import StopSignal
 
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):

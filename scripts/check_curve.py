@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.launch import exit_on_user_error
 from fourierformer.provenance import REPOSITORY, describe
 from fourierformer.results.reference import REFERENCE, Curve, compare, read_curve, write_curve
+from fourierformer.runs.launch import exit_on_user_error
 
 ATTENTIONS = ("softmax", "fourier")
 RECORDED_SEEDS = (1, 2, 3, 4, 5)

@@ -82,7 +82,7 @@ def fourier_kernel() -> str:
 
 
 def embedded_corpus() -> str:
-    from fourierformer.data.text import TextData, check_available
+    from fourierformer.data.text.corpus import TextData, check_available
 
     check_available(TextData(name="builtin_text", source="builtin"))
     return "the documentation it is made of is here"

@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few sizes and data sets: shows that it works")
     parser.add_argument("--out", type=Path, default=Path("runs/estimators"), help="folder for tables and plots")
     args = parser.parse_args()
-    from fourierformer.launch import exit_on_user_error  # loads torch and Hydra, which the workers can do without
+    from fourierformer.runs.launch import exit_on_user_error  # loads torch and Hydra, which the workers can do without
 
     with exit_on_user_error():
         rows = measure(QUICK if args.quick else FULL)

@@ -7,8 +7,8 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 import argparse
 from pathlib import Path
 
-from fourierformer.cpu import let_threads_sleep
-from fourierformer.launch import exit_on_user_error
+from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.launch import exit_on_user_error
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    from fourierformer.build import open_run
+    from fourierformer.runs.parts import open_run
     from fourierformer.tracking.console import ConsoleTracker
     from fourierformer.training.precision import autocast
 

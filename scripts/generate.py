@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fourierformer.cpu import let_threads_sleep
-from fourierformer.launch import exit_on_user_error
+from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.launch import exit_on_user_error
 
 
 def main() -> None:
@@ -26,9 +26,9 @@ def main() -> None:
 def generate(arguments: argparse.Namespace) -> None:
     import torch
 
-    from fourierformer.build import open_run
     from fourierformer.errors import SetupError
     from fourierformer.models.decoding import decoder
+    from fourierformer.runs.parts import open_run
 
     parts, _ = open_run(arguments.run, arguments.device)
     if parts.task.unit != "tokens":

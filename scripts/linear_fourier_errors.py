@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few rows of each table: shows that it works")
     parser.add_argument("--out", type=Path, default=Path("runs/linear_fourier"), help="folder for table and plot")
     args = parser.parse_args()
-    from fourierformer.launch import exit_on_user_error
+    from fourierformer.runs.launch import exit_on_user_error
 
     with exit_on_user_error():
         print(f"{'table':21}{'D':>2}{'s':>6}{'tau':>7}  {'method':24}features    error  negative: weights / sums  res.")

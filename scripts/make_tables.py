@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.launch import exit_on_user_error
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.evidence import evidence
@@ -22,6 +21,7 @@ from fourierformer.results.measured import MEASURED, committed, gather, refusal,
 from fourierformer.results.paper_tables import paper_tables
 from fourierformer.results.readme import write_readme
 from fourierformer.results.redundancy import head_tables
+from fourierformer.runs.launch import exit_on_user_error
 
 
 def parse() -> argparse.Namespace:

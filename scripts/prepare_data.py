@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from fourierformer.data import hub
-from fourierformer.data.text import TextData, load_corpus
+from fourierformer.data.text.corpus import TextData, load_corpus
 from fourierformer.errors import SetupError, UserError, did_you_mean
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "data"

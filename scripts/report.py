@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.launch import exit_on_user_error
+from fourierformer.runs.launch import exit_on_user_error
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 
-from fourierformer.launch import exit_on_user_error
+from fourierformer.runs.launch import exit_on_user_error
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob
 
-from fourierformer.launch import launch
+from fourierformer.runs.launch import launch
 from fourierformer.training.signals import SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -61,7 +61,7 @@ def one_job(arguments: list[str]) -> list[str]:
 
 
 def _train(script: str, *arguments: str) -> int:
-    from fourierformer.run import main
+    from fourierformer.runs.run import main
 
     GlobalHydra.instance().clear()
     before, handlers = sys.argv, {number: signal.getsignal(number) for number in SIGNALS}

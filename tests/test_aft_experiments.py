@@ -7,8 +7,8 @@ import torch
 from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 
-from fourierformer.build import checked_values, domain, make_attention
 from fourierformer.config import flatten
+from fourierformer.runs.parts import checked_values, domain, make_attention
 
 
 @cache

@@ -9,8 +9,8 @@ from command_line import CONFIGS, REPOSITORY, one_job
 from hydra import compose, initialize_config_dir
 
 from fourierformer import config as configs
-from fourierformer.build import checked_values
 from fourierformer.errors import SetupError
+from fourierformer.runs.parts import checked_values
 
 
 def composed(*overrides: str, script: str = "train_lm") -> dict:

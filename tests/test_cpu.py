@@ -8,12 +8,12 @@ import sys
 import pytest
 from command_line import REPOSITORY
 
-from fourierformer.cpu import let_threads_sleep
+from fourierformer.runs.cpu import let_threads_sleep
 
 FAULTS = """
 import resource
 import numpy
-from fourierformer.cpu import keep_freed_memory
+from fourierformer.runs.cpu import keep_freed_memory
 
 keep_freed_memory()
 faults = []

@@ -33,7 +33,7 @@ HEAVY = ("hydra", "wandb", "datasets", "matplotlib", "jinja2", "rich", "timm", "
 
 
 def place(path: Path) -> str:
-    """'data/text' for fourierformer/data/text.py, 'data' for fourierformer/data/__init__.py."""
+    """'data/text' for fourierformer/data/text/corpus.py, 'data' for fourierformer/data/__init__.py."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return "/".join(part for part in parts if part != "__init__")
 

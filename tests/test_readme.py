@@ -13,7 +13,7 @@ from command_line import one_job
 from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
-from fourierformer.build import checked_values
+from fourierformer.runs.parts import checked_values
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,11 +9,12 @@ import pytest
 
 from fourierformer import provenance
 from fourierformer.errors import SetupError, UserError
-from fourierformer.rundir import RunDirectory, atomic_write_text
+from fourierformer.files import atomic_write_text
+from fourierformer.runs.directory import RunDirectory
 
 HOLDER = """
 import sys, time
-from fourierformer.rundir import RunDirectory
+from fourierformer.runs.directory import RunDirectory
 with RunDirectory(sys.argv[1]).lock():
     print("locked", flush=True)
     sys.stdin.read()
@@ -121,7 +122,7 @@ def test_a_lock_file_of_another_user(run, monkeypatch):
 
     run.create()
     with monkeypatch.context() as patch:
-        patch.setattr("fourierformer.rundir.RunDirectory.create", lambda self: None)
+        patch.setattr("fourierformer.runs.directory.RunDirectory.create", lambda self: None)
         patch.setattr(os, "open", refuse)
         with pytest.raises(SetupError, match="Permission denied"), run.lock():
             pass
@@ -266,7 +267,7 @@ def test_meta_says_where_the_run_comes_from(run, monkeypatch):
 def test_a_run_directory_costs_no_heavy_import():
     code = """
         import sys
-        from fourierformer.rundir import RunDirectory
+        from fourierformer.runs.directory import RunDirectory
         from fourierformer import provenance
         provenance.describe()
         heavy = {"torch", "numpy", "wandb", "datasets", "hydra", "rich", "triton"} & set(sys.modules)

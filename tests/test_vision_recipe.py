@@ -5,11 +5,11 @@ from functools import cache
 
 import pytest
 from command_line import CONFIGS
+from fourierformer.runs.parts.vision import build_model, geometry
 from hydra import compose, initialize_config_dir
 
-from fourierformer.build import checked_values, make_attention
-from fourierformer.build.vision import build_model, geometry
 from fourierformer.config import flatten
+from fourierformer.runs.parts import checked_values, make_attention
 
 GPUS, PER_GPU = 4, 256
 
@@ -98,7 +98,7 @@ def test_the_papers_text_has_four_heads():
 
 def test_an_epoch_has_deits_steps():
     """DeiT's sampler selects floor(1,281,167 // 256 * 256 / 4) = 320,256 images per GPU: 1,251 batches of 256."""
-    from fourierformer.data.image_order import ImageOrder
+    from fourierformer.data.images.order import ImageOrder
 
     order = ImageOrder(1_281_167, 1024, seed=0, repeats=3, mix_batch=256, mixing=True, micro_batch=None)
     assert order.steps_per_epoch == 1_281_167 // 256 * 256 // GPUS // PER_GPU == 1251

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention
-from fourierformer.build import Parts, open_run
 from fourierformer.errors import SetupError, UserError
-from fourierformer.rundir import atomic_write_text, read_json
+from fourierformer.files import atomic_write_text, read_json
+from fourierformer.runs.parts import Parts, open_run
 from fourierformer.training.precision import set_matmul_precision
 
 FILE = "heads.json"  # in the run directory
@@ -142,7 +142,7 @@ def _segments(parts: Parts, split: str, count: int, together: int) -> Iterator[T
 
 def _images(parts: Parts, split: str, count: int, together: int) -> Iterator[Tensor]:
     """Centre crops of `count` images, always the same ones; what cannot be read is left out."""
-    from fourierformer.data.images import evaluation_batches
+    from fourierformer.data.images.corpus import evaluation_batches
 
     images, transform = parts.corpus.splits[split], parts.task.transforms["valid"]
     options = {"batch": together, "workers": parts.task.workers, "limit": count}

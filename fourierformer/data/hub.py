@@ -13,8 +13,8 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from fourierformer.data.prepared import Progress
-from fourierformer.data.sources import SPLITS, rows_to_bytes
-from fourierformer.data.spec import TextData
+from fourierformer.data.text.sources import SPLITS, rows_to_bytes
+from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
 
 _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}

@@ -15,8 +15,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fourierformer.data.sources import Source
-from fourierformer.data.spec import TextData
+from fourierformer.data.text.sources import Source
+from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
 
 FORMAT = 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fourierformer.files import atomic_write_text
 from fourierformer.plots import Picture
 from fourierformer.report.headline import result_of
 from fourierformer.report.origin import commands, origin
@@ -14,7 +15,6 @@ from fourierformer.report.section import Charts, Section
 from fourierformer.results import Run
 from fourierformer.results.layout import TEXT_COLUMNS, duration_text
 from fourierformer.results.runs import number
-from fourierformer.rundir import atomic_write_text
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 WORDS = TEXT_COLUMNS | {"estimator", "data", "kernel", "radius grows", "shape", "pass", "dtype"}  # stand to the left

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fourierformer.config import flatten
 from fourierformer.errors import SetupError
+from fourierformer.files import atomic_write_text
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results.runs import SCHEMA, Run, collect
-from fourierformer.rundir import atomic_write_text
 
 MEASURED = REPOSITORY / "results" / "measured"
 # the first columns, by which a file of runs is recognised: benchmarks lie in the same folder

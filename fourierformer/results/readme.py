@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.files import atomic_write_text
 from fourierformer.results.comparison import comparison
 from fourierformer.results.evidence import evidence
 from fourierformer.results.layout import Table, columns_of, tables
@@ -16,7 +17,6 @@ from fourierformer.results.redundancy import head_tables
 from fourierformer.results.runs import Run
 from fourierformer.results.significance import significance_lines
 from fourierformer.results.tables import markdown_of
-from fourierformer.rundir import atomic_write_text
 
 NOTHING = "No measured runs are committed yet."
 MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them

@@ -5,9 +5,9 @@ import io
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.files import atomic_write_text
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results import statistics
-from fourierformer.rundir import atomic_write_text
 
 REFERENCE = REPOSITORY / "results" / "reference"
 COLUMNS = ("step", "mean", "low", "high")

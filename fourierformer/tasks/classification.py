@@ -14,8 +14,7 @@ from timm.data.mixup import Mixup, mixup_target
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from fourierformer.data.image_set import listed
-from fourierformer.data.images import (
+from fourierformer.data.images.corpus import (
     AugmentConfig,
     ImageBatch,
     ImageCorpus,
@@ -27,11 +26,12 @@ from fourierformer.data.images import (
     training_batches,
     worker_count,
 )
+from fourierformer.data.images.sets import listed
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViT, set_paths
-from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
 from fourierformer.tasks.base import Poll, Watch
+from fourierformer.training.processes import Processes
 
 UNREADABLE = 0.001  # share of a split that may be unreadable: 1,281 images of ImageNet; its known damage is far less
 

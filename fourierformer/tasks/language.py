@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fourierformer.data.sequences import ShuffledSequences, shifted
-from fourierformer.data.streams import OrderedStreams, windows
-from fourierformer.data.text import Corpus
+from fourierformer.data.text.corpus import Corpus
+from fourierformer.data.text.sequences import ShuffledSequences, shifted
+from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
-from fourierformer.processes import Processes
 from fourierformer.tasks.base import Poll, Watch
+from fourierformer.training.processes import Processes
 
 SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
 PROTOCOLS = ("segment", "overlapping", "sliding")

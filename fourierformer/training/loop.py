@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.errors import Diverged, Interrupted
-from fourierformer.processes import Processes
 from fourierformer.tasks.base import Task, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
+from fourierformer.training.processes import Processes
 from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
 

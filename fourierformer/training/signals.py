@@ -13,7 +13,7 @@ import threading
 import time
 
 from fourierformer.errors import Interrupted
-from fourierformer.processes import Processes
+from fourierformer.training.processes import Processes
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SAME_CTRL_C = 1.0  # seconds: a launcher may pass on to its processes what the terminal has sent them already

@@ -74,7 +74,7 @@ def test_loader_processes_survive_a_stop_and_change_nothing(uninterrupted, tmp_p
 
 def test_cifar10_agrees_with_a_count_by_hand(real_data, tmp_path):
     """Trains a few steps on real images; the recorded accuracies against logits of pixels that were read by hand."""
-    from fourierformer.build import open_run
+    from fourierformer.runs.parts import open_run
 
     arguments = ("data=cifar10", f"data.root={real_data / 'cifar10'}", f"data.cache={tmp_path}", "model.depth=1")
     learn = ("augment=digits", "trainer.steps=60", "trainer.eval_every=60", "optim.lr=5e-3")

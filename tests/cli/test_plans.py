@@ -6,7 +6,7 @@ import re
 import pytest
 from command_line import IMAGES, train_lm, train_vit
 
-from fourierformer import cost
+from fourierformer.runs import cost
 
 COST = re.compile(r"([\d,.]+) CPU-(minutes|hours)")
 

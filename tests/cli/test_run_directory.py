@@ -8,7 +8,7 @@ import shutil
 import pytest
 from command_line import only_run, rows, status, train_lm
 
-from fourierformer.rundir import RunDirectory
+from fourierformer.runs.directory import RunDirectory
 
 
 def directories(root) -> set[str]:

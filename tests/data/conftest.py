@@ -2,7 +2,7 @@
 
 import pytest
 
-from fourierformer.data.text import TextData
+from fourierformer.data.text.corpus import TextData
 
 LINES = {
     "train": " = Title = \n \nthe cat sat on the <unk> mat .\nthe dog sat\n",

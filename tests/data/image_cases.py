@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from fourierformer.data.images import AugmentConfig, ImageData
+from fourierformer.data.images.corpus import AugmentConfig, ImageData
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 CLASSES = ["n01440764", "n02123045", "n04285008"]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fourierformer.data import builtin
-from fourierformer.data.text import TextData, load_corpus
+from fourierformer.data.text import builtin
+from fourierformer.data.text.corpus import TextData, load_corpus
 
 # the most frequent words of English prose (any frequency list begins so)
 ENGLISH = ["the", "of", "and", "to", "a", "in", "is", "that", "for", "it", "be", "as", "with", "this", "not", "by"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fourierformer.data.text import TextData
+from fourierformer.data.text.corpus import TextData
 from fourierformer.errors import SetupError
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fourierformer.data import hub
-from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
 
 

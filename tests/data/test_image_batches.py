@@ -9,14 +9,14 @@ import torch
 from image_cases import CLASSES, augmentation, files, image_data, write
 from PIL import Image
 
-from fourierformer.data.image_order import ImageOrder
-from fourierformer.data.images import (
+from fourierformer.data.images.corpus import (
     eval_transform,
     evaluation_batches,
     load_images,
     train_transform,
     training_batches,
 )
+from fourierformer.data.images.order import ImageOrder
 from fourierformer.errors import SetupError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores, on purpose
@@ -184,7 +184,7 @@ class _Only:
         return 1
 
     def read(self, index: int):
-        from fourierformer.data.images import Unreadable
+        from fourierformer.data.images.corpus import Unreadable
 
         try:
             return self.images.read(self.index)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from image_cases import CONFIGS, augmentation, image_data
 
-from fourierformer.data.images import AugmentConfig, ImageData, load_images
+from fourierformer.data.images.corpus import AugmentConfig, ImageData, load_images
 from fourierformer.errors import SetupError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from timm.data.distributed_sampler import RepeatAugSampler
 
-from fourierformer.data.image_order import ImageOrder
+from fourierformer.data.images.order import ImageOrder
 from fourierformer.errors import SetupError
 
 

@@ -13,7 +13,7 @@ import pytest
 from image_cases import CLASSES, FORMS, files, image_data, tar_of, write
 from PIL import Image
 
-from fourierformer.data.images import Unreadable, check_available, load_images
+from fourierformer.data.images.corpus import Unreadable, check_available, load_images
 from fourierformer.errors import SetupError
 
 

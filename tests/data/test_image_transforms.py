@@ -6,7 +6,7 @@ from image_cases import augmentation, image_data
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 
-from fourierformer.data.images import eval_transform, load_images, train_transform
+from fourierformer.data.images.corpus import eval_transform, load_images, train_transform
 
 
 def by_hand(image: Image.Image, mean, std) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from command_line import REPOSITORY
 from image_cases import files, image_data, write
 
-from fourierformer.data.images import worker_count
+from fourierformer.data.images.corpus import worker_count
 
 
 def test_workers_are_shared_by_the_processes_of_a_machine():
@@ -26,9 +26,9 @@ import signal, sys
 from pathlib import Path
 import numpy, torch
 sys.path.insert(0, {repository!r})
-from fourierformer.data.image_batches import training_batches
-from fourierformer.data.image_order import ImageOrder
-from fourierformer.data.image_set import FolderSet
+from fourierformer.data.images.batches import training_batches
+from fourierformer.data.images.order import ImageOrder
+from fourierformer.data.images.sets import FolderSet
 
 images = FolderSet(Path({folder!r}))
 order = ImageOrder(len(images), 12, seed=0, repeats=1, mix_batch=None, mixing=False, micro_batch=None)

@@ -12,8 +12,8 @@ import yaml
 from image_cases import CLASSES, CONFIGS, tar_of, write
 from PIL import Image
 
-from fourierformer.data import pixels
-from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.data.text import pixels
+from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
 
 HEIGHT, WIDTH = 5, 7

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fourierformer.data import prepare as preparing
 from fourierformer.data import prepared
-from fourierformer.data.sources import local_source
-from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.data.text import prepare as preparing
+from fourierformer.data.text.corpus import TextData, check_available, load_corpus
+from fourierformer.data.text.sources import local_source
 from fourierformer.errors import SetupError
 
 
@@ -179,7 +179,7 @@ def test_without_locks_the_first_rename_wins(small, monkeypatch):
 
 def test_two_processes_at_once_both_end_well(small):
     code = (
-        "import sys, json; from fourierformer.data.text import TextData, load_corpus;"
+        "import sys, json; from fourierformer.data.text.corpus import TextData, load_corpus;"
         "print(load_corpus(TextData(**json.loads(sys.argv[1]))).folder)"
     )
     values = json.dumps({"name": small.name, "root": small.root, "cache": small.cache})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fourierformer.data.sequences import START, ShuffledSequences, shifted, steps_per_epoch
+from fourierformer.data.text.sequences import START, ShuffledSequences, shifted, steps_per_epoch
 from fourierformer.errors import SetupError
 
 LENGTH = 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fourierformer.data.streams import OrderedStreams, windows
+from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.errors import SetupError
 
 TRAIN = np.broadcast_to(np.uint32(7), (103_227_021,))  # as long as WikiText-103, without its memory

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fourierformer.data.text import TextData, check_available, load_corpus
+from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "data"
@@ -130,8 +130,8 @@ def test_parquet_without_text_names_its_columns(small, tmp_path, lines):
 
 def test_the_second_load_prepares_nothing_and_hashes_no_text(small, monkeypatch):
     load_corpus(small)
-    monkeypatch.setattr("fourierformer.data.text.prepare", None)
-    monkeypatch.setattr("fourierformer.data.sources.file_digest", None)
+    monkeypatch.setattr("fourierformer.data.text.corpus.prepare", None)
+    monkeypatch.setattr("fourierformer.data.text.sources.file_digest", None)
     assert len(load_corpus(small).splits["train"]) == 18
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fourierformer.data.words import EOS, UNK, Growing, listed_words, rank_words, whole_lines
+from fourierformer.data.text.words import EOS, UNK, Growing, listed_words, rank_words, whole_lines
 from fourierformer.errors import SetupError
 
 

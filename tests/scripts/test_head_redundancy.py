@@ -10,7 +10,7 @@ import torch
 from command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
 
 from fourierformer.analysis.heads import saved, watch_heads
-from fourierformer.build import open_run
+from fourierformer.runs.parts import open_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import head_redundancy

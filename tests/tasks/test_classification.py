@@ -15,8 +15,7 @@ from PIL import Image
 from timm.data import Mixup
 
 from fourierformer import attention
-from fourierformer.data.image_set import ImageSet
-from fourierformer.data.images import (
+from fourierformer.data.images.corpus import (
     AugmentConfig,
     ImageCorpus,
     ImageData,
@@ -25,11 +24,12 @@ from fourierformer.data.images import (
     train_transform,
     training_batches,
 )
+from fourierformer.data.images.sets import ImageSet
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViTConfig, build_vit
-from fourierformer.processes import Processes
 from fourierformer.tasks import classification
 from fourierformer.tasks.classification import ClassificationTask
+from fourierformer.training.processes import Processes
 
 CPU, SIZE, CLASSES, BATCH = torch.device("cpu"), 8, 7, 16
 DATA = ImageData(name="fake", root=".", mean=[0.0] * 3, std=[1.0] * 3, workers=0)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.image_set import DigitsSet, ImageSet
-from fourierformer.data.image_sources import Unreadable, local_files, open_splits
-from fourierformer.data.image_spec import ImageData
+from fourierformer.data.images.sets import DigitsSet, ImageSet
+from fourierformer.data.images.sources import Unreadable, local_files, open_splits
+from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Progress
-from fourierformer.data.sources import SPLITS, Input, Source, file_digest
-from fourierformer.data.spec import TextData
+from fourierformer.data.text.sources import SPLITS, Input, Source, file_digest
+from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
 
 ONE_SPLIT_NOTE = (

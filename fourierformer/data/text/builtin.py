@@ -16,7 +16,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from fourierformer.data.sources import SPLITS, Input, Source
+from fourierformer.data.text.sources import SPLITS, Input, Source
 
 SKIP = {"test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "distutils", "ensurepip", "pydoc_data"}
 SKIP |= {"site-packages", "dist-packages"}

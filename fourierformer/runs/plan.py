@@ -3,13 +3,13 @@
 import torch
 
 from fourierformer import config as configs
-from fourierformer.build import domain, make_attention, pick_device
-from fourierformer.cost import step_cost
 from fourierformer.errors import SetupError
-from fourierformer.processes import find_processes
-from fourierformer.rundir import RunDirectory
-from fourierformer.sweep import hours_text
+from fourierformer.runs.cost import step_cost
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.parts import domain, make_attention, pick_device
+from fourierformer.runs.sweep import hours_text
 from fourierformer.training.config import TrainerConfig
+from fourierformer.training.processes import find_processes
 
 DONE = "done"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from fourierformer.data.prepared import FORMAT, Progress, canonical, fingerprint, origin
-from fourierformer.data.sources import SPLITS, Source
-from fourierformer.data.spec import TextData
-from fourierformer.data.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
+from fourierformer.data.text.sources import SPLITS, Source
+from fourierformer.data.text.spec import TextData
+from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
 from fourierformer.errors import SetupError
 
 BLOCK = 1 << 22  # ids relabelled at a time

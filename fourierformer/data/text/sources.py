@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fourierformer.data.spec import TextData
+from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
 
 SPLITS = ("train", "valid", "test")

@@ -8,12 +8,12 @@ import torch
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.data import sequences, streams
-from fourierformer.data.text import Corpus, TextData, load_corpus
-from fourierformer.data.text import check_available as check_text
+from fourierformer.data.text.corpus import Corpus, TextData, load_corpus
+from fourierformer.data.text.corpus import check_available as check_text
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.lm import LMConfig, WordLM
-from fourierformer.processes import Processes
 from fourierformer.tasks.language import METRICS, LanguageTask
+from fourierformer.training.processes import Processes
 
 SCRIPT = "train_lm.py"
 OTHER = "python train_vit.py trains image models"

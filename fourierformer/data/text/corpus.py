@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data import builtin, hub, pixels
-from fourierformer.data.prepare import prepare
+from fourierformer.data import hub
 from fourierformer.data.prepared import Progress, cache_lock, disk_errors, find_prepared, open_prepared, other_roots
-from fourierformer.data.sources import SPLITS, Source, describe_missing, local_source
-from fourierformer.data.spec import TextData
-from fourierformer.data.streams import OrderedStreams, windows
-from fourierformer.data.words import EOS, UNK, line_words
+from fourierformer.data.text import builtin, pixels
+from fourierformer.data.text.prepare import prepare
+from fourierformer.data.text.sources import SPLITS, Source, describe_missing, local_source
+from fourierformer.data.text.spec import TextData
+from fourierformer.data.text.streams import OrderedStreams, windows
+from fourierformer.data.text.words import EOS, UNK, line_words
 from fourierformer.errors import SetupError
 
 __all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corpus", "windows"]

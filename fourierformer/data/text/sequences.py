@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fourierformer.data.image_order import ImageOrder
+from fourierformer.data.images.order import ImageOrder
 from fourierformer.errors import SetupError
 
 if TYPE_CHECKING:

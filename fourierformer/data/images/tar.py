@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fourierformer.data.image_set import EXTENSIONS, ImageSet, Names
-from fourierformer.data.image_spec import ImageData
+from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names
+from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Progress
 from fourierformer.errors import SetupError
 

@@ -4,16 +4,17 @@ import uuid
 from functools import partial
 
 from fourierformer import config as configs
-from fourierformer.build import Parts, build
 from fourierformer.errors import Interrupted, SetupError
-from fourierformer.measure import for_watchers, identity, measure_text, measured_images, run_summary
-from fourierformer.processes import Processes
-from fourierformer.rundir import RunDirectory, atomic_write_text
+from fourierformer.files import atomic_write_text
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.measure import for_watchers, identity, measure_text, measured_images, run_summary
+from fourierformer.runs.parts import Parts, build
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Fit, Progress
 from fourierformer.training.optim import OptimConfig, build_optimizer
+from fourierformer.training.processes import Processes
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
 from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code

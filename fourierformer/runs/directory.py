@@ -20,31 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError
+from fourierformer.files import atomic_write_text, read_json
 from fourierformer.provenance import describe
-
-
-def atomic_write_text(path: Path, text: str) -> None:
-    """After this the file holds `text`; at any instant before, it is what it was. Readers never see half a file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def read_json(path: Path) -> dict | None:
-    """None when there is no such file; a damaged one is named."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): restore it from a copy, or delete it.") from error
 
 
 class RunDirectory:

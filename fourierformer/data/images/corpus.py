@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from fourierformer.data.image_batches import ImageBatch, evaluation_batches, training_batches
-from fourierformer.data.image_order import ImageOrder, Part
-from fourierformer.data.image_set import InMemorySet
-from fourierformer.data.image_sources import ImageSet, Unreadable, check_source, open_splits
-from fourierformer.data.image_spec import AugmentConfig, ImageData
+from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
+from fourierformer.data.images.order import ImageOrder, Part
+from fourierformer.data.images.sets import InMemorySet
+from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Progress, disk_errors
 
 __all__ = [

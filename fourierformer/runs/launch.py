@@ -14,10 +14,10 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from fourierformer.config import flatten
-from fourierformer.cpu import let_threads_sleep
 from fourierformer.errors import Interrupted, UserError, did_you_mean
 from fourierformer.provenance import REPOSITORY
-from fourierformer.sweep import StopSweep, SweepRecord, summarise
+from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.sweep import StopSweep, SweepRecord, summarise
 from fourierformer.training.signals import exit_code
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fourierformer.data import hub
-from fourierformer.data.image_set import ArrowSet, DigitsSet, FolderSet, ImageSet, Unreadable, listed
-from fourierformer.data.image_spec import SPLITS, ImageData
-from fourierformer.data.image_tar import open_tars
+from fourierformer.data.images.sets import ArrowSet, DigitsSet, FolderSet, ImageSet, Unreadable, listed
+from fourierformer.data.images.spec import SPLITS, ImageData
+from fourierformer.data.images.tar import open_tars
 from fourierformer.data.prepared import Progress
 from fourierformer.errors import SetupError
 

@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 
 from fourierformer.errors import Interrupted
-from fourierformer.rundir import atomic_write_text
+from fourierformer.files import atomic_write_text
 from fourierformer.training.signals import SIGNALS
 
 

@@ -15,14 +15,14 @@ from torch import nn
 
 from fourierformer import attention
 from fourierformer.config import RunConfig, Schema, TrackerConfig, annotations, checked, from_yaml
-from fourierformer.cpu import keep_freed_memory
 from fourierformer.errors import SetupError
-from fourierformer.processes import Processes, find_processes
+from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.tasks.base import Task
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.optim import OptimConfig
 from fourierformer.training.precision import set_matmul_precision
+from fourierformer.training.processes import Processes, find_processes
 from fourierformer.training.schedule import ScheduleConfig
 
 TASKS = ("language", "vision")

@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 
 from fourierformer import config as configs
-from fourierformer.build import Parts, domain
 from fourierformer.errors import UserError
-from fourierformer.processes import Processes
-from fourierformer.rundir import RunDirectory, atomic_write_text, read_json
+from fourierformer.files import atomic_write_text, read_json
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.parts import Parts, domain
 from fourierformer.tasks.base import Poll, Watch
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress
 from fourierformer.training.precision import autocast
+from fourierformer.training.processes import Processes
 
 
 def read_or_none(path: Path) -> dict | None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 
 from fourierformer import config as configs
-from fourierformer.build import build, pick_device
-from fourierformer.processes import Processes
 from fourierformer.provenance import describe
-from fourierformer.rundir import RunDirectory
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.parts import build, pick_device
+from fourierformer.runs.train import make_fit
 from fourierformer.tracking import NoTrackers
-from fourierformer.train import make_fit
 from fourierformer.training.checkpoint import Checkpoints
+from fourierformer.training.processes import Processes
 from fourierformer.training.signals import StopSignal
 
 ENOUGH_SECONDS, MOST_STEPS = 3.0, 10

@@ -11,15 +11,15 @@ import traceback
 from omegaconf import DictConfig
 
 from fourierformer import config as configs
-from fourierformer.build import check_device, checked_values, domain, pick_device
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
-from fourierformer.launch import complain
-from fourierformer.measure import read_or_none
-from fourierformer.plan import plan_of_job, print_plan
-from fourierformer.processes import Processes, find_processes, heard_from_first, join_processes
-from fourierformer.rundir import RunDirectory
-from fourierformer.sweep import Job, SweepRecord, in_sweep, show
-from fourierformer.train import train_and_measure
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.launch import complain
+from fourierformer.runs.measure import read_or_none
+from fourierformer.runs.parts import check_device, checked_values, domain, pick_device
+from fourierformer.runs.plan import plan_of_job, print_plan
+from fourierformer.runs.sweep import Job, SweepRecord, in_sweep, show
+from fourierformer.runs.train import train_and_measure
+from fourierformer.training.processes import Processes, find_processes, heard_from_first, join_processes
 from fourierformer.training.signals import StopSignal, exit_code
 
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 
 from fourierformer.attention import Attention, Geometry
-from fourierformer.data.image_order import ImageOrder
-from fourierformer.data.image_spec import AugmentConfig, ImageData
-from fourierformer.data.images import ImageCorpus, load_images
-from fourierformer.data.images import check_available as check_images
+from fourierformer.data.images.corpus import ImageCorpus, load_images
+from fourierformer.data.images.corpus import check_available as check_images
+from fourierformer.data.images.order import ImageOrder
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.errors import check_range
 from fourierformer.models.vit import ViT, ViTConfig, build_vit
-from fourierformer.processes import Processes
 from fourierformer.tasks.classification import ClassificationTask
+from fourierformer.training.processes import Processes
 
 SCRIPT = "train_vit.py"
 OTHER = "python train_lm.py trains language models"
