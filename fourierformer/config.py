@@ -1,4 +1,4 @@
-"""From a composed Hydra config to plain checked values, a hash, and a run directory.
+"""From a composed Hydra config to one frozen, typed RunSpec, a hash, and a run directory.
 
 Hydra accepts `+typo=1` and wrong types silently; here every key is held against the signature of what it configures.
 """
@@ -8,7 +8,7 @@ import inspect
 import json
 import types
 import typing
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fourierformer.errors import SetupError, check_range, did_you_mean
+from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
 # Keys that say where, how visibly or how conveniently a run happens, but not what it computes: not part of the hash, so
 # changing them resumes the same run.
@@ -28,27 +29,6 @@ NOT_HASHED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """The top-level keys of a config (configs/base.yaml)."""
-
-    task: typing.Literal["language", "vision"]
-    seed: int
-    global_batch_size: int
-    experiment_name: str
-    runs_root: str
-    run_dir: str | None
-    fresh: bool
-    dry_run: bool
-    is_debug: bool
-
-    def __post_init__(self):
-        check_range("seed", self.seed, 0, 2**63)
-        check_range("global_batch_size", self.global_batch_size, 1)
-        if not self.experiment_name or "/" in self.experiment_name or self.experiment_name.startswith("."):
-            raise SetupError(f"experiment_name='{self.experiment_name}' becomes a folder: no '/', no leading dot")
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrackerConfig:
     """The keys of configs/tracker/*.yaml."""
 
@@ -58,7 +38,84 @@ class TrackerConfig:
     mode: typing.Literal["auto", "online", "offline", "disabled"]
 
 
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The keys of configs/attention/*.yaml: a mechanism and its knobs, which only the mechanism knows."""
+
+    name: str
+    knobs: dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run as its config describes it, checked. A task adds what it is made of: model, data, evaluation."""
+
+    task: str
+    seed: int
+    global_batch_size: int
+    experiment_name: str
+    runs_root: str
+    run_dir: str | None
+    fresh: bool
+    dry_run: bool
+    is_debug: bool
+    attention: AttentionConfig
+    optim: OptimConfig
+    schedule: ScheduleConfig
+    tracker: TrackerConfig
+    trainer: TrainerConfig
+    values: dict = field(repr=False, compare=False)  # the plain values, as they are hashed and written to config.yaml
+
+    def __post_init__(self):
+        check_range("seed", self.seed, 0, 2**63)
+        check_range("global_batch_size", self.global_batch_size, 1)
+        if not self.experiment_name or "/" in self.experiment_name or self.experiment_name.startswith("."):
+            raise SetupError(f"experiment_name='{self.experiment_name}' becomes a folder: no '/', no leading dot")
+        micro, batch = self.trainer.micro_batch_size, self.global_batch_size
+        if micro is not None and micro > batch:
+            raise SetupError(
+                f"trainer.micro_batch_size={micro} is a part of global_batch_size={batch}: at most {batch}"
+            )
+
+    @property
+    def hash(self) -> str:
+        """Eight hex digits naming what is computed."""
+        return config_hash(self.values)
+
+    @property
+    def group(self) -> str:
+        """The same for all runs that differ only in their seed."""
+        return config_hash(self.values, seed=False)
+
+    @property
+    def directory(self) -> Path:
+        return run_directory(self.values)
+
+
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
+
+
+def sections(spec: type[RunSpec]) -> dict[str, type]:
+    """The sections of a config whose keys are fixed, each with the dataclass that holds it."""
+    hints = typing.get_type_hints(spec)
+    return {name: hint for name, hint in hints.items() if is_dataclass(hint) and hint is not AttentionConfig}
+
+
+def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -> Schema:
+    """Which keys a config may have: the fields of `spec` and of its sections, and the attention's knobs."""
+    fixed = sections(spec)
+    top = {name: hint for name, hint in annotations(spec).items() if name not in (*fixed, "attention", "values")}
+    return {"": top, "attention": {"name": str, **annotations(knobs)}} | {
+        section: annotations(owner) for section, owner in fixed.items()
+    }
+
+
+def specified(spec: type[RunSpec], values: dict) -> RunSpec:
+    """Plain checked values as a `spec`; what any part of it refuses, it refuses here."""
+    parts = {name: owner(**values[name]) for name, owner in sections(spec).items()}
+    knobs = {key: value for key, value in values["attention"].items() if key != "name"}
+    top = {key: value for key, value in values.items() if key not in parts and key != "attention"}
+    return spec(**top, **parts, attention=AttentionConfig(values["attention"]["name"], knobs), values=values)
 
 
 def annotations(owner) -> dict[str, object]:

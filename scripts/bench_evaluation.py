@@ -16,7 +16,7 @@ import yaml
 
 from fourierformer import attention
 from fourierformer.models.lm import LMConfig, WordLM
-from fourierformer.tasks.language import LanguageTask
+from fourierformer.tasks.language_objective import LanguageObjective
 
 MODELS = Path(__file__).parent.parent / "configs" / "model"
 
@@ -61,7 +61,7 @@ def main() -> None:
     make = partial(attention.build, arguments.attention)
     model = WordLM(config, arguments.vocabulary, arguments.cutoffs, make).to(device).eval()
     corpus = SimpleNamespace(splits={"train": np.tile(tokens, 2), "test": tokens}, unit="word")
-    task = LanguageTask(corpus, model, global_batch_size=1, micro_batch_size=None, device=device)
+    task = LanguageObjective(corpus, model, global_batch_size=1, micro_batch_size=None, device=device)
     measure = partial(task.measure, model, "test", "sliding", lambda: None, lambda *progress: None)
     with torch.inference_mode():
         (ours, literal), (result, nll) = seconds([measure, partial(one_window_at_a_time, model, tokens, device)])

@@ -58,7 +58,7 @@ def bench(args: argparse.Namespace) -> list[dict]:
         turns.reverse()
     rows = []
     for overrides, fit, found in zip(args.configurations, fits, times, strict=True):
-        seconds, tokens = statistics.median(found), fit.task.samples_per_step
+        seconds, tokens = statistics.median(found), fit.objective.samples_per_step
         speed = statistics.median(first / mine for first, mine in zip(times[0], found, strict=True))
         row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
         rows.append(row | {"tokens_per_s": tokens / seconds, "speed_ratio": speed, "mebibytes": peak_mebibytes(fit)})
@@ -68,7 +68,8 @@ def bench(args: argparse.Namespace) -> list[dict]:
 
 def training(overrides: list[str]):
     """The loop of a run, at step 0; it writes nothing."""
-    from fourierformer.runs.parts import build, checked_values
+    from fourierformer.runs.parts import build
+    from fourierformer.runs.spec import read_spec
     from fourierformer.runs.train import make_fit
     from fourierformer.tracking import NoTrackers
     from fourierformer.training.checkpoint import Checkpoints
@@ -76,8 +77,8 @@ def training(overrides: list[str]):
     from fourierformer.training.signals import StopSignal
 
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        values = checked_values(compose("train_lm", overrides=["trainer.device=cpu", *overrides]))
-    parts = build(values, Processes(), say=lambda line: None)
+        spec = read_spec(compose("train_lm", overrides=["trainer.device=cpu", *overrides]))
+    parts = build(spec, Processes(), say=lambda line: None)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     fit.model.train()
     return fit

@@ -44,39 +44,34 @@ def evaluate(arguments: argparse.Namespace) -> None:
         last=arguments.checkpoint == "last",
         averaged=arguments.weights == "ema",
     )
-    what, split = protocol(arguments, parts)
+    split, protocol = evaluation(arguments, parts)
     console = ConsoleTracker(1, 1, arguments.run.name)
     try:
         with autocast(parts.device, parts.trainer.precision):
-            result = parts.task.measure(parts.model, split, *what, lambda: None, console.evaluating)
+            result = parts.objective.measure(parts.model, split, protocol, lambda: None, console.evaluating)
     finally:
         console.close(0)
-    if parts.task.unit == "tokens":
-        metric = parts.task.metric
-        print(f"{metric} {result[metric]:.3f}  (nll {result['nll']:.4f})")
-        scored = (
-            f"{what[0]}, context {result['context']}, stride {result['stride']}, {result['tokens']:,} tokens scored"
-        )
-    else:
-        print(f"top-1 {result['top1']:.2f} %  top-5 {result['top5']:.2f} %  (nll {result['nll']:.4f})")
-        scored = f"centre crops, {result['images']:,} images scored"
+    measured = [f"{m.short} {m.text(result[m.key], unit=True)}" for m in parts.task.metrics if m.key in result]
+    print("  ".join([*measured, f"(nll {result['nll']:.4f})"]))
+    numbers = {key: f"{value:,}" if isinstance(value, int) else value for key, value in result.items()}
+    scored = ", ".join(filter(None, [protocol, parts.task.scored_text(numbers)]))
     averaged = ", averaged weights" if arguments.weights == "ema" else ""
     print(f"{split} split of {parts.corpus.name}, {scored}, checkpoint of step {step:,}{averaged}")
-    for note in [*parts.corpus.notes, *parts.task.notes()]:
+    for note in [*parts.corpus.notes, *parts.objective.notes()]:
         print(f"note: {note}")
 
 
-def protocol(arguments: argparse.Namespace, parts) -> tuple[tuple[str, ...], str]:
-    """The protocol, if the task has several, and the split."""
+def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:
+    """Split and protocol, where the user named none those that a paper would quote."""
     from fourierformer.errors import SetupError
 
-    if parts.task.unit == "tokens":
-        return (arguments.protocol or parts.task.protocols[-1],), arguments.split or "test"
-    split = arguments.split or "valid"
-    if arguments.protocol or split not in parts.corpus.splits:
-        known = ", ".join(parts.corpus.splits)
-        raise SetupError(f"{arguments.run} classifies images: no --protocol, and --split is one of {known}")
-    return (), split
+    known = parts.objective.protocols
+    split = arguments.split or ("test" if "test" in parts.corpus.splits else "valid")
+    if arguments.protocol and not known:
+        raise SetupError(f"{arguments.run} has one way to be evaluated: no --protocol")
+    if split not in parts.corpus.splits:
+        raise SetupError(f"{arguments.run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
+    return split, arguments.protocol or (known[-1] if known else "")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def generate(arguments: argparse.Namespace) -> None:
     from fourierformer.runs.parts import open_run
 
     parts, _ = open_run(arguments.run, arguments.device)
-    if parts.task.unit != "tokens":
-        raise SetupError(f"{arguments.run} classifies images: only language models write text")
+    if parts.spec.task != "language":
+        raise SetupError(f"{arguments.run} is no language model: only those write text")
     corpus = parts.corpus
     # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
     prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]

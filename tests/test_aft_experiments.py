@@ -7,15 +7,15 @@ import torch
 from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 
-from fourierformer.config import flatten
-from fourierformer.runs.parts import checked_values, domain, make_attention
+from fourierformer.config import RunSpec, flatten
+from fourierformer.runs.spec import attention_of, read_spec, task_of
 
 
 @cache
-def recipe(name: str, *overrides: str) -> dict:
+def recipe(name: str, *overrides: str) -> RunSpec:
     script = "train_vit" if name.startswith("imagenet") else "train_lm"
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return checked_values(compose(script, [f"experiment={name}", *overrides]))
+        return read_spec(compose(script, [f"experiment={name}", *overrides]))
 
 
 ENWIK8 = {"data.name": "enwik8", "model.length": 1024, "trainer.epochs": 100, "optim.weight_decay": 0.5}
@@ -36,7 +36,7 @@ LOCAL = {"enwik8": {"window": 32, "bias_dim": 256}, "cifar10": {"window": 256, "
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("attention", [None, "softmax"])  # softmax must not meet knobs of AFT
 def test_published_values(name, attention):
-    found = dict(flatten(recipe(name, *([f"attention={attention}"] if attention else []))))
+    found = dict(flatten(recipe(name, *([f"attention={attention}"] if attention else [])).values))
     assert {key: found[key] for key in PUBLISHED[name]} == PUBLISHED[name]
     assert found["optim.name"] == "adamw"
     assert found["attention.name"] == (attention or "aft_local")
@@ -51,14 +51,14 @@ def test_published_values(name, attention):
     [("enwik8_aft", 687, 68_700), ("cifar10_pixels", 390, 78_000)],
 )
 def test_steps_from_published_sizes(name, epoch, steps):
-    values = recipe(name, "attention=softmax")
-    assert domain(values).steps_per_epoch(values, None) == epoch
-    assert values["trainer"]["epochs"] * epoch == steps
+    spec = recipe(name, "attention=softmax")
+    assert task_of(spec).steps_per_epoch(spec, None) == epoch
+    assert spec.trainer.epochs * epoch == steps
 
 
-def parameters(values: dict) -> int:
+def parameters(spec: RunSpec) -> int:
     with torch.device("meta"):
-        model = domain(values).build_model(values, make_attention(values), None)
+        model = task_of(spec).build_model(spec, attention_of(spec), None)
     return sum(p.numel() for p in model.parameters())
 
 
@@ -100,10 +100,10 @@ def test_parameters_of_aft_conv_are_those_the_paper_prints(overrides, base, dim,
 
 
 def test_aft_conv_sees_the_grid_and_nothing_else():
-    values = recipe("imagenet_aft_conv")
-    geometry = domain(values).geometry(values)
+    spec = recipe("imagenet_aft_conv")
+    geometry = spec.model.geometry()
     assert (geometry.grid, geometry.prefix, geometry.length) == ((14, 14), 0, 196)
-    assert (values["attention"]["aft_heads"], values["attention"]["window"]) == (32, 11)
+    assert (spec.attention.knobs["aft_heads"], spec.attention.knobs["window"]) == (32, 11)
     baseline = recipe("imagenet_deit_tiny")
     unchanged = ("optim", "schedule", "augment", "trainer", "global_batch_size")
-    assert {key: values[key] for key in unchanged} == {key: baseline[key] for key in unchanged}
+    assert {key: spec.values[key] for key in unchanged} == {key: baseline.values[key] for key in unchanged}

@@ -10,12 +10,12 @@ from hydra import compose, initialize_config_dir
 
 from fourierformer import config as configs
 from fourierformer.errors import SetupError
-from fourierformer.runs.parts import checked_values
+from fourierformer.runs.spec import read_spec
 
 
 def composed(*overrides: str, script: str = "train_lm") -> dict:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return checked_values(compose(script, list(overrides)))
+        return read_spec(compose(script, list(overrides))).values
 
 
 def script_of(text: str) -> str:
@@ -187,7 +187,7 @@ def test_a_default_spelled_out_is_the_same_run():
 def test_a_config_survives_its_file(tmp_path):
     values = composed("experiment=wt103_small")
     (tmp_path / "config.yaml").write_text(configs.to_yaml(values))
-    assert checked_values(configs.from_yaml(tmp_path / "config.yaml")) == values
+    assert read_spec(configs.from_yaml(tmp_path / "config.yaml")).values == values
     with pytest.raises(SetupError, match="is not a run directory"):
         configs.from_yaml(tmp_path / "other" / "config.yaml")
 

@@ -13,7 +13,7 @@ from command_line import one_job
 from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
-from fourierformer.runs.parts import checked_values
+from fourierformer.runs.spec import read_spec
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_training_commands_compose_into_valid_configs(command):
     _, script, *arguments = shlex.split(command)
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = compose(script.removesuffix(".py"), overrides=one_job(arguments))
-    checked_values(config)
+    read_spec(config)
 
 
 def test_the_readme_has_training_commands():
@@ -59,8 +59,8 @@ def test_the_attention_table_lists_every_choice():
 def test_experiments_named_there_have_the_numbers_it_gives(experiment, count):
     row = next(line for line in README.splitlines() if line.startswith(f"| `experiment={experiment}`"))
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        values = checked_values(compose("train_lm", overrides=[f"experiment={experiment}"]))
-    batch, length, steps = values["global_batch_size"], values["model"]["length"], values["trainer"]["steps"]
+        spec = read_spec(compose("train_lm", overrides=[f"experiment={experiment}"]))
+    batch, length, steps = spec.global_batch_size, spec.model.length, spec.trainer.steps
     assert f"{batch} x {length} tokens, {steps:,} steps" in row
     assert count in row
 

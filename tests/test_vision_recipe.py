@@ -5,19 +5,18 @@ from functools import cache
 
 import pytest
 from command_line import CONFIGS
-from fourierformer.runs.parts.vision import build_model, geometry
 from hydra import compose, initialize_config_dir
 
-from fourierformer.config import flatten
-from fourierformer.runs.parts import checked_values, make_attention
+from fourierformer.config import RunSpec, flatten
+from fourierformer.runs.spec import attention_of, read_spec, task_of
 
 GPUS, PER_GPU = 4, 256
 
 
 @cache
-def recipe(*overrides: str) -> dict:
+def recipe(*overrides: str) -> RunSpec:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return checked_values(compose("train_vit", ["experiment=imagenet_deit_tiny", *overrides]))
+        return read_spec(compose("train_vit", ["experiment=imagenet_deit_tiny", *overrides]))
 
 
 VALUES = {
@@ -69,8 +68,8 @@ VALUES = {
 
 @pytest.mark.parametrize(("key", "value"), VALUES.items(), ids=VALUES.keys())
 def test_value(key, value):
-    values = recipe()
-    found = {**dict(flatten(values)), "data.expect": values["data"]["expect"]}[key]
+    spec = recipe()
+    found = {**dict(flatten(spec.values)), "data.expect": spec.data.expect}[key]
     assert found == pytest.approx(value) if isinstance(value, float) else found == value
 
 
@@ -80,20 +79,20 @@ def test_value(key, value):
 )
 def test_published_parameter_counts(attention, parameters):
     """Softmax as in the training logs of this recipe; one radius per block is 12 more, one per coordinate 12 * 64."""
-    values = recipe(f"attention={attention}")
-    model = build_model(values, make_attention(values), None)
+    spec = recipe(f"attention={attention}")
+    model = task_of(spec).build_model(spec, attention_of(spec), None)
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 def test_fourier_attention_starts_as_in_the_vision_code():
     """paramR = 1.0, one per block, power 4, eps 1e-6; the language model's starts at 2.0."""
-    values = recipe("attention=fourier")
-    layer = make_attention(values)(geometry(values))
+    spec = recipe("attention=fourier")
+    layer = attention_of(spec)(spec.model.geometry())
     assert (layer.radius.tolist(), layer.radius.dim(), layer.power, layer.eps) == (1.0, 0, 4, 1e-6)
 
 
 def test_the_papers_text_has_four_heads():
-    assert geometry(recipe("model.heads=4")).head_dim == 48
+    assert recipe("model.heads=4").model.geometry().head_dim == 48
 
 
 def test_an_epoch_has_deits_steps():

@@ -16,7 +16,7 @@ rank is N whatever made it.
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -111,14 +111,11 @@ def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> t
     parts, step = open_run(run)
     set_matmul_precision("fp32")  # whatever it was trained in: small differences of maps are what is looked for
     split = _checked_split(parts, run, split)
-    text = parts.task.unit == "tokens"
     length, heads = parts.attention.geometry.length, parts.attention.geometry.heads
-    planned = min(sequences, len(parts.corpus.splits[split]) // (length if text else 1))
-    if planned == 0:
-        raise SetupError(f"the {split} split of {parts.corpus.name} is shorter than one sequence of {length} tokens")
     together = max(1, MAP_NUMBERS // (heads * length**2))
-    batches = _segments(parts, split, planned, together) if text else _images(parts, split, planned, together)
-    forward = parts.model.hidden if text else parts.model
+    planned, batches = parts.objective.attention_inputs(split, sequences, together)
+    # a language model's own forward would score the tokens too
+    forward = getattr(parts.model, "hidden", parts.model)
     layers = watch_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
     origin = {"data": parts.corpus.name, "step": step, "heads": heads, "length": length}
     return split, origin | _over_layers(layers)
@@ -129,26 +126,6 @@ def _checked_split(parts: Parts, run: Path, split: str | None) -> str:
     if split not in parts.corpus.splits:
         raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
     return split
-
-
-def _segments(parts: Parts, split: str, count: int, together: int) -> Iterator[Tensor]:
-    """The first `count` segments of the text, one after the other."""
-    length = parts.attention.geometry.length
-    for start in range(0, count, together):
-        stop = min(start + together, count)
-        tokens = parts.corpus.splits[split][start * length : stop * length].astype(np.int64)
-        yield torch.from_numpy(tokens).view(-1, length).to(parts.device)
-
-
-def _images(parts: Parts, split: str, count: int, together: int) -> Iterator[Tensor]:
-    """Centre crops of `count` images, always the same ones; what cannot be read is left out."""
-    from fourierformer.data.images.corpus import evaluation_batches
-
-    images, transform = parts.corpus.splits[split], parts.task.transforms["valid"]
-    options = {"batch": together, "workers": parts.task.workers, "limit": count}
-    for batch in evaluation_batches(images, transform, rank=0, world=1, **options):
-        if len(batch.rows):
-            yield batch.images.to(parts.device)
 
 
 def _over_layers(layers: list[LayerSums]) -> dict:

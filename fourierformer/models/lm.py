@@ -8,38 +8,14 @@ clusters 3*128 + 3 = 387; together 44,018,394.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
-from fourierformer.errors import SetupError, check_range
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
-
-
-@dataclass(frozen=True, kw_only=True)
-class LMConfig:
-    """The keys of configs/model/lm_*.yaml."""
-
-    name: str
-    layers: int
-    dim: int
-    heads: int
-    inner: int  # width of the feed-forward layer
-    length: int  # tokens per training segment, and the context of evaluation
-    dropout: float
-
-    def __post_init__(self):
-        for key in ("layers", "dim", "heads", "inner", "length"):
-            check_range(f"model.{key}", getattr(self, key), 1)
-        check_range("model.dropout", self.dropout, 0, 1)
-        if self.dim % 2 or self.dim % self.heads:
-            raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
-
-    def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
-        return Geometry(dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed)
+from fourierformer.models.config import LMConfig
 
 
 def reversed_sinusoids(length: int, dim: int) -> Tensor:

@@ -5,22 +5,21 @@ import math
 from fourierformer.results import Run, Table
 from fourierformer.results.comparison import evaluations, row_label
 from fourierformer.results.layout import DASH, columns_of
-from fourierformer.results.metrics import Column, change_text, metric, metric_text
+from fourierformer.results.metrics import change_text, metric, metric_text, task_behind
 from fourierformer.results.runs import number
 from fourierformer.results.significance import p_text, pairs
 from fourierformer.results.statistics import LEVEL, holm
+from fourierformer.tasks import Column, Task
 
-# the number a paper would quote comes first
-HEADLINES: tuple[Column, ...] = tuple(
-    (split, protocol)
-    for split in ("test", "valid")
-    for protocol in ("sliding", "overlapping", "segment", "best", "last", "ema_best", "ema_last")
-)
+
+def quoted_columns(task: Task) -> list[Column]:
+    """The number a paper would quote comes first."""
+    return [(split, protocol) for split in ("test", "valid") for protocol in task.quoted]
 
 
 def headline(table: Table) -> str:
     """Empty where there is nothing to compare."""
-    for column in HEADLINES:
+    for column in quoted_columns(table.rows[0].task):
         cells = {row_label(row, table.rows): cell.mean for row in table.rows if (cell := row.cell(column))}
         finite = {label: mean for label, mean in cells.items() if math.isfinite(mean)}
         protocols = {protocol for row in table.rows for protocol in row.protocols(column)}
@@ -31,12 +30,13 @@ def headline(table: Table) -> str:
 
 
 def result_of(run: Run) -> str:
-    """The first of HEADLINES that one run has."""
+    """The number of one run that a paper would quote."""
     if not run.completed:
         return DASH
     primary = str(run.summary.get("primary"))
     measured = {column: values[primary] for column, values in evaluations(run).items() if primary in values}
-    column = next((column for column in HEADLINES if column in measured), None)
+    columns = quoted_columns(task_behind(str(run.field("task")), primary))
+    column = next((column for column in columns if column in measured), None)
     if column is None:
         return DASH
     value = metric_text(number(measured[column]), primary, unit=True)

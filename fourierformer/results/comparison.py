@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fourierformer.results import statistics
-from fourierformer.results.metrics import Column, task_of
+from fourierformer.results.metrics import task_behind
 from fourierformer.results.runs import Run, number
+from fourierformer.tasks import Column, Task, tasks
 
 UNKNOWN = ""
 HEADS = "heads"
 SPLITS = ("valid", "test")
-# how text is cut into windows, or which weights looked at the images; others follow alphabetically
-PROTOCOLS = ("segment", "overlapping", "sliding", "best", "last", "ema_best", "ema_last")
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Row:
     group: str
     data: str = UNKNOWN
     primary: str = UNKNOWN
+    task_name: str = UNKNOWN
     runs: list[Run] = field(default_factory=list)
     others: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -52,6 +52,10 @@ class Row:
     @property
     def n(self) -> int:
         return len(self.runs)
+
+    @property
+    def task(self) -> Task:
+        return task_behind(self.task_name, self.primary)
 
     @property
     def settings(self) -> dict:
@@ -76,7 +80,7 @@ class Row:
     def protocols(self, column: Column) -> set[tuple]:
         """The distinct (context, stride, tokens scored) or (images scored,) behind a cell: several cannot be
         averaged."""
-        keys = task_of(self.primary).scored
+        keys = self.task.scored
         return {tuple(found.get(key) for key in keys) for found in self._found(column)}
 
     @property
@@ -136,8 +140,10 @@ def row_label(row: Row, rows: Iterable[Row]) -> str:
 
 
 def column_order(column: Column) -> tuple:
+    """As the tasks order their protocols; others follow alphabetically."""
     split, protocol = column
-    place = {name: i for names in (SPLITS, PROTOCOLS) for i, name in enumerate(names)}
+    protocols = [protocol for task in tasks() for protocol in task.protocols]
+    place = {name: i for names in (SPLITS, protocols) for i, name in enumerate(names)}
     return place.get(protocol, len(place)), protocol, place.get(split, len(place)), split
 
 
@@ -170,6 +176,7 @@ def _row(run: Run, group: str) -> Row:
 
 def _add(row: Row, run: Run) -> None:
     row.data, row.primary = row.data or _text(run, "data"), row.primary or _text(run, "primary")
+    row.task_name = row.task_name or _text(run, "task")
     if not run.completed:
         row.others.append(run)
     elif seed_of(run) in {seed_of(other) for other in row.runs}:

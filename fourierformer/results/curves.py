@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fourierformer.results.comparison import Row, row_label
-from fourierformer.results.metrics import METRICS
+from fourierformer.results.metrics import metrics
 from fourierformer.results.runs import Run
 
 STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only show noise
@@ -64,8 +64,8 @@ def layer_curves(rows: list[Row], split: str, key: str) -> list[Curve]:
 def validation_metric(rows: list[Row], primary: str) -> str:
     """Runs log the primary metric of the validation split; one that has only the loss still has a curve."""
     runs = [run for row in rows for run in (*row.runs, *row.others)]
-    logged = [key for key in ([primary] if primary else METRICS) if any(run.series(f"valid_{key}")[0] for run in runs)]
-    return logged[0] if logged else "loss"
+    keys = [primary] if primary else metrics()
+    return next((key for key in keys if any(run.series(f"valid_{key}")[0] for run in runs)), "loss")
 
 
 def _places(rows: list[Row]) -> list[tuple[int, int]]:

@@ -64,7 +64,7 @@ def _evidence(rows: list[Row]) -> Table:
 
 
 def _measures(rows: list[Row]) -> list[Measure]:
-    return [measure for block in blocks_of(columns_of(rows), rows[0].primary) for measure in block]
+    return [measure for block in blocks_of(rows) for measure in block]
 
 
 def _has_something(rows: list[Row]) -> bool:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from fourierformer.results.comparison import Cell, Row, column_order, row_label
-from fourierformer.results.metrics import VISION, Column, metric, metric_text, task_of
+from fourierformer.results.metrics import metric, metric_text
 from fourierformer.results.paper import scale_lines
 from fourierformer.results.remarks import notes, protocol_lines
 from fourierformer.results.significance import significance_lines
+from fourierformer.tasks import Column, Task
 
 DASH = "-"
 # columns of words; all others hold numbers and stand to the right
@@ -67,10 +68,10 @@ def _table_key(row: Row) -> tuple[str, str, str]:
 def _table(rows: list[Row]) -> Table:
     primary = rows[0].primary
     several = ["model"] if len({row.model for row in rows}) > 1 else []
-    vision = task_of(primary) is VISION
+    task = rows[0].task
     columns = columns_of(rows)
-    blocks = blocks_of(columns, primary)
-    left = [*several, "attention", *(["weights"] if vision else []), "n", "parameters"]
+    blocks = blocks_of(rows)
+    left = [*several, "attention", *([task.blocks] if task.blocks else []), "n", "parameters"]
     body, best, starts = [], set(), set()
     for measures in blocks:
         # what was not measured with further weights needs no line there
@@ -79,8 +80,8 @@ def _table(rows: list[Row]) -> Table:
         starts |= {first} if first else set()
         body += [_line(row, rows, measures, repeated=first > 0) for row in shown]
         best |= {(first + i, len(left) + j) for j, measure in enumerate(measures) for i in _best(shown, measure)}
-    right = ["images/s", "data wait"] if vision else ["tokens/s"]
-    header = [*left, *(_title(measure) for measure in blocks[0]), *right, "train time", "state"]
+    right = [f"{task.unit}/s", *(["data wait"] if task.waits_for_data else []), "train time", "state"]
+    header = [*left, *(_title(task, measure) for measure in blocks[0]), *right]
     under = [*notes(rows, rows[0].data), *significance_lines(rows, columns)]
     protocols = protocol_lines(rows, columns)
     return Table(title_of(rows), primary, rows, header, body, best, starts, protocols, under, scale_lines(rows))
@@ -96,39 +97,41 @@ def title_of(rows: list[Row]) -> str:
 def columns_of(rows: list[Row]) -> list[Column]:
     """The evaluations any row has; the usual ones of its task where none has any."""
     measured = sorted({column for row in rows for column in row.columns}, key=column_order)
-    return measured or list(task_of(rows[0].primary).usual)
+    return measured or list(rows[0].task.usual)
 
 
-def blocks_of(columns: list[Column], primary: str) -> list[list[Measure]]:
+def blocks_of(rows: list[Row]) -> list[list[Measure]]:
     """Blocks of lines, and what the columns of each show."""
-    task = task_of(primary)
-    if task is not VISION:
+    task, primary, columns = rows[0].task, rows[0].primary, columns_of(rows)
+    if not task.blocks:
         return [[(column, primary) for column in columns]]
-    splits, weights = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
+    splits, protocols = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
     keys = (primary, *task.beside)
-    return [[((split, which), key) for split in splits for key in keys] for which in weights]
+    return [[((split, protocol), key) for split in splits for key in keys] for protocol in protocols]
 
 
-def _title(measure: Measure) -> str:
+def _title(task: Task, measure: Measure) -> str:
     (split, protocol), key = measure
     kind = metric(key)
-    return f"{split} {kind.short} {kind.unit}" if task_of(key) is VISION else f"{split} {kind.short}\n{protocol}"
+    return f"{split} {kind.short} {kind.unit}".rstrip() + ("" if task.blocks else f"\n{protocol}")
 
 
 def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) -> list[str]:
-    """`repeated`: what belongs to the run, not to its weights, was said in the block above."""
-    vision = task_of(row.primary) is VISION
+    """`repeated`: what belongs to the run, not to its protocol, was said in the block above."""
     model = [row.model or DASH] if len({other.model for other in rows}) > 1 else []
-    weights = [measures[0][0][1].replace("_", " ")] if vision else []
+    protocol = [measures[0][0][1].replace("_", " ")] if row.task.blocks else []
     cells = [_cell(row.cell(*measure), row, measure[1]) for measure in measures]
-    parameters, *rest = [""] * (5 if vision else 4) if repeated else _quantities(row, vision)
-    return [*model, row_label(row, rows), *weights, str(row.n), parameters, *cells, *rest]
+    parameters, *rest = _quantities(row)
+    if repeated:
+        parameters, rest = "", [""] * len(rest)
+    return [*model, row_label(row, rows), *protocol, str(row.n), parameters, *cells, *rest]
 
 
-def _quantities(row: Row, vision: bool) -> list[str]:
+def _quantities(row: Row) -> list[str]:
     seconds, wait = row.quantity("seconds"), row.quantity("data_wait")
-    rate = row.quantity(f"{task_of(row.primary).unit}_per_s")
-    waiting = [f"{100 * wait.mean:.0f} %" if wait and math.isfinite(wait.mean) else DASH] if vision else []
+    rate = row.quantity(f"{row.task.unit}_per_s")
+    share = f"{100 * wait.mean:.0f} %" if wait and math.isfinite(wait.mean) else DASH
+    waiting = [share] if row.task.waits_for_data else []
     time = duration_text(seconds.mean) if seconds else DASH
     return [_quantity(row.quantity("parameters")), _quantity(rate), *waiting, time, row.state]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from fourierformer.errors import SetupError
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results.comparison import Row
-from fourierformer.results.metrics import Column, task_of
+from fourierformer.tasks import Column
 
 PAPER = REPOSITORY / "results" / "paper.csv"
 TABLES = ("1", "2", "3")
@@ -83,7 +83,7 @@ def is_the_papers(row: Row, value: PaperValue) -> bool:
 
 def at_paper_scale(row: Row, value: PaperValue) -> bool:
     """A shortened run keeps the name of its experiment, so data and samples decide."""
-    samples = row.quantity(task_of(row.primary).unit)
+    samples = row.quantity(row.task.unit)
     return (
         row.data == value.data
         and samples is not None
@@ -95,11 +95,11 @@ def scale_lines(rows: Iterable[Row]) -> list[str]:
     """One line per model: on what and how long it was trained, and whether that is the paper's scale."""
     lines = []
     for row in rows:
-        steps, samples = row.quantity("steps"), row.quantity(task_of(row.primary).unit)
+        steps, samples = row.quantity("steps"), row.quantity(row.task.unit)
         if steps is None or samples is None:
             continue
         trained = f"scale: {row.model} on {row.data}, {steps.mean:,.0f} steps, "
-        trained += f"{samples.mean:,.0f} {task_of(row.primary).unit}"
+        trained += f"{samples.mean:,.0f} {row.task.unit}"
         lines.append(f"{trained}; {_against_paper(row)}")
     return list(dict.fromkeys(lines))
 
@@ -110,7 +110,7 @@ def _against_paper(row: Row) -> str:
         return "the paper has no number at this scale"
     if any(at_paper_scale(row, value) for value in values):
         return "the paper's scale"
-    wanted = f"{values[0].samples:,} {task_of(row.primary).unit} of {values[0].data}"
+    wanted = f"{values[0].samples:,} {row.task.unit} of {values[0].data}"
     return f"not the paper's, which is {wanted}: not comparable with its numbers"
 
 

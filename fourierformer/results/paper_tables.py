@@ -6,7 +6,7 @@ from fourierformer.errors import SetupError
 from fourierformer.results.comparison import HEADS, Row
 from fourierformer.results.evidence import HEADER, evaluation_text, evidence_line
 from fourierformer.results.layout import Measure, Table
-from fourierformer.results.metrics import METRICS
+from fourierformer.results.metrics import metrics
 from fourierformer.results.paper import PAPER, TABLES, PaperValue, is_the_papers, read_paper, scale_lines
 from fourierformer.results.remarks import protocol_lines
 from fourierformer.results.significance import significance_lines
@@ -34,7 +34,7 @@ def paper_tables(rows: Iterable[Row]) -> list[Table]:
 def _table(name: str, values: list[PaperValue], rows: list[Row]) -> Table:
     body, used, doubts = [], [], []
     for value in values:
-        if value.metric not in METRICS:  # the gains that the text states are differences of other lines
+        if value.metric not in metrics():  # the gains that the text states are differences of other lines
             continue
         matching = [row for row in rows if is_the_papers(row, value)]
         row = matching[0] if matching else None

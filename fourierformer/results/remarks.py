@@ -3,30 +3,24 @@
 import re
 
 from fourierformer.results.comparison import Row, row_label
-from fourierformer.results.metrics import VISION, Column, task_of
+from fourierformer.tasks import Column
 
 NOT_COMPARABLE = "embedded corpus: not comparable with WikiText numbers"
 DIGITS = "embedded digits: not comparable with CIFAR-10 or ImageNet numbers"
-CHOSEN = "chosen on the validation set itself"
-WEIGHTS = {
-    "best": f"the highest valid top-1 of any evaluation, {CHOSEN}",
-    "last": "the end of training",
-    "ema_best": f"averaged weights at their highest valid top-1, {CHOSEN}",
-    "ema_last": "averaged weights at the end of training",
-}
 
 
 def protocol_lines(rows: list[Row], columns: list[Column]) -> list[str]:
     """One line per split and protocol: what exactly was scored. Rows that were scored differently are named."""
     lines = []
-    vision = task_of(rows[0].primary) is VISION
+    task = rows[0].task
     for split, protocol in columns:
         found = {scored for row in rows for scored in row.protocols((split, protocol))}
-        texts = [_scored(numbers, vision) for numbers in sorted(found, key=str)]
+        counted = [dict(zip(task.scored, map(_count, numbers), strict=True)) for numbers in sorted(found, key=str)]
+        texts = [task.scored_text(numbers) for numbers in counted]
         if texts:
             warning = " (DIFFERS between rows: not comparable)" if len(texts) > 1 else ""
-            weights = f"; {WEIGHTS[protocol]}" if protocol in WEIGHTS else ""
-            lines.append(f"{split}, {protocol.replace('_', ' ')}: {'; '.join(texts)}{warning}{weights}")
+            note = f"; {task.protocol_notes[protocol]}" if protocol in task.protocol_notes else ""
+            lines.append(f"{split}, {protocol.replace('_', ' ')}: {'; '.join(texts)}{warning}{note}")
     return lines
 
 
@@ -53,13 +47,6 @@ def notes(rows: list[Row], data: str) -> list[str]:
             notes += [f"{run.name}: {text}" for text in _doubts(run.summary)]
         notes += [f"{run.name}: {'; '.join([run.state, *run.remarks()])}" for run in row.others]
     return list(dict.fromkeys(re.sub(r"\s+", " ", note) for note in notes))
-
-
-def _scored(numbers: tuple, vision: bool) -> str:
-    if vision:
-        return f"{_count(numbers[0])} images scored"
-    context, stride, tokens = map(_count, numbers)
-    return f"context {context}, stride {stride}, {tokens} tokens scored"
 
 
 def _count(value) -> str:

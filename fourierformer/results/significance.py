@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fourierformer.results.comparison import Row, row_label
-from fourierformer.results.metrics import Column, metric, metric_text
+from fourierformer.results.metrics import metric, metric_text
 from fourierformer.results.statistics import LEVEL, NO_CLAIM, Comparison, compare, holm
+from fourierformer.tasks import Column
 
 BASELINE = "softmax"
 

@@ -1,15 +1,12 @@
 """How long a run will take: seconds per step as an earlier run of the same configuration had them, or measured now."""
 
-import copy
-import json
 import time
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from fourierformer import config as configs
+from fourierformer.config import RunSpec
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import build, pick_device
@@ -22,6 +19,8 @@ from fourierformer.training.signals import StopSignal
 ENOUGH_SECONDS, MOST_STEPS = 3.0, 10
 CPU_SAMPLES = 8  # sequences or images; on a CPU the time of a step is proportional to them, and a whole step takes long
 
+_known: dict[tuple, "StepCost"] = {}
+
 
 @dataclass(frozen=True)
 class StepCost:
@@ -32,44 +31,43 @@ class StepCost:
         return self.seconds * steps / 3600
 
 
-def step_cost(values: dict) -> StepCost:
-    """For the configuration of `values` on this machine; its data must be there. Seeds cost the same."""
-    return _step_cost(json.dumps(values | {"seed": 0}))
+def hours_text(hours: float, device: str) -> str:
+    return f"{hours:,.1f} {device}-hours" if hours >= 1 or not hours else f"{60 * hours:.1f} {device}-minutes"
 
 
-@cache
-def _step_cost(text: str) -> StepCost:
-    values = json.loads(text)
-    return _earlier(values) or _measured(values)
+def step_cost(spec: RunSpec) -> StepCost:
+    """For this configuration on this machine; its data must be there. Seeds cost the same."""
+    key = (spec.group, spec.directory.parent, spec.trainer.device)
+    if key not in _known:
+        _known[key] = _earlier(spec) or _measured(spec)
+    return _known[key]
 
 
-def _earlier(values: dict) -> StepCost | None:
+def _earlier(spec: RunSpec) -> StepCost | None:
     """From a finished run with another seed on a machine like this one."""
-    group, here = configs.config_hash(values, seed=False), describe()[0]
-    for path in sorted(configs.run_directory(values).parent.glob("*/summary.json")):
+    here = describe()[0]
+    for path in sorted(spec.directory.parent.glob("*/summary.json")):
         directory = RunDirectory(path.parent)
         summary, meta = directory.read_summary() or {}, directory.read_meta() or {}
         like_here = all(meta.get(key) == here[key] for key in ("cpu", "cpus", "gpus"))
-        if like_here and summary.get("group") == group and summary.get("steps") and summary.get("seconds"):
+        if like_here and summary.get("group") == spec.group and summary.get("steps") and summary.get("seconds"):
             seconds = summary["seconds"] * summary.get("processes", 1)
             return StepCost(seconds / summary["steps"], f"as in {directory.name}")
     return None
 
 
-def _measured(values: dict) -> StepCost:
+def _measured(spec: RunSpec) -> StepCost:
     """The first steps of the run, without a trace of it. The very first one warms up and does not count."""
-    values, batch = copy.deepcopy(values), values["global_batch_size"]
-    share = batch if pick_device(values["trainer"]["device"]).type == "cuda" else min(batch, CPU_SAMPLES)
-    values["global_batch_size"] = share
-    micro = values["trainer"]["micro_batch_size"]
-    values["trainer"]["micro_batch_size"] = micro and min(micro, share)
-    parts = build(values, Processes(), say=lambda line: None)
+    batch, micro = spec.global_batch_size, spec.trainer.micro_batch_size
+    share = batch if pick_device(spec.trainer.device).type == "cuda" else min(batch, CPU_SAMPLES)
+    trainer = replace(spec.trainer, micro_batch_size=micro and min(micro, share))
+    parts = build(replace(spec, global_batch_size=share, trainer=trainer), Processes(), say=lambda line: None)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     try:
         parts.model.train()
         seconds, steps = _time_steps(fit, parts.device)
     finally:
-        parts.task.close()
+        parts.objective.close()
     part = f" with {share} of {batch} rows" if share < batch else ""
     return StepCost(seconds / steps * batch / share, f"measured now, {steps} step{'s' * (steps > 1)}{part}")
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 
-from fourierformer import config as configs
+from fourierformer.config import RunSpec
 from fourierformer.errors import UserError
 from fourierformer.files import atomic_write_text, read_json
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import Parts, domain
-from fourierformer.tasks.base import Poll, Watch
+from fourierformer.runs.parts import Parts
+from fourierformer.runs.spec import task_of
+from fourierformer.tasks import Poll, Watch, task_named
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress
 from fourierformer.training.precision import autocast
@@ -42,78 +43,66 @@ class Measurements:
         self.processes.on_first(lambda: atomic_write_text(self.path, text))
 
 
-def measure_text(
+def measure_best(
     parts: Parts, checkpoints: Checkpoints, directory: RunDirectory, poll: Poll, watch: Watch
 ) -> dict[str, dict]:
-    """A language model's best checkpoint under every split and protocol; finished measurements survive a stop in a
-    later one."""
+    """The best checkpoint under every split and protocol that the run asks for; finished measurements survive a stop in
+    a later one."""
+    wanted = parts.task.measured_at_end(parts.spec)
+    if not wanted:
+        return {}
     step, state = checkpoints.best() or checkpoints.latest()
     parts.model.load_state_dict(state["model"])
     measurements = Measurements(directory.path / "evaluation.json", step, parts.processes)
-    wanted = parts.values["evaluation"]
     with autocast(parts.device, parts.trainer.precision):
-        for split in wanted["splits"]:
-            for protocol in wanted["protocols"]:
-                if protocol not in measurements.results.get(split, {}):
-                    numbers = parts.task.measure(parts.model, split, protocol, poll, watch)
-                    measurements.add(split, protocol, numbers)
+        for split, protocol in wanted:
+            if protocol not in measurements.results.get(split, {}):
+                numbers = parts.objective.measure(parts.model, split, protocol, poll, watch)
+                measurements.add(split, protocol, numbers)
     return measurements.results
 
 
-def measured_images(progress: Progress, task) -> dict[str, dict]:
-    """Every evaluation of images sees the whole validation split, so the records of training are the results."""
-    count = {"images": task.validation_images}
-    prefix = "valid_"
-    return {
-        "valid": {
-            name: {"nll" if key == "valid_loss" else key.removeprefix(prefix): value for key, value in record.items()}
-            | count
-            for name, record in progress.records.items()
-        }
-    }
-
-
-def identity(values: dict) -> dict:
+def identity(spec: RunSpec) -> dict:
     """What a run is, known before it starts."""
     return {
-        "experiment": values["experiment_name"],
-        "task": values["task"],
-        "model": values["model"]["name"],
-        "attention": values["attention"]["name"],
-        "data": values["data"]["name"],
-        "seed": values["seed"],
-        "primary": domain(values).primary(values),
-        "config_hash": configs.config_hash(values),
-        "group": configs.config_hash(values, seed=False),
-        "debug": values["is_debug"],
+        "experiment": spec.experiment_name,
+        "task": spec.task,
+        "model": spec.model.name,
+        "attention": spec.attention.name,
+        "data": spec.data.name,
+        "seed": spec.seed,
+        "primary": task_of(spec).primary(spec),
+        "config_hash": spec.hash,
+        "group": spec.group,
+        "debug": spec.is_debug,
     }
 
 
 def run_summary(directory: RunDirectory, parts: Parts, progress: Progress, results: dict, meta: dict) -> dict:
-    task, values = parts.task, parts.values
+    objective, unit = parts.objective, parts.task.unit
     seconds = max(progress.train_seconds, 1e-9)
-    samples = task.samples_after(progress.step)
+    samples = objective.samples_after(progress.step)
     best = progress.records.get("best", {})
     return {
         "schema": 1,
         "run": directory.name,
-        **identity(values),
+        **identity(parts.spec),
         "parameters": sum(p.numel() for p in parts.model.parameters()),
         "steps": progress.step,
-        "unit": task.unit,
-        task.unit: samples,
-        "best": {"step": best.get("step", 0), task.primary: best.get(task.primary)},
+        "unit": unit,
+        unit: samples,
+        "best": {"step": best.get("step", 0), objective.primary: best.get(objective.primary)},
         "results": results,
         "bad_steps": progress.bad_steps,
         "seconds": round(progress.train_seconds, 1),
-        f"{task.unit}_per_s": round(samples / seconds, 1),
+        f"{unit}_per_s": round(samples / seconds, 1),
         "data_wait": round(progress.wait_seconds / seconds, 4),
         "processes": parts.processes.world,
         "peak_memory_bytes": peak_memory(parts.device),
         "attention_backend": parts.backend,
         "commit": meta.get("commit"),
         "dirty": meta.get("dirty"),
-        "notes": [*parts.corpus.notes, *task.notes()],
+        "notes": [*parts.corpus.notes, *objective.notes()],
     }
 
 
@@ -125,13 +114,14 @@ def peak_memory(device: torch.device) -> int:
 
 
 def for_watchers(summary: dict) -> dict:
-    metric = summary["primary"]
+    """Final numbers under the names that wandb shows."""
+    metric, task = summary["primary"], task_named(summary["task"])
     final = {
         f"final/{split}_{protocol}_{name}": value
         for split, protocols in summary["results"].items()
         for protocol, numbers in protocols.items()
         for name, value in numbers.items()
-        if name in (metric, "top5")
+        if name in (metric, *task.beside)
     }
     cost = {name: summary[name] for name in ("parameters", "seconds", f"{summary['unit']}_per_s")}
     best = {f"best/val_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"]}

@@ -10,13 +10,14 @@ import traceback
 
 from omegaconf import DictConfig
 
-from fourierformer import config as configs
+from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.launch import complain
 from fourierformer.runs.measure import read_or_none
-from fourierformer.runs.parts import check_device, checked_values, domain, pick_device
+from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
+from fourierformer.runs.spec import read_spec, task_of
 from fourierformer.runs.sweep import Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.processes import Processes, find_processes, heard_from_first, join_processes
@@ -40,13 +41,13 @@ def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int
     try:
         if job and job.stop_asked():
             return 143, "not begun: the sweep was stopped"
-        values = _checked(config, place)
-        if not values["dry_run"]:
-            _run(values, job)
+        spec = _checked(config, place)
+        if not spec.dry_run:
+            _run(spec, job)
         elif job:
-            job.write(plan=plan_of_job(values))
+            job.write(plan=plan_of_job(spec))
         elif place.first:
-            print_plan(values)
+            print_plan(spec)
         return 0, None
     except UserError as error:
         # what every process finds, the first one says
@@ -68,8 +69,8 @@ def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int
         return 1, f"{type(error).__name__}: {error}"
 
 
-def _checked(config: DictConfig, place: Processes) -> dict:
-    """The config's values. All processes see the same mistake in it; only the first one has to say so."""
+def _checked(config: DictConfig, place: Processes) -> RunSpec:
+    """The config as a spec. All processes see the same mistake in it; only the first one has to say so."""
     try:
         if in_sweep() and place.world > 1 and SweepRecord.current:
             raise SetupError(
@@ -77,19 +78,19 @@ def _checked(config: DictConfig, place: Processes) -> dict:
                 "it: start each run with torchrun by itself, or sweep without torchrun, for example with "
                 "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
             )
-        return checked_values(config)
+        return read_spec(config)
     except UserError as error:
         error.heard_from_first = not place.first
         raise
 
 
-def _run(values: dict, job: Job | None) -> None:
-    directory = RunDirectory(configs.run_directory(values))
-    check_device(values)
+def _run(spec: RunSpec, job: Job | None) -> None:
+    directory = RunDirectory(spec.directory)
+    check_device(spec)
     with contextlib.ExitStack() as stack:
-        processes = stack.enter_context(join_processes(pick_device(values["trainer"]["device"]).type))
-        processes.on_first(lambda: _prepare(values, directory, job, stack))
-        done = processes.on_first(lambda: _already_done(directory, values))
+        processes = stack.enter_context(join_processes(pick_device(spec.trainer.device).type))
+        processes.on_first(lambda: _prepare(spec, directory, job, stack))
+        done = processes.on_first(lambda: _already_done(directory, spec))
         if done and processes.first:
             print(f"already done: {directory.path} (fresh=true runs it again)")
         if not done:
@@ -97,26 +98,26 @@ def _run(values: dict, job: Job | None) -> None:
                 if job and job.stop_asked():  # the signal itself came before this process listened
                     stop.signal_number = signal.SIGTERM
                 stop.poll()
-                train_and_measure(values, directory, stop, processes)
+                train_and_measure(spec, directory, stop, processes)
         if job is None and processes.first:
             show([directory.path], report=directory.path / "report.html")
 
 
-def _prepare(values: dict, directory: RunDirectory, job: Job | None, stack: contextlib.ExitStack) -> None:
+def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: contextlib.ExitStack) -> None:
     """What must be so before anything costs time; holds the directory from here on."""
     if job:
         job.write(run=str(directory.path.resolve()))
-    domain(values).check_available(values)
-    if values["fresh"] and (aside := directory.set_aside()):
+    task_of(spec).check_available(spec)
+    if spec.fresh and (aside := directory.set_aside()):
         print(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())
 
 
-def _already_done(directory: RunDirectory, values: dict) -> bool:
+def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
     """Also refuses a directory that holds a run of another config (possible with run_dir=)."""
     if not directory.config.exists():
         return False
-    changed = configs.differences(configs.from_yaml(directory.config), values)
+    changed = differences(from_yaml(directory.config), spec.values)
     if changed:
         raise SetupError(
             f"{directory.path} holds a run of another config: {'; '.join(changed)}. "
@@ -125,9 +126,8 @@ def _already_done(directory: RunDirectory, values: dict) -> bool:
     status, summary = read_or_none(directory.status), read_or_none(directory.summary)
     if status is None or summary is None or status.get("state") != "completed":
         return False
-    measured, wanted = summary.get("results", {}), values["evaluation"]
-    protocols = wanted.get("protocols", [])  # none for images: see measure.measured_images
-    return all(protocol in measured.get(split, {}) for split in wanted.get("splits", []) for protocol in protocols)
+    measured = summary.get("results", {})
+    return all(protocol in measured.get(split, {}) for split, protocol in task_of(spec).measured_at_end(spec))
 
 
 class _status:

@@ -135,14 +135,12 @@ def summarise(record: Path) -> int:
 
 def _total(plans: list[dict]) -> str:
     """What a whole sweep would cost, without the jobs that are named as errors."""
+    from fourierformer.runs.cost import hours_text
+
     hours, device = sum(plan["hours"] for plan in plans), plans[0]["device"]
     left = sum(plan["hours"] > 0 for plan in plans)
     cost = f"{left} of {len(plans)} runs are to be done: {hours_text(hours, device)} by step times of this machine"
     return f"\n{cost}; data preparation and evaluations come on top"
-
-
-def hours_text(hours: float, device: str) -> str:
-    return f"{hours:,.1f} {device}-hours" if hours >= 1 or not hours else f"{60 * hours:.1f} {device}-minutes"
 
 
 def show(runs: list[Path], report: Path) -> None:

@@ -3,27 +3,27 @@
 import uuid
 from functools import partial
 
-from fourierformer import config as configs
+from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.measure import for_watchers, identity, measure_text, measured_images, run_summary
+from fourierformer.runs.measure import for_watchers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Fit, Progress
-from fourierformer.training.optim import OptimConfig, build_optimizer
+from fourierformer.training.optim import build_optimizer
 from fourierformer.training.processes import Processes
-from fourierformer.training.schedule import ScheduleConfig, learning_rate
+from fourierformer.training.schedule import learning_rate
 from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code
 
 
-def train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal, processes: Processes) -> None:
-    seed_everything(values["seed"])
-    meta = processes.on_first(lambda: _describe(values, directory)) or {}
-    parts = build(values, processes)
+def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes) -> None:
+    seed_everything(spec.seed)
+    meta = processes.on_first(lambda: _describe(spec, directory)) or {}
+    parts = build(spec, processes)
     if processes.first:
         print(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -31,14 +31,12 @@ def train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal, p
     console = _console(parts, step=found[0] if found else 0) if processes.first else None
     checkpoints.say = say = console.say if console else _silent
     watch = console.evaluating if console else _silent
-    trackers = _trackers(values, directory, console) if console else NoTrackers()
+    trackers = _trackers(spec, directory, console) if console else NoTrackers()
     code = 1
     try:
         progress = _fit(parts, directory, trackers, checkpoints, found, stop, say, watch)
-        if values["task"] == "vision":
-            results = measured_images(progress, parts.task)
-        else:
-            results = measure_text(parts, checkpoints, directory, stop.poll, watch)
+        results = parts.objective.from_training(progress.records)
+        results |= measure_best(parts, checkpoints, directory, stop.poll, watch)
         summary = run_summary(directory, parts, progress, results, meta)
         processes.on_first(lambda: directory.write_summary(summary))
         trackers.summary(for_watchers(summary))
@@ -48,14 +46,14 @@ def train_and_measure(values: dict, directory: RunDirectory, stop: StopSignal, p
         say(f"stopped; the same command resumes {directory.path}")
         raise
     finally:
-        parts.task.close()
+        parts.objective.close()
         trackers.close(code)
 
 
-def _describe(values: dict, directory: RunDirectory) -> dict:
-    atomic_write_text(directory.config, configs.to_yaml(values))
+def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
+    atomic_write_text(directory.config, to_yaml(spec.values))
     # the summary's keys already now: a run that fails must be found in the right row of a table
-    return directory.write_meta(**identity(values))
+    return directory.write_meta(**identity(spec))
 
 
 def _silent(*arguments) -> None:
@@ -77,11 +75,10 @@ def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[in
 def headline(parts: Parts, directory: RunDirectory) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
-    names = {group: parts.values[group]["name"] for group in ("model", "attention", "data")}
-    world = parts.processes.world
+    spec, world = parts.spec, parts.processes.world
     return (
-        f"{names['model']} with {names['attention']} attention ({parts.backend}) on {names['data']}: "
-        f"{parameters:,} parameters, {parts.trainer.steps:,} steps of {parts.task.samples_per_step:,} "
+        f"{spec.model.name} with {spec.attention.name} attention ({parts.backend}) on {spec.data.name}: "
+        f"{parameters:,} parameters, {parts.trainer.steps:,} steps of {parts.objective.samples_per_step:,} "
         f"{parts.task.unit}, {parts.device} {parts.trainer.precision}"
         f"{f', {world} processes' if world > 1 else ''}\n  {directory.path}{notes}"
     )
@@ -90,29 +87,29 @@ def headline(parts: Parts, directory: RunDirectory) -> str:
 def _console(parts: Parts, step: int) -> ConsoleTracker:
     return ConsoleTracker(
         parts.trainer.steps,
-        parts.task.samples_per_step,
-        parts.values["attention"]["name"],
+        parts.objective.samples_per_step,
+        parts.spec.attention.name,
         step=step,
-        perplexity=parts.task.metric == "ppl",
-        unit={"tokens": "tok", "images": "img"}[parts.task.unit],
+        task=parts.task,
+        metric=parts.objective.metric,
     )
 
 
-def _trackers(values: dict, directory: RunDirectory, console: ConsoleTracker) -> Trackers:
-    tracker, wandb = values["tracker"], None
-    model, attention = values["model"]["name"], values["attention"]["name"]
-    if tracker["name"] == "wandb":
+def _trackers(spec: RunSpec, directory: RunDirectory, console: ConsoleTracker) -> Trackers:
+    tracker, wandb = spec.tracker, None
+    model, attention = spec.model.name, spec.attention.name
+    if tracker.name == "wandb":
         wandb = {
             "run_dir": directory.path,
-            "project": tracker["project"],
-            "entity": tracker["entity"],
-            "mode": tracker["mode"],
-            "name": f"{model}-{attention}-s{values['seed']}",
-            "group": f"{model}/{attention}/{configs.config_hash(values, seed=False)}",
-            "job_type": "debug" if values["is_debug"] else "train",
-            "tags": [values["experiment_name"], values["data"]["name"], attention],
+            "project": tracker.project,
+            "entity": tracker.entity,
+            "mode": tracker.mode,
+            "name": f"{model}-{attention}-s{spec.seed}",
+            "group": f"{model}/{attention}/{spec.group}",
+            "job_type": "debug" if spec.is_debug else "train",
+            "tags": [spec.experiment_name, spec.data.name, attention],
             "run_id": _wandb_id(directory),
-            "config": values,
+            "config": spec.values,
         }
     return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
 
@@ -127,28 +124,27 @@ def _wandb_id(directory: RunDirectory) -> str:
 
 def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log=_silent) -> Fit:
     """The loop for these parts, at step 0."""
-    trainer, model, values = parts.trainer, parts.model, parts.values
+    trainer, model, spec = parts.trainer, parts.model, parts.spec
     ema = None
     if trainer.ema_decay is not None:
         from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
         ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(trainer.ema_decay))
-    optim = OptimConfig(**values["optim"])
     rate = partial(
         learning_rate,
         steps=trainer.steps,
-        peak=optim.lr,
-        config=ScheduleConfig(**values["schedule"]),
-        steps_per_epoch=parts.task.steps_per_epoch,
+        peak=spec.optim.lr,
+        config=spec.schedule,
+        steps_per_epoch=parts.objective.steps_per_epoch,
     )
     return Fit(
-        task=parts.task,
+        objective=parts.objective,
         model=model,
         ema=ema,
-        optimizer=build_optimizer(model, optim),
+        optimizer=build_optimizer(model, spec.optim),
         rate=rate,
         config=trainer,
-        seed=values["seed"],
+        seed=spec.seed,
         device=parts.device,
         tracker=trackers,
         checkpoints=checkpoints,

@@ -1,0 +1,29 @@
+"""The kinds of training there are, by name. A new one is one file that registers an object: docs/extend.md."""
+
+from importlib import import_module
+
+from fourierformer.errors import SetupError
+from fourierformer.tasks.base import Column, Metric, Objective, Poll, Task, Watch
+
+__all__ = ["Column", "Metric", "Objective", "Poll", "Task", "Watch", "register", "task_named", "tasks"]
+
+BUILT_IN = ("fourierformer.tasks.language", "fourierformer.tasks.classification")  # importing registers
+_tasks: dict[str, Task] = {}
+
+
+def register(task: Task) -> None:
+    _tasks[task.name] = task
+
+
+def tasks() -> list[Task]:
+    """Every task, in the order of their registration."""
+    for module in BUILT_IN:
+        import_module(module)
+    return list(_tasks.values())
+
+
+def task_named(name: object) -> Task:
+    found = next((task for task in tasks() if task.name == name), None)
+    if found is None:
+        raise SetupError(f"task={name}: expected {' or '.join(task.name for task in tasks())}")
+    return found

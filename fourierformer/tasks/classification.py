@@ -1,236 +1,148 @@
-"""Image classification as in DeiT: mixed images and soft targets in training, top-1 and top-5 accuracy afterwards.
+"""Image classification: its facts, and what a run of it is made of."""
 
-Everything random about a step is a function of (seed, step) and of the row or mix group it happens to: the loss of a
-step is the same for any number of processes and any micro-batch size.
-"""
+from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from timm.data.mixup import Mixup, mixup_target
-from timm.loss import SoftTargetCrossEntropy
-from torch import Tensor, nn
+from fourierformer.config import RunSpec
+from fourierformer.data.images.spec import AugmentConfig, ImageData
+from fourierformer.errors import check_range
+from fourierformer.models.config import ViTConfig
+from fourierformer.tasks import register
+from fourierformer.tasks.base import Metric, Task
 
-from fourierformer.data.images.corpus import (
-    AugmentConfig,
-    ImageBatch,
-    ImageCorpus,
-    ImageData,
-    ImageOrder,
-    eval_transform,
-    evaluation_batches,
-    train_transform,
-    training_batches,
-    worker_count,
-)
-from fourierformer.data.images.sets import listed
-from fourierformer.errors import SetupError
-from fourierformer.models.vit import ViT, set_paths
-from fourierformer.seeds import seed_of
-from fourierformer.tasks.base import Poll, Watch
-from fourierformer.training.processes import Processes
+if TYPE_CHECKING:
+    from fourierformer.data.images.corpus import ImageCorpus
+    from fourierformer.data.images.order import ImageOrder
 
-UNREADABLE = 0.001  # share of a split that may be unreadable: 1,281 images of ImageNet; its known damage is far less
+CHOSEN = "chosen on the validation set itself"
 
 
-@dataclass(frozen=True)
-class TrainingBatch:
-    images: Tensor  # (B, 3, size, size), mixed, on the device
-    targets: Tensor  # (B, classes), soft, on the device
-    paths: Tensor | None  # (2 * depth, B) uniform numbers for stochastic depth, on the host
-    share: float  # of this process's part of the step
+@dataclass(frozen=True, kw_only=True)
+class VisionEvaluation:
+    """How weights are measured, during training and afterwards: always on the whole validation split."""
+
+    images_per_forward: int
+    max_images: int | None
+
+    def __post_init__(self):
+        check_range("evaluation.images_per_forward", self.images_per_forward, 1)
+        check_range("evaluation.max_images", self.max_images, 1)
 
 
-class ClassificationTask:
-    metric = "top1"
-    primary = "valid_top1"
-    higher_is_better = True
-    unit = "images"
+@dataclass(frozen=True, kw_only=True)
+class VisionSpec(RunSpec):
+    model: ViTConfig
+    data: ImageData
+    augment: AugmentConfig
+    evaluation: VisionEvaluation
 
-    def __init__(
-        self,
-        corpus: ImageCorpus,
-        model: ViT,
-        *,
-        order: ImageOrder,
-        augment: AugmentConfig,
-        data: ImageData,
-        size: int,
-        device: torch.device,
-        seed: int,
-        images_per_forward: int,
-        max_images: int | None,
-        processes: Processes,
-    ):
-        self.corpus, self.order, self.augment = corpus, order, augment
-        self.device, self.seed, self.processes = device, seed, processes
-        self.images_per_forward = images_per_forward  # in an evaluation: bounds its memory
-        self.max_images = max_images  # evaluations look at so many images only
-        self.classes = model.num_classes
-        self.branches = 2 * model.config.depth if model.config.drop_path else 0  # that stochastic depth may drop
-        self.transforms = {"train": train_transform(data, augment, size), "valid": eval_transform(data, augment, size)}
-        self.workers = worker_count(data, processes.local_world)
-        self.mixup = _mixup(augment, self.classes) if augment.mixing else None
-        self.criterion = SoftTargetCrossEntropy()
-        parts = order.parts(0)
-        self.micro_steps, self.own_rows = len(parts), sum(len(part.rows) for part in parts)
-        self.samples_per_step, self.steps_per_epoch = order.global_batch, order.steps_per_epoch
-        self.validation_images = self._planned("valid")  # those that were read, as soon as that is known
-        self.unreadable: dict[str, set[int]] = {split: set() for split in corpus.splits}  # met by this process
-        self._stream: Iterator[ImageBatch] | None = None
-        self._next_step: int | None = None  # the step that the stream is about to begin; None in the middle of one
 
-    def samples_after(self, steps: int) -> int:
-        return steps * self.samples_per_step
+class Classification(Task):
+    """Protocols are the weights that looked at the images: the best of all evaluations or the last, raw or averaged."""
 
-    # -- training ---------------------------------------------------------------------------------------------------
+    name = "vision"
+    script = "train_vit.py"
+    spec = VisionSpec
+    unit, short_unit = "images", "img"
+    metrics = (
+        Metric("top1", "top-1", "top-1", 2, unit="%", higher_is_better=True, skipped=0.25),
+        Metric("top5", "top-5", "top-5", 2, unit="%", higher_is_better=True, skipped=0.25),
+    )
+    beside = ("top5",)
+    protocols = ("best", "last", "ema_best", "ema_last")
+    quoted = protocols
+    protocol_notes: ClassVar = {
+        "best": f"the highest valid top-1 of any evaluation, {CHOSEN}",
+        "last": "the end of training",
+        "ema_best": f"averaged weights at their highest valid top-1, {CHOSEN}",
+        "ema_last": "averaged weights at the end of training",
+    }
+    usual = (("valid", "best"),)
+    blocks = "weights"
+    scored = ("images",)
+    waits_for_data = True
+    limit = "max_images"
 
-    def micro_batches(self, step: int) -> Iterator[TrainingBatch]:
-        """Of this process. One stream of batches serves all steps, as long as they are asked for in their order."""
-        if self._stream is None or self._next_step != step:
-            self._restart(step)
-        for number in range(1, self.micro_steps + 1):
-            batch = next(self._stream)
-            self._next_step = step + 1 if number == self.micro_steps else None
-            self._keep_unreadable("train", batch)
-            yield self._prepared(batch)
+    def wrong_group(self, section: str, chosen: dict) -> str | None:
+        foreign = {"model": "inner", "data": "unit"}  # only a language group has these
+        return "python train_lm.py trains language models" if foreign[section] in chosen else None
 
-    def loss(self, model: nn.Module, batch: TrainingBatch) -> Tensor:
-        set_paths(model, batch.paths)
-        return self.criterion(model(batch.images).float(), batch.targets) * batch.share
+    def primary(self, spec: VisionSpec) -> str:
+        return "top1"
 
-    def _restart(self, step: int) -> None:
-        self.close()
-        self._stream = training_batches(
-            self.corpus.splits["train"],
-            self.order,
-            self.transforms["train"],
-            start=step,
-            workers=self.workers,
-            pin=self.device.type == "cuda",
+    def geometry(self, spec: VisionSpec):
+        return spec.model.geometry()
+
+    def check_available(self, spec: VisionSpec) -> None:
+        from fourierformer.data.images.corpus import check_available
+
+        check_available(spec.data)
+
+    def load_data(self, spec: VisionSpec, say) -> ImageCorpus:
+        from fourierformer.data.images.corpus import load_images
+
+        return load_images(spec.data, progress=say)
+
+    def build_model(self, spec: VisionSpec, attention, corpus: ImageCorpus | None):
+        from fourierformer.models.vit import build_vit
+
+        classes = len(corpus.classes) if corpus else (spec.data.expect or {}).get("classes", 1000)
+        return build_vit(spec.model, classes, attention, seed=spec.seed)
+
+    def objective(self, spec: VisionSpec, corpus: ImageCorpus, model, device, processes):
+        from fourierformer.tasks.classification_objective import ClassificationObjective
+
+        return ClassificationObjective(
+            corpus,
+            model,
+            order=_order(spec, len(corpus.splits["train"]), processes.rank, processes.world),
+            augment=spec.augment,
+            data=spec.data,
+            size=spec.model.image_size,
+            device=device,
+            seed=spec.seed,
+            images_per_forward=spec.evaluation.images_per_forward,
+            max_images=spec.evaluation.max_images,
+            processes=processes,
         )
 
-    def _prepared(self, batch: ImageBatch) -> TrainingBatch:
-        images, labels = self._to_device(batch.images), self._to_device(batch.labels)
-        if batch.pieces:
-            targets = torch.cat([self._mix(batch.step, images, labels, *piece) for piece in batch.pieces])
-        else:
-            targets = mixup_target(labels, self.classes, smoothing=self.augment.smoothing)
-        return TrainingBatch(images, targets, self._paths(batch), len(batch.rows) / self.own_rows)
+    def steps_per_epoch(self, spec: VisionSpec, corpus: ImageCorpus | None) -> int | None:
+        images = len(corpus.splits["train"]) if corpus else (spec.data.expect or {}).get("train")
+        return _order(spec, images).steps_per_epoch if images else None
 
-    def _mix(self, step: int, images: Tensor, labels: Tensor, group: int, start: int, stop: int) -> Tensor:
-        """Mixes these rows in place and returns their targets. All pieces of a group draw the same coefficient and
-        box, wherever they are."""
-        np.random.seed(seed_of(self.seed, step, "mix", group) % 2**32)  # timm's Mixup draws from numpy
-        _, targets = self.mixup(images[start:stop], labels[start:stop])
-        return targets
+    def samples_per_step(self, spec: VisionSpec) -> int:
+        return spec.global_batch_size
 
-    def _paths(self, batch: ImageBatch) -> Tensor | None:
-        if not self.branches:
-            return None
-        generator = torch.Generator().manual_seed(seed_of(self.seed, batch.step, "paths"))
-        return torch.rand((self.branches, self.samples_per_step), generator=generator)[:, batch.rows]
+    def activation_bytes(self, spec: VisionSpec, micro_batch: int) -> int:
+        """float32; per token and block about 10 activations of width dim and 3 of the MLP's width."""
+        model = spec.model
+        tokens = micro_batch * self.geometry(spec).length
+        return round(4 * tokens * model.depth * model.dim * (10 + 3 * model.mlp_ratio))
 
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # does nothing to what is pinned already
-        return tensor.to(self.device, non_blocking=True)
+    def data_line(self, corpus: ImageCorpus) -> str:
+        counts = ", ".join(f"{len(images):,} {split}" for split, images in corpus.splits.items())
+        return f"{corpus.name}: found, {counts} images, {len(corpus.classes):,} classes"
 
-    def close(self) -> None:
-        """Ends the loader processes."""
-        if self._stream is not None:
-            self._stream.close()
-        self._stream = None
-
-    # -- evaluation -------------------------------------------------------------------------------------------------
-
-    def evaluate(self, model: nn.Module, poll: Poll, watch: Watch) -> dict[str, float]:
-        result = self.measure(model, "valid", poll, watch)
-        return {"valid_loss": result["nll"], "valid_top1": result["top1"], "valid_top5": result["top5"]}
-
-    @torch.inference_mode()
-    def measure(self, model: nn.Module, split: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
-        """Cross-entropy and accuracies in per cent of a split, centre crops, each image once over all processes."""
-        planned, world = self._planned(split), self.processes.world
-        was_training = model.training
-        model.eval()
-        # stays on the device, one host sync at the end: [sum of losses, correct in one guess, in five, images]
-        totals = torch.zeros(4, dtype=torch.float64, device=self.device)
-        for number, batch in enumerate(self._evaluation_batches(split), start=1):
-            poll()  # equally often on every process: one whose images are used up gets None
-            if batch is not None:
-                self.unreadable[split].update(batch.unreadable)
-            if batch is not None and len(batch.rows):
-                totals += _scores(model(self._to_device(batch.images)).float(), self._to_device(batch.labels))
-            watch(f"{split} images", min(number * self.images_per_forward * world, planned), planned)
-        model.train(was_training)
-        nll, top1, top5, images = self.processes.sum(totals).tolist()
-        self._check_readable(split, planned - int(images), planned)
-        if split == "valid":
-            self.validation_images = int(images)
-        return {"nll": nll / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images, "images": int(images)}
-
-    def _evaluation_batches(self, split: str) -> Iterator[ImageBatch | None]:
-        return evaluation_batches(
-            self.corpus.splits[split],
-            self.transforms["valid"],
-            batch=self.images_per_forward,
-            workers=self.workers,
-            rank=self.processes.rank,
-            world=self.processes.world,
-            limit=self.max_images,
-        )
-
-    def _planned(self, split: str) -> int:
-        images = len(self.corpus.splits[split])
-        return min(self.max_images or images, images)
-
-    # -- unreadable images ------------------------------------------------------------------------------------------
-
-    def notes(self) -> list[str]:
-        least = "at least " if self.processes.world > 1 else ""
-        return [
-            f"{least}{len(found)} of {len(self.corpus.splits[split]):,} {split} images could not be read: "
-            + self._names(split)
-            for split, found in self.unreadable.items()
-            if found
-        ]
-
-    def _keep_unreadable(self, split: str, batch: ImageBatch) -> None:
-        if batch.unreadable:
-            self.unreadable[split].update(batch.unreadable)
-            self._check_readable(split, len(self.unreadable[split]), len(self.corpus.splits[split]))
-
-    def _check_readable(self, split: str, unreadable: int, images: int) -> None:
-        if unreadable > UNREADABLE * images:
-            raise SetupError(
-                f"data '{self.corpus.name}': {unreadable} of {images:,} {split} images cannot be read, more than "
-                f"{UNREADABLE:.1%}: {self._names(split)}. Copy the data again."
-            )
-
-    def _names(self, split: str) -> str:
-        found = sorted(self.unreadable[split])
-        return listed(map(self.corpus.splits[split].name_of, found)) or "met by another process"
+    def scored_text(self, numbers: dict) -> str:
+        return f"{numbers['images']} images scored"
 
 
-def _mixup(augment: AugmentConfig, classes: int) -> Mixup:
-    return Mixup(
-        mixup_alpha=augment.mixup,
-        cutmix_alpha=augment.cutmix,
-        prob=augment.mix_probability,
-        switch_prob=augment.mix_switch,
-        mode="batch",
-        label_smoothing=augment.smoothing,
-        num_classes=classes,
+def _order(spec: VisionSpec, images: int, rank: int = 0, world: int = 1) -> ImageOrder:
+    from fourierformer.data.images.order import ImageOrder
+
+    return ImageOrder(
+        images,
+        spec.global_batch_size,
+        seed=spec.seed,
+        repeats=spec.augment.repeats,
+        mix_batch=spec.augment.mix_batch,
+        mixing=spec.augment.mixing,
+        micro_batch=spec.trainer.micro_batch_size,
+        rank=rank,
+        world=world,
     )
 
 
-def _scores(logits: Tensor, labels: Tensor) -> Tensor:
-    """[sum of losses, correct in one guess, correct in five, images], float64."""
-    losses = F.cross_entropy(logits, labels, reduction="none")
-    hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
-    count = torch.full((), len(labels), dtype=torch.float64, device=logits.device)
-    return torch.stack([losses.sum(dtype=torch.float64), hits[:, 0].sum(), hits.sum(), count])
+register(Classification())

@@ -1,186 +1,149 @@
-"""Language modelling, of text or of images: loss, and perplexity under the two protocols of the paper and one between.
+"""Language modelling, of text or of images as sequences: its facts, and what a run of it is made of."""
 
-segment: the text is cut into 10 streams and each stream into independent segments of `context` tokens; every position
-         of a segment counts, the first ones with hardly any context. Fast: selects checkpoints during training.
-sliding: a window of `context` tokens moves by one; the first window counts all its positions, every later one only its
-         last, which therefore sees the full context. The number of the paper's Table 1.
-overlapping: the window moves by an eighth of the context instead, and every later one counts its last eighth: positions
-         that see seven eighths of the context or more. Nearly the number of `sliding`, context / 8 times as fast.
+from __future__ import annotations
 
-Images are sequences of their own: each is a segment, every pixel value counts, and no window slides over two of them.
-"""
-
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+from fourierformer.config import RunSpec
+from fourierformer.data.text.spec import TextData
+from fourierformer.errors import SetupError, check_range
+from fourierformer.models.config import LMConfig
+from fourierformer.tasks import register
+from fourierformer.tasks.base import Column, Metric, Task
 
-from fourierformer.data.text.corpus import Corpus
-from fourierformer.data.text.sequences import ShuffledSequences, shifted
-from fourierformer.data.text.streams import OrderedStreams, windows
-from fourierformer.errors import SetupError
-from fourierformer.models.lm import WordLM
-from fourierformer.tasks.base import Poll, Watch
-from fourierformer.training.processes import Processes
+if TYPE_CHECKING:
+    from fourierformer.data.text.corpus import Corpus
 
-SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
-PROTOCOLS = ("segment", "overlapping", "sliding")
-METRICS = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # e to the mean loss; bits per token = mean loss / ln 2
+METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # e to the mean loss; bits per token = mean loss / ln 2
 
 
-@dataclass(frozen=True)
-class TextBatch:
-    tokens: Tensor  # (B, L) on the device
-    targets: Tensor  # (B, L) on the device
-    rows: list[Tensor]  # positions whose target is a rare word, per cluster: known on the host, so no sync
-    share: float  # of the step's tokens
+@dataclass(frozen=True, kw_only=True)
+class LanguageEvaluation:
+    """How the finished run's best checkpoint is measured."""
+
+    splits: list[Literal["train", "valid", "test"]]
+    protocols: list[Literal["segment", "overlapping", "sliding"]]
+    tokens_per_forward: int
+    max_tokens: int | None
+
+    def __post_init__(self):
+        check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
+        check_range("evaluation.max_tokens", self.max_tokens, 100)  # 10 streams of a few tokens each
 
 
-class LanguageTask:
-    unit = "tokens"
-    higher_is_better = False
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        model: WordLM,
-        *,
-        global_batch_size: int,
-        micro_batch_size: int | None,
-        device: torch.device,
-        tokens_per_forward: int = 16384,
-        max_tokens: int | None = None,
-        processes: Processes | None = None,
-        seed: int = 0,
-    ):
-        self.corpus, self.device, self.processes = corpus, device, processes or Processes()
-        self.length = model.config.length
-        self.split_targets = model.output.split
-        self.images = corpus.unit == "pixel"
-        self.protocols = ("segment",) if self.images else PROTOCOLS
-        if self.images:
-            self.order = ShuffledSequences(corpus.splits["train"], global_batch_size, self.length, seed)
-        else:
-            self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
-        self.steps_per_epoch = self.order.steps_per_epoch
-        own = global_batch_size // self.processes.world  # what cannot be shared equally, the order refuses
-        self.micro_batch_size = min(micro_batch_size or own, own)
-        self.micro_steps = -(-own // self.micro_batch_size)
-        self.samples_per_step = global_batch_size * self.length
-        self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
-        self.max_tokens = max_tokens  # evaluations look at the first so many tokens only (at one image at least)
-        self.metric = METRICS[corpus.unit]
-        self.primary = f"valid_{self.metric}"
-
-    def samples_after(self, steps: int) -> int:
-        """Tokens trained on, exactly."""
-        return self.order.tokens_after(steps)
-
-    def micro_batches(self, step: int) -> Iterator[TextBatch]:
-        tokens, targets = self.order.batch(step, self.processes.rank, self.processes.world)
-        for t, y in zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True):
-            yield self._to_device(t, y, share=len(t) / len(tokens))
-
-    def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
-        return model(batch.tokens, batch.targets, batch.rows, mean=True) * batch.share
-
-    def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
-        result = self.measure(model, "valid", "segment", poll, watch)
-        return {"valid_loss": result["nll"], self.primary: result[self.metric]}
-
-    @torch.inference_mode()
-    def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
-        """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
-        batches, positions = self._scored(self.corpus.splits[split], protocol)
-        was_training = model.training
-        model.eval()
-        # stays on the device, one host sync at the end: [sum of the losses, positions]
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
-        done = 0
-        for number, (inputs, targets) in enumerate(batches):
-            if number % self.processes.world == 0:
-                poll()  # every process comes by equally often, whether it has a batch in this round or not
-            done += targets.numel()
-            if number % self.processes.world == self.processes.rank:
-                batch = self._to_device(inputs, targets)
-                totals[0] += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
-                totals[1] += targets.numel()
-            watch(f"{split} {protocol}", done, positions)
-        model.train(was_training)
-        total, count = self.processes.sum(totals).tolist()
-        nll, count = total / count, int(count)
-        return {
-            "nll": nll,
-            self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
-            "tokens": count,
-            "context": self.length,
-            "stride": self.stride(protocol),
-        }
-
-    def stride(self, protocol: str) -> int:
-        """How far each window of an evaluation begins after the one before."""
-        return {"segment": self.length, "overlapping": max(1, self.length // 8), "sliding": 1}[protocol]
-
-    def notes(self) -> list[str]:
-        return []
-
-    def close(self) -> None:
-        """No loader processes: tokens are read from memory."""
-
-    def _scored(self, tokens: np.ndarray, protocol: str) -> tuple[Iterator[tuple[Tensor, Tensor]], int]:
-        """(inputs, targets) of an evaluation, batch by batch, and how many targets there are."""
-        if protocol not in self.protocols:
-            raise SetupError(
-                f"'{self.corpus.name}' holds images, and each of them is scored whole: no window slides over them. "
-                "Use evaluation.protocols=[segment], or --protocol segment with scripts/evaluate.py"
-            )
-        if self.images:
-            limit = None if self.max_tokens is None else max(1, self.max_tokens // self.length)
-            sequences = tokens.reshape(-1, self.length)[:limit]
-            return self._whole(sequences), sequences.size
-        tokens = tokens[: self.max_tokens]
-        if protocol == "segment":
-            return self._segments(tokens), SEGMENT_STREAMS * (len(tokens) // SEGMENT_STREAMS - 1)
-        return self._windows(tokens, self.stride(protocol)), len(tokens) - 1
-
-    def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        """Segments are independent, so how many go through the model at once does not change the number."""
-        longest = max(1, len(tokens) // SEGMENT_STREAMS - 1)  # of few tokens (max_tokens), each stream is one segment
-        streams = OrderedStreams(tokens, SEGMENT_STREAMS, min(self.length, longest))
-        together = max(1, self.tokens_per_forward // (SEGMENT_STREAMS * self.length))
-        full = streams.steps_per_epoch - 1  # the last slice may be shorter: alone
-        for start in range(0, full, together):
-            parts = [streams.batch(step) for step in range(start, min(start + together, full))]
-            yield torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-        yield streams.batch(full)
-
-    def _whole(self, sequences: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        together = max(1, self.tokens_per_forward // self.length)
-        for start in range(0, len(sequences), together):
-            yield shifted(sequences[start : start + together])
-
-    def _windows(self, tokens: np.ndarray, stride: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The first window scores L positions, every later one its last `stride`, and one more what is left: N - 1."""
-        inputs, targets = windows(tokens, self.length)
-        yield _tensor(inputs[:1]), _tensor(targets[:1])
-        inputs_after, targets_after = inputs[stride::stride], targets[stride::stride, -stride:]
-        together = max(1, self.tokens_per_forward // self.length)
-        for start in range(0, len(inputs_after), together):
-            chosen = slice(start, start + together)
-            yield _tensor(inputs_after[chosen]), _tensor(targets_after[chosen])
-        if left := (len(inputs) - 1) % stride:
-            yield _tensor(inputs[-1:]), _tensor(targets[-1:, -left:])
-
-    def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0) -> TextBatch:
-        rows = self.split_targets(targets.flatten())
-        if self.device.type == "cuda":
-            tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
-        tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
-        return TextBatch(tokens, targets, rows, share)
+@dataclass(frozen=True, kw_only=True)
+class LanguageSpec(RunSpec):
+    model: LMConfig
+    data: TextData
+    evaluation: LanguageEvaluation
 
 
-def _tensor(tokens: np.ndarray) -> Tensor:
-    return torch.from_numpy(tokens.astype(np.int64))
+class Language(Task):
+    name = "language"
+    script = "train_lm.py"
+    spec = LanguageSpec
+    unit, short_unit = "tokens", "tok"
+    metrics = (
+        Metric("ppl", "perplexity", "ppl", 2, logarithmic=True),
+        Metric("bpc", "bits per character", "bpc", 4),
+        Metric("bpd", "bits per dimension", "bpd", 4),
+    )
+    protocols = ("segment", "overlapping", "sliding")
+    quoted = ("sliding", "overlapping", "segment")
+    usual = (("valid", "segment"), ("test", "segment"))
+    scored = ("context", "stride", "tokens")
+    limit = "max_tokens"
+
+    def wrong_group(self, section: str, chosen: dict) -> str | None:
+        foreign = {"model": "image_size", "data": "mean"}  # only an image group has these
+        return "python train_vit.py trains image models" if foreign[section] in chosen else None
+
+    def primary(self, spec: LanguageSpec) -> str:
+        return METRIC_OF_UNIT[spec.data.unit]
+
+    def geometry(self, spec: LanguageSpec):
+        return spec.model.geometry()
+
+    def check_available(self, spec: LanguageSpec) -> None:
+        from fourierformer.data.text.corpus import check_available
+
+        check_available(spec.data)
+
+    def load_data(self, spec: LanguageSpec, say) -> Corpus:
+        from fourierformer.data.text.corpus import load_corpus
+
+        return load_corpus(spec.data, progress=say)
+
+    def build_model(self, spec: LanguageSpec, attention, corpus: Corpus | None):
+        from fourierformer.models.lm import WordLM
+
+        if spec.data.unit == "pixel":
+            _check_images(spec, corpus)
+        planned = 256 if spec.data.unit == "byte" else 1
+        vocabulary = corpus.vocab_size if corpus else (spec.data.expect or {}).get("vocabulary", planned)
+        return WordLM(spec.model, vocabulary, spec.data.cutoffs or [], attention, seed=spec.seed)
+
+    def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
+        from fourierformer.tasks.language_objective import LanguageObjective
+
+        return LanguageObjective(
+            corpus,
+            model,
+            global_batch_size=spec.global_batch_size,
+            micro_batch_size=spec.trainer.micro_batch_size,
+            device=device,
+            tokens_per_forward=spec.evaluation.tokens_per_forward,
+            max_tokens=spec.evaluation.max_tokens,
+            processes=processes,
+            seed=spec.seed,
+        )
+
+    def steps_per_epoch(self, spec: LanguageSpec, corpus: Corpus | None) -> int | None:
+        from fourierformer.data.text import sequences, streams
+
+        tokens = len(corpus.splits["train"]) if corpus else (spec.data.expect or {}).get("train")
+        order = sequences if spec.data.unit == "pixel" else streams
+        return order.steps_per_epoch(tokens, spec.global_batch_size, spec.model.length) if tokens else None
+
+    def samples_per_step(self, spec: LanguageSpec) -> int:
+        return spec.global_batch_size * spec.model.length
+
+    def activation_bytes(self, spec: LanguageSpec, micro_batch: int) -> int:
+        """float32; per token and layer about 10 activations of width dim and 3 of width inner; per token the logits of
+        the (adaptive) softmax's head, their softmax and its gradient. (A CPU needs less: it has the logits of a few
+        rows.)"""
+        model, data = spec.model, spec.data
+        vocabulary = (data.expect or {}).get("vocabulary") or data.vocabulary_size or 256
+        head = min([vocabulary, *(data.cutoffs or [])[:1]])
+        tokens = micro_batch * model.length
+        return 4 * tokens * (model.layers * (10 * model.dim + 3 * model.inner) + 3 * head)
+
+    def data_line(self, corpus: Corpus) -> str:
+        tokens = len(corpus.splits["train"])
+        return f"{corpus.name}: found, {tokens:,} training tokens, vocabulary {corpus.vocab_size:,}"
+
+    def scored_text(self, numbers: dict) -> str:
+        return f"context {numbers['context']}, stride {numbers['stride']}, {numbers['tokens']} tokens scored"
+
+    def measured_at_end(self, spec: LanguageSpec) -> list[Column]:
+        return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]
+
+
+def _check_images(spec: LanguageSpec, corpus: Corpus | None) -> None:
+    """What images ask of the model and of the evaluation, said before any step."""
+    name, length = spec.data.name, spec.model.length
+    sequence = corpus.sequence if corpus else (spec.data.expect or {}).get("sequence", length)
+    if length != sequence:
+        raise SetupError(
+            f"model.length={length}: an image of '{name}' is a sequence of {sequence:,} tokens: model.length={sequence}"
+        )
+    other = next((protocol for protocol in spec.evaluation.protocols if protocol != "segment"), None)
+    if other:
+        raise SetupError(
+            f"evaluation.protocols has {other}, but no window slides over the images of '{name}', for each is scored "
+            "whole: evaluation.protocols=[segment]"
+        )
+
+
+register(Language())

@@ -1,23 +1,26 @@
 """What a person watches: a live bar on a terminal, plain single lines in logs, Slurm files, CI and joblib workers."""
 
+from __future__ import annotations
+
 import math
 import multiprocessing
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-UNITS = {"tokens_per_s": "tok", "images_per_s": "img"}  # a row names its own rate
+if TYPE_CHECKING:
+    from fourierformer.tasks import Task
+
 SLOW_DATA = 0.1  # the share of time spent waiting for data that a reader has to know
 LINES_PER_RUN = 20  # plain training lines of a short run; a long one prints one a minute
 SECONDS_BETWEEN_LINES = 60
 
 
 class ConsoleTracker:
-    """`step` is where a resumed run continues. `perplexity=False` leaves out exp(loss) where it means nothing.
-    `samples_per_step` counts what rates count (tokens, images), `unit` names it where rows have no rate of their own.
-    """
+    """`step` is where a resumed run continues; `samples_per_step` counts what the task's rates count (tokens, images);
+    `metric` is what the run is judged by."""
 
     def __init__(
         self,
@@ -26,12 +29,15 @@ class ConsoleTracker:
         title: str,
         *,
         step: int = 0,
-        perplexity: bool = True,
-        unit: str = "tok",
+        task: Task | None = None,
+        metric: str = "",
         stream: TextIO | None = None,
     ):
         self.steps, self.samples_per_step, self.title, self.step = steps, samples_per_step, title, step
-        self.perplexity, self.unit = perplexity, unit
+        self.unit, self.rate_key = (task.short_unit, f"{task.unit}_per_s") if task else ("samples", "samples_per_s")
+        self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
+        # of a mean loss in nats; other metrics of a training batch are not known before an evaluation
+        self.perplexity = metric == "ppl"
         self.stream = stream or sys.stdout
         self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
         self._printed = (step, -math.inf)  # step and time of the last plain line
@@ -51,7 +57,7 @@ class ConsoleTracker:
             self._training(row)
         others = {key: value for key, value in row.items() if key.startswith(("valid_", "test_", "ema_"))}
         if others:
-            numbers = "  ".join(f"{key} {_number(value, key)}" for key, value in others.items())
+            numbers = "  ".join(f"{key} {self._text(key, value)}" for key, value in others.items())
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
 
     def evaluating(self, label: str, done: int, total: int) -> None:
@@ -95,13 +101,15 @@ class ConsoleTracker:
     def _measure(self, row: dict) -> None:
         """The row's own rate where it has one, else the clock between two rows, smoothed."""
         now = time.monotonic()
-        own = next((key for key in UNITS if key in row), None)
-        if own:
-            self._rate, self.unit = row[own], UNITS[own]
+        if self.rate_key in row:
+            self._rate = row[self.rate_key]
         elif self._clock and now > self._clock[1]:
             rate = (row["step"] - self._clock[0]) * self.samples_per_step / (now - self._clock[1])
             self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
         self._clock = (row["step"], now)
+
+    def _text(self, key: str, value) -> str:
+        return f"{value:.2f}" if key.endswith(self.percentages) and isinstance(value, float) else _number(value)
 
     def _due(self, step: int) -> bool:
         now = time.monotonic()
@@ -166,11 +174,9 @@ def _exp(loss: float) -> float:
     return math.inf if loss >= 700 else math.exp(loss)  # exp overflows a double at 709.8
 
 
-def _number(value, key: str = "") -> str:
+def _number(value) -> str:
     if not isinstance(value, float):
         return str(value)
-    if key.endswith(("top1", "top5")):
-        return f"{value:.2f}"  # per cent
     return f"{value:.2e}" if abs(value) >= 1e5 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
 
 

@@ -1,10 +1,11 @@
-"""How long and how a run trains: the keys of configs/trainer/*.yaml, with epochs turned into steps."""
+"""How a run trains: the keys of configs/{trainer,optim,schedule}/*.yaml, and the ranges they may have."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from fourierformer.errors import SetupError, check_range
-from fourierformer.training.precision import Precision
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +51,47 @@ class TrainerConfig:
             eval_every=self.eval_every or steps_per_epoch,
             save_every=self.save_every or steps_per_epoch,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The keys of configs/optim/*.yaml."""
+
+    name: Literal["adam", "adamw"]
+    lr: float
+    betas: list[float]
+    eps: float
+    weight_decay: float
+
+    def __post_init__(self):
+        check_range("optim.lr", self.lr, 0, above_low=True)
+        check_range("optim.eps", self.eps, 0, above_low=True)
+        check_range("optim.weight_decay", self.weight_decay, 0)
+        if len(self.betas) != 2:
+            raise SetupError(f"optim.betas={self.betas}: two numbers, e.g. [0.9,0.999]")
+        for beta in self.betas:
+            check_range("optim.betas", beta, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """The keys of configs/schedule/*.yaml."""
+
+    name: Literal["cosine", "constant"]
+    warmup_steps: int | None  # one of the two
+    warmup_epochs: float | None
+    warmup_start: float  # the rate that the warm-up begins from
+    min_lr: float
+    per_epoch: bool  # true = as in DeiT's code: constant within an epoch, and one epoch late
+
+    def __post_init__(self):
+        for key in ("warmup_steps", "warmup_epochs", "warmup_start", "min_lr"):
+            check_range(f"schedule.{key}", getattr(self, key), 0)
+        if (self.warmup_steps is None) == (self.warmup_epochs is None):
+            raise SetupError(
+                f"schedule.warmup_steps={self.warmup_steps} and schedule.warmup_epochs={self.warmup_epochs}: give one "
+                "of them (0 = no warm-up) and set the other one to null"
+            )
+
+    def warmup(self, steps_per_epoch: int) -> int:
+        return round(self.warmup_epochs * steps_per_epoch) if self.warmup_steps is None else self.warmup_steps

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.errors import Diverged, Interrupted
-from fourierformer.tasks.base import Task, Watch
+from fourierformer.tasks.base import Objective, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
@@ -47,7 +47,7 @@ class Fit:
     def __init__(
         self,
         *,
-        task: Task,
+        objective: Objective,
         model: nn.Module,
         ema: nn.Module | None,
         optimizer: torch.optim.Optimizer,
@@ -62,7 +62,7 @@ class Fit:
         watch: Watch = lambda label, done, total: None,
         on_log: Callable[[Progress], None] = lambda progress: None,
     ):
-        self.task, self.model, self.ema, self.optimizer, self.rate = task, model, ema, optimizer, rate
+        self.objective, self.model, self.ema, self.optimizer, self.rate = objective, model, ema, optimizer, rate
         self.config, self.seed, self.device = config, seed, device
         self.tracker, self.checkpoints, self.stop = tracker, checkpoints, stop
         self.processes = processes or Processes()
@@ -120,17 +120,17 @@ class Fit:
         for micro, batch in enumerate(self._batches(step)):
             self.stop.poll()
             torch.manual_seed(step_seed(self.seed, step, micro, self.processes.rank))
-            last = micro == self.task.micro_steps - 1
+            last = micro == self.objective.micro_steps - 1
             with self._exchange(last), autocast(self.device, self.config.precision):
-                part = self.task.loss(self.shared, batch)
+                part = self.objective.loss(self.shared, batch)
             with self._exchange(last):
                 self.scaler.scale(part).backward()
             loss += part.detach()
         return loss
 
     def _batches(self, step: int) -> Iterator:
-        batches = iter(self.task.micro_batches(step))
-        for _ in range(self.task.micro_steps):
+        batches = iter(self.objective.micro_batches(step))
+        for _ in range(self.objective.micro_steps):
             started = time.perf_counter()
             batch = next(batches)
             self.waited += time.perf_counter() - started
@@ -179,7 +179,7 @@ class Fit:
         """Throughput since the beginning, and which share of the time since the last log went into waiting for data."""
         seconds = self.progress.train_seconds
         row = {
-            f"{self.task.unit}_per_s": self.task.samples_after(self.progress.step) / seconds,
+            f"{self.objective.unit}_per_s": self.objective.samples_after(self.progress.step) / seconds,
             "data_wait": self.waited / max(seconds - self.logged_at, 1e-9),
         }
         self.progress.wait_seconds += self.waited
@@ -204,8 +204,8 @@ class Fit:
     def _evaluate(self) -> bool:
         step = self.progress.step
         with autocast(self.device, self.config.precision):
-            row = self.task.evaluate(self.model, self.stop.poll, self.watch)
-            averaged = self.task.evaluate(self.ema.module, self.stop.poll, self.watch) if self.ema is not None else {}
+            row = self._measured(self.model)
+            averaged = self._measured(self.ema.module) if self.ema is not None else {}
         improved = self._record("", row)
         if averaged:
             self._record("ema_", averaged)
@@ -214,13 +214,16 @@ class Fit:
         self.tracker.log({"step": step, **row, **averaged, **diagnostics(self.model)})
         return improved
 
+    def _measured(self, model: nn.Module) -> dict[str, float]:
+        return self.objective.evaluate(model, self.stop.poll, self.watch)
+
     def _record(self, weights: str, numbers: dict[str, float]) -> bool:
         """Keeps an evaluation as the last, and as the best one if it is; says which."""
-        value, records = numbers[self.task.primary], self.progress.records
+        value, records = numbers[self.objective.primary], self.progress.records
         entry = {"step": self.progress.step, **numbers}
         best = records.get(f"{weights}best")
-        sign = -1 if self.task.higher_is_better else 1
-        improved = value == value and (best is None or sign * value < sign * best[self.task.primary])
+        sign = -1 if self.objective.higher_is_better else 1
+        improved = value == value and (best is None or sign * value < sign * best[self.objective.primary])
         records[f"{weights}last"] = entry
         if improved:
             records[f"{weights}best"] = dict(entry)

@@ -1,32 +1,9 @@
 """Optimizers: torch's fused ones, with parameter groups from what parameters say about themselves."""
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import nn
 
-from fourierformer.errors import SetupError, check_range
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimConfig:
-    """The keys of configs/optim/*.yaml."""
-
-    name: Literal["adam", "adamw"]
-    lr: float
-    betas: list[float]
-    eps: float
-    weight_decay: float
-
-    def __post_init__(self):
-        check_range("optim.lr", self.lr, 0, above_low=True)
-        check_range("optim.eps", self.eps, 0, above_low=True)
-        check_range("optim.weight_decay", self.weight_decay, 0)
-        if len(self.betas) != 2:
-            raise SetupError(f"optim.betas={self.betas}: two numbers, e.g. [0.9,0.999]")
-        for beta in self.betas:
-            check_range("optim.betas", beta, 0, 1)
+from fourierformer.training.config import OptimConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:

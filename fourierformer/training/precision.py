@@ -1,11 +1,10 @@
 """Numeric precision of a run: what autocast and float32 matrix products may do."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
 import torch
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+from fourierformer.training.config import Precision
 
 
 def set_matmul_precision(precision: Precision) -> None:

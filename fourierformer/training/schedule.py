@@ -1,34 +1,8 @@
 """Learning rates as pure functions of the step: nothing to save, nothing to restore."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
-from fourierformer.errors import SetupError, check_range
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
-    """The keys of configs/schedule/*.yaml."""
-
-    name: Literal["cosine", "constant"]
-    warmup_steps: int | None  # one of the two
-    warmup_epochs: float | None
-    warmup_start: float  # the rate that the warm-up begins from
-    min_lr: float
-    per_epoch: bool  # true = as in DeiT's code: constant within an epoch, and one epoch late
-
-    def __post_init__(self):
-        for key in ("warmup_steps", "warmup_epochs", "warmup_start", "min_lr"):
-            check_range(f"schedule.{key}", getattr(self, key), 0)
-        if (self.warmup_steps is None) == (self.warmup_epochs is None):
-            raise SetupError(
-                f"schedule.warmup_steps={self.warmup_steps} and schedule.warmup_epochs={self.warmup_epochs}: give one "
-                "of them (0 = no warm-up) and set the other one to null"
-            )
-
-    def warmup(self, steps_per_epoch: int) -> int:
-        return round(self.warmup_epochs * steps_per_epoch) if self.warmup_steps is None else self.warmup_steps
+from fourierformer.training.config import ScheduleConfig
 
 
 def learning_rate(update: int, *, steps: int, peak: float, config: ScheduleConfig, steps_per_epoch: int) -> float:

@@ -167,7 +167,7 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     def burst(*_):
         raise ZeroDivisionError("burst pipe")
 
-    monkeypatch.setattr("fourierformer.tasks.language.LanguageTask.evaluate", burst)
+    monkeypatch.setattr("fourierformer.tasks.language_objective.LanguageObjective.evaluate", burst)
     assert train_lm(*smoke, f"runs_root={tmp_path}") == 1
     assert "ZeroDivisionError: burst pipe" in capfd.readouterr().err
     found = status(only_run(tmp_path))

@@ -39,16 +39,16 @@ def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
 
 
 def test_a_crash_in_the_middle(smoke, tmp_path, monkeypatch, capfd):
-    from fourierformer.tasks.language import LanguageTask
+    from fourierformer.tasks.language_objective import LanguageObjective
 
-    whole = LanguageTask.evaluate
+    whole = LanguageObjective.evaluate
 
     def sometimes(self, model, *more):
         if type(model.layers[0].attention).__name__ == "Gaussian":
             raise ZeroDivisionError("burst pipe")
         return whole(self, model, *more)
 
-    monkeypatch.setattr(LanguageTask, "evaluate", sometimes)
+    monkeypatch.setattr(LanguageObjective, "evaluate", sometimes)
     assert train_lm("-m", *smoke, "attention=softmax,gaussian,fourier", f"runs_root={tmp_path}") == 1
     printed, error = capfd.readouterr()
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "failed", "fourier-s1": "completed"}

@@ -27,8 +27,8 @@ from fourierformer.data.images.corpus import (
 from fourierformer.data.images.sets import ImageSet
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViTConfig, build_vit
-from fourierformer.tasks import classification
-from fourierformer.tasks.classification import ClassificationTask
+from fourierformer.tasks import classification_objective as classification
+from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.training.processes import Processes
 
 CPU, SIZE, CLASSES, BATCH = torch.device("cpu"), 8, 7, 16
@@ -98,7 +98,7 @@ def make_task(model, train=64, valid=50, *, micro=None, processes=None, seed=3, 
         rank=processes.rank,
         world=processes.world,
     )
-    return ClassificationTask(
+    return ClassificationObjective(
         ImageCorpus(name="fake", classes=sets["train"].classes, splits=sets, notes=[]),
         model,
         order=order,
@@ -114,7 +114,7 @@ def make_task(model, train=64, valid=50, *, micro=None, processes=None, seed=3, 
 
 
 def measured(task, model, split="valid"):
-    return task.measure(model, split, lambda: None, lambda *progress: None)
+    return task.measure(model, split, "", lambda: None, lambda *progress: None)
 
 
 # -- evaluation -------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_processes_share_an_evaluation(world, per_forward):
         def poll():
             polls[rank] += 1
 
-        return task.measure(model, "valid", poll, lambda *progress: None)
+        return task.measure(model, "valid", "", poll, lambda *progress: None)
 
     with ThreadPoolExecutor(world) as pool:
         results = list(pool.map(run, range(world)))
@@ -217,7 +217,7 @@ def test_evaluation_is_without_stochastic_depth_and_leaves_the_mode_as_it_was():
 
 def test_progress_ends_at_its_total():
     seen, model = [], Oracle(random_logits(50))
-    make_task(model, per_forward=16).measure(model, "valid", lambda: None, lambda *progress: seen.append(progress))
+    make_task(model, per_forward=16).measure(model, "valid", "", lambda: None, lambda *progress: seen.append(progress))
     assert seen == [("valid images", done, 50) for done in (16, 32, 48, 50)]
 
 
@@ -228,7 +228,7 @@ def test_a_poll_can_stop_an_evaluation():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_task(model).measure(model, "valid", stop, lambda *progress: None)
+        make_task(model).measure(model, "valid", "", stop, lambda *progress: None)
 
 
 # -- mixing -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 
 from fourierformer import attention
 from fourierformer.models.lm import LMConfig, WordLM
-from fourierformer.tasks.language import LanguageTask
+from fourierformer.tasks.language_objective import LanguageObjective
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def task_for(tokens: np.ndarray, length: int, name="fourier", unit="word", vocab
     for p in model.parameters():  # far from the uniform distribution, so that a wrong position or mask shows
         torch.nn.init.normal_(p, std=0.5)
     corpus = SimpleNamespace(splits={"train": tokens, "valid": tokens}, unit=unit, notes=[], name="t")
-    return LanguageTask(corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, **limits), model
+    return LanguageObjective(corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, **limits), model
 
 
 def random_tokens(n: int) -> np.ndarray:
@@ -181,7 +181,9 @@ def test_position_counts_of_the_paper_on_wikitext(real_data, split, scored, segm
     tokens = np.zeros(sum(len(line.split()) + 1 for line in text.splitlines()), dtype=np.uint16)
     model = Uniform(length)
     corpus = SimpleNamespace(splits={"train": tokens, split: tokens}, unit="word")
-    task = LanguageTask(corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, tokens_per_forward=2**20)
+    task = LanguageObjective(
+        corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, tokens_per_forward=2**20
+    )
     sliding, segment = measured(task, model, "sliding", split), measured(task, model, "segment", split)
     assert (sliding["tokens"], segment["tokens"]) == (scored, segments)
     assert sliding["nll"] == segment["nll"] == 1.0

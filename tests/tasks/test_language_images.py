@@ -11,7 +11,7 @@ import torch
 from fourierformer import attention
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import LMConfig, WordLM
-from fourierformer.tasks.language import LanguageTask
+from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.training.processes import Processes
 
 LENGTH, VALUES = 12, 256
@@ -21,7 +21,7 @@ def images(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, VALUES, count * LENGTH, dtype=np.uint8)
 
 
-def task_for(tokens: np.ndarray, batch: int = 2, seed: int = 0, **options) -> tuple[LanguageTask, WordLM]:
+def task_for(tokens: np.ndarray, batch: int = 2, seed: int = 0, **options) -> tuple[LanguageObjective, WordLM]:
     torch.manual_seed(0)
     config = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=LENGTH, dropout=0.5)
     model = WordLM(config, VALUES, [], partial(attention.build, "softmax"))
@@ -29,7 +29,7 @@ def task_for(tokens: np.ndarray, batch: int = 2, seed: int = 0, **options) -> tu
         torch.nn.init.normal_(p, std=0.5)
     corpus = SimpleNamespace(splits={"train": tokens, "test": tokens}, unit="pixel", notes=[], name="t")
     options = {"micro_batch_size": None, "device": torch.device("cpu"), "seed": seed} | options
-    return LanguageTask(corpus, model, global_batch_size=batch, **options), model
+    return LanguageObjective(corpus, model, global_batch_size=batch, **options), model
 
 
 def measured(task, model, protocol="segment"):
@@ -56,7 +56,7 @@ def test_knowing_nothing_costs_eight_bits_exactly(tokens_per_forward):
     model = Uniform(LENGTH)
     corpus = SimpleNamespace(splits=dict.fromkeys(("train", "test"), images(7)), unit="pixel", notes=[], name="t")
     options = {"global_batch_size": 2, "micro_batch_size": None, "device": torch.device("cpu")}
-    task = LanguageTask(corpus, model, tokens_per_forward=tokens_per_forward, **options)
+    task = LanguageObjective(corpus, model, tokens_per_forward=tokens_per_forward, **options)
     result = measured(task, model)
     assert result["bpd"] == pytest.approx(8.0, abs=1e-14)
     assert (result["tokens"], result["context"], result["stride"]) == (7 * LENGTH, LENGTH, LENGTH)

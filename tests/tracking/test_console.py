@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 
+from fourierformer.tasks import task_named
 from fourierformer.tracking import console as console_module
 from fourierformer.tracking.console import ConsoleTracker
 
@@ -22,9 +23,13 @@ def clock(monkeypatch):
     return now
 
 
-def plain(steps=600, samples_per_step=8192, **keywords):
+TEXT = {"task": task_named("language"), "metric": "ppl"}
+IMAGES = {"task": task_named("vision"), "metric": "top1"}
+
+
+def plain(steps=600, samples_per_step=8192, kind=TEXT):
     stream = io.StringIO()
-    return ConsoleTracker(steps, samples_per_step, "fourier s1", stream=stream, **keywords), stream
+    return ConsoleTracker(steps, samples_per_step, "fourier s1", stream=stream, **kind), stream
 
 
 def test_a_training_line():
@@ -35,13 +40,13 @@ def test_a_training_line():
 
 
 def test_without_perplexity():
-    tracker, stream = plain(perplexity=False)
+    tracker, stream = plain(kind=IMAGES)
     tracker.log({"step": 1, "train_loss": 2.0, "images_per_s": 1500000.0})
     assert stream.getvalue() == "step   1/600  loss 2.000  1.50M img/s  ETA 0:03\n"
 
 
 def test_images_have_their_own_rate_and_slow_data_is_said():
-    tracker, stream = plain(samples_per_step=64, perplexity=False)
+    tracker, stream = plain(samples_per_step=64, kind=IMAGES)
     row = {"step": 100, "train_loss": 1.5, "lr": 1e-3, "images_per_s": 320.0}
     tracker.log(row | {"data_wait": 0.1})
     tracker.log(row | {"step": 200, "data_wait": 0.347})
@@ -53,7 +58,7 @@ def test_images_have_their_own_rate_and_slow_data_is_said():
 
 
 def test_accuracies_have_two_decimals_and_averaged_weights_are_shown():
-    tracker, stream = plain()
+    tracker, stream = plain(kind=IMAGES)
     row = {"valid_loss": 0.25, "valid_top1": 93.1, "valid_top5": 100.0, "ema_valid_loss": 0.5, "ema_valid_top1": 93.456}
     tracker.log({"step": 300, **row, "radius/00": 2.0})
     assert stream.getvalue() == (
@@ -103,8 +108,8 @@ def test_the_rate_is_measured_when_the_row_has_none(clock):
     assert stream.getvalue().splitlines()[-1].endswith("1.0k tok/s  ETA 1:20")
 
 
-def test_a_measured_rate_has_the_unit_it_is_told(clock):
-    tracker, stream = plain(steps=100, samples_per_step=64, unit="img")
+def test_a_measured_rate_has_the_unit_of_its_task(clock):
+    tracker, stream = plain(steps=100, samples_per_step=64, kind=IMAGES)
     tracker.log({"step": 10, "train_loss": 1.0})
     clock[0] += 10
     tracker.log({"step": 20, "train_loss": 1.0})
@@ -129,8 +134,9 @@ def test_durations(seconds, text):
 
 TERMINAL = """
 import os, time
+from fourierformer.tasks import task_named
 from fourierformer.tracking.console import ConsoleTracker
-tracker = ConsoleTracker(600, 8192, "fourier [s1]", step=300)
+tracker = ConsoleTracker(600, 8192, "fourier [s1]", step=300, task=task_named("language"), metric="ppl")
 tracker.say("resumed at step 300 [ok]")
 for step in range(310, 350, 10):
     tracker.log({"step": step, "train_loss": 5.0, "lr": 1e-3, "tokens_per_s": 8200.0})

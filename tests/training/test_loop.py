@@ -15,7 +15,7 @@ from stops import StopAfter
 from fourierformer import attention
 from fourierformer.errors import Diverged, Interrupted, SetupError
 from fourierformer.models.lm import LMConfig, WordLM
-from fourierformer.tasks.language import LanguageTask
+from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
 from fourierformer.training.checkpoint import Checkpoints
@@ -64,7 +64,7 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
             model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(trainer.ema_decay)
         )
     fit = Fit(
-        task=LanguageTask(
+        objective=LanguageObjective(
             corpus(), model, global_batch_size=4, micro_batch_size=trainer.micro_batch_size, device=torch.device("cpu")
         ),
         model=model,
@@ -220,8 +220,8 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
     for micro in (4, 2, 1, 3):
         fit = start(tmp_path / str(micro), micro_batch_size=micro)
         fit.model.eval()
-        for batch in fit.task.micro_batches(0):
-            fit.task.loss(fit.model, batch).backward()
+        for batch in fit.objective.micro_batches(0):
+            fit.objective.loss(fit.model, batch).backward()
         gradients[micro] = torch.cat([p.grad.flatten() for p in fit.model.parameters()])
     for micro in (2, 1, 3):
         torch.testing.assert_close(gradients[micro], gradients[4], rtol=1e-4, atol=1e-7)
@@ -229,8 +229,10 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
 
 def poison(fit: Fit, bad_steps: set[int]):
     """The loss of these steps is NaN, as a broken batch would make it."""
-    loss = fit.task.loss
-    fit.task.loss = lambda model, batch: loss(model, batch) * (float("nan") if fit.progress.step in bad_steps else 1.0)
+    loss = fit.objective.loss
+    fit.objective.loss = lambda model, batch: (
+        loss(model, batch) * (float("nan") if fit.progress.step in bad_steps else 1.0)
+    )
 
 
 def test_a_bad_step_changes_nothing_and_is_counted(tmp_path):

@@ -15,7 +15,7 @@ from fourierformer import attention
 from fourierformer.data.images.corpus import AugmentConfig, ImageData, ImageOrder, load_images
 from fourierformer.errors import Interrupted
 from fourierformer.models.vit import ViTConfig, build_vit
-from fourierformer.tasks.classification import ClassificationTask
+from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
 from fourierformer.training.checkpoint import Checkpoints
@@ -55,7 +55,7 @@ def start(directory, corpus, workers: int, polls: int | None = None, **changes) 
         mixing=True,
         micro_batch=trainer.micro_batch_size,
     )
-    task = ClassificationTask(
+    task = ClassificationObjective(
         corpus,
         model,
         order=order,
@@ -69,7 +69,7 @@ def start(directory, corpus, workers: int, polls: int | None = None, **changes) 
         processes=Processes(),
     )
     fit = Fit(
-        task=task,
+        objective=task,
         model=model,
         ema=AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)),
         optimizer=build_optimizer(
@@ -100,7 +100,7 @@ def run(directory, corpus, workers: int, polls: int | None = None, **changes) ->
     except Interrupted:
         ended = False
     finally:
-        fit.task.close()
+        fit.objective.close()
         fit.tracker.close(0)
     rows = [{k: v for k, v in row.items() if k not in CLOCK} for row in read_metrics(directory / "metrics.jsonl")]
     tensors = {**fit.model.state_dict(), **{f"ema {k}": v for k, v in fit.ema.state_dict().items()}}

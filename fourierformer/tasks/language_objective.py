@@ -1,0 +1,200 @@
+"""Language modelling, of text or of images: loss, and perplexity under the two protocols of the paper and one between.
+
+segment: the text is cut into 10 streams and each stream into independent segments of `context` tokens; every position
+         of a segment counts, the first ones with hardly any context. Fast: selects checkpoints during training.
+sliding: a window of `context` tokens moves by one; the first window counts all its positions, every later one only its
+         last, which therefore sees the full context. The number of the paper's Table 1.
+overlapping: the window moves by an eighth of the context instead, and every later one counts its last eighth: positions
+         that see seven eighths of the context or more. Nearly the number of `sliding`, context / 8 times as fast.
+
+Images are sequences of their own: each is a segment, every pixel value counts, and no window slides over two of them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fourierformer.data.text.corpus import Corpus
+from fourierformer.data.text.sequences import ShuffledSequences, shifted
+from fourierformer.data.text.streams import OrderedStreams, windows
+from fourierformer.errors import SetupError
+from fourierformer.models.lm import WordLM
+from fourierformer.tasks.base import Poll, Watch
+from fourierformer.tasks.language import METRIC_OF_UNIT
+from fourierformer.training.processes import Processes
+
+SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    tokens: Tensor  # (B, L) on the device
+    targets: Tensor  # (B, L) on the device
+    rows: list[Tensor]  # positions whose target is a rare word, per cluster: known on the host, so no sync
+    share: float  # of the step's tokens
+
+
+class LanguageObjective:
+    unit = "tokens"
+    higher_is_better = False
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: WordLM,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int | None,
+        device: torch.device,
+        tokens_per_forward: int = 16384,
+        max_tokens: int | None = None,
+        processes: Processes | None = None,
+        seed: int = 0,
+    ):
+        self.corpus, self.device, self.processes = corpus, device, processes or Processes()
+        self.length = model.config.length
+        self.split_targets = model.output.split
+        self.images = corpus.unit == "pixel"
+        self.protocols = ("segment",) if self.images else ("segment", "overlapping", "sliding")
+        if self.images:
+            self.order = ShuffledSequences(corpus.splits["train"], global_batch_size, self.length, seed)
+        else:
+            self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
+        self.steps_per_epoch = self.order.steps_per_epoch
+        own = global_batch_size // self.processes.world  # what cannot be shared equally, the order refuses
+        self.micro_batch_size = min(micro_batch_size or own, own)
+        self.micro_steps = -(-own // self.micro_batch_size)
+        self.samples_per_step = global_batch_size * self.length
+        self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
+        self.max_tokens = max_tokens  # evaluations look at the first so many tokens only (at one image at least)
+        self.metric = METRIC_OF_UNIT[corpus.unit]
+        self.primary = f"valid_{self.metric}"
+
+    def samples_after(self, steps: int) -> int:
+        """Tokens trained on, exactly."""
+        return self.order.tokens_after(steps)
+
+    def micro_batches(self, step: int) -> Iterator[TextBatch]:
+        tokens, targets = self.order.batch(step, self.processes.rank, self.processes.world)
+        for t, y in zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True):
+            yield self._to_device(t, y, share=len(t) / len(tokens))
+
+    def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
+        return model(batch.tokens, batch.targets, batch.rows, mean=True) * batch.share
+
+    def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
+        result = self.measure(model, "valid", "segment", poll, watch)
+        return {"valid_loss": result["nll"], self.primary: result[self.metric]}
+
+    @torch.inference_mode()
+    def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+        """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
+        batches, positions = self._scored(self.corpus.splits[split], protocol)
+        was_training = model.training
+        model.eval()
+        # stays on the device, one host sync at the end: [sum of the losses, positions]
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        done = 0
+        for number, (inputs, targets) in enumerate(batches):
+            if number % self.processes.world == 0:
+                poll()  # every process comes by equally often, whether it has a batch in this round or not
+            done += targets.numel()
+            if number % self.processes.world == self.processes.rank:
+                batch = self._to_device(inputs, targets)
+                totals[0] += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
+                totals[1] += targets.numel()
+            watch(f"{split} {protocol}", done, positions)
+        model.train(was_training)
+        total, count = self.processes.sum(totals).tolist()
+        nll, count = total / count, int(count)
+        return {
+            "nll": nll,
+            self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
+            "tokens": count,
+            "context": self.length,
+            "stride": self.stride(protocol),
+        }
+
+    def stride(self, protocol: str) -> int:
+        """How far each window of an evaluation begins after the one before."""
+        return {"segment": self.length, "overlapping": max(1, self.length // 8), "sliding": 1}[protocol]
+
+    def from_training(self, records: dict) -> dict[str, dict]:
+        """Nothing: whole splits are measured when the training is done."""
+        return {}
+
+    def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
+        """The first segments of the text, one after the other."""
+        tokens = self.corpus.splits[split]
+        count = min(most, len(tokens) // self.length)
+        if count == 0:
+            raise SetupError(
+                f"the {split} split of {self.corpus.name} is shorter than one sequence of {self.length} tokens"
+            )
+        segments = _tensor(tokens[: count * self.length]).view(-1, self.length)
+        return count, (part.to(self.device) for part in segments.split(together))
+
+    def notes(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """No loader processes: tokens are read from memory."""
+
+    def _scored(self, tokens: np.ndarray, protocol: str) -> tuple[Iterator[tuple[Tensor, Tensor]], int]:
+        """(inputs, targets) of an evaluation, batch by batch, and how many targets there are."""
+        if protocol not in self.protocols:
+            raise SetupError(
+                f"'{self.corpus.name}' holds images, and each of them is scored whole: no window slides over them. "
+                "Use evaluation.protocols=[segment], or --protocol segment with scripts/evaluate.py"
+            )
+        if self.images:
+            limit = None if self.max_tokens is None else max(1, self.max_tokens // self.length)
+            sequences = tokens.reshape(-1, self.length)[:limit]
+            return self._whole(sequences), sequences.size
+        tokens = tokens[: self.max_tokens]
+        if protocol == "segment":
+            return self._segments(tokens), SEGMENT_STREAMS * (len(tokens) // SEGMENT_STREAMS - 1)
+        return self._windows(tokens, self.stride(protocol)), len(tokens) - 1
+
+    def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        """Segments are independent, so how many go through the model at once does not change the number."""
+        longest = max(1, len(tokens) // SEGMENT_STREAMS - 1)  # of few tokens (max_tokens), each stream is one segment
+        streams = OrderedStreams(tokens, SEGMENT_STREAMS, min(self.length, longest))
+        together = max(1, self.tokens_per_forward // (SEGMENT_STREAMS * self.length))
+        full = streams.steps_per_epoch - 1  # the last slice may be shorter: alone
+        for start in range(0, full, together):
+            parts = [streams.batch(step) for step in range(start, min(start + together, full))]
+            yield torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        yield streams.batch(full)
+
+    def _whole(self, sequences: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        together = max(1, self.tokens_per_forward // self.length)
+        for start in range(0, len(sequences), together):
+            yield shifted(sequences[start : start + together])
+
+    def _windows(self, tokens: np.ndarray, stride: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The first window scores L positions, every later one its last `stride`, and one more what is left: N - 1."""
+        inputs, targets = windows(tokens, self.length)
+        yield _tensor(inputs[:1]), _tensor(targets[:1])
+        inputs_after, targets_after = inputs[stride::stride], targets[stride::stride, -stride:]
+        together = max(1, self.tokens_per_forward // self.length)
+        for start in range(0, len(inputs_after), together):
+            chosen = slice(start, start + together)
+            yield _tensor(inputs_after[chosen]), _tensor(targets_after[chosen])
+        if left := (len(inputs) - 1) % stride:
+            yield _tensor(inputs[-1:]), _tensor(targets[-1:, -left:])
+
+    def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0) -> TextBatch:
+        rows = self.split_targets(targets.flatten())
+        if self.device.type == "cuda":
+            tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
+        tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
+        return TextBatch(tokens, targets, rows, share)
+
+
+def _tensor(tokens: np.ndarray) -> Tensor:
+    return torch.from_numpy(tokens.astype(np.int64))
