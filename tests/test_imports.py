@@ -25,7 +25,7 @@ ONLY = {
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
     "timm": {"models/vit", "models/timm_models", "data/images/corpus", "tasks/classification_objective"},
-    "scipy": {"results/statistics", "analysis/estimators"},
+    "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
     "sklearn": {"data/images/sets", "analysis/estimators"},
     "matplotlib": {"plots", "analysis/estimator_plots"},
     "jinja2": {"report"},

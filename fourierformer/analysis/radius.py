@@ -3,11 +3,15 @@
 A normal kernel takes part as one more kernel with R = 1 / bandwidth.
 """
 
+import functools
 import math
 
 import numpy as np
+from scipy.special import roots_legendre
 
 from fourierformer.analysis.estimators import Kernel, density, density_on_grid, regression
+
+LAST_DEVIATION = 8.5  # a standard normal number lies beyond it with probability 2e-17
 
 
 def theorem_rate(part: str, power: int | None, dim: int) -> tuple[float, float] | None:
@@ -69,18 +73,57 @@ def cross_validated_regression_radius(
     return float(min(candidates, key=error))
 
 
-def exact_mise(kernel: Kernel, radius: float, count: int, dim: int) -> float:
-    """MISE for the standard normal density, by Plancherel, with phi its characteristic function and kappa = transform:
+def exact_mise(kernel: Kernel, radius: float, count: int, dim: int, correlation: float = 0.0) -> float:
+    """MISE for the normal density with unit variances and one correlation rho >= 0 between any two coordinates.
 
-    (2 pi)^D MISE = int phi^2 (1 - kappa)^2 dt + 1/N int kappa^2 (1 - phi^2) dt,   t / R in kappa.
+    By Plancherel, with phi the characteristic function, Sigma the covariance, kappa(t) = prod_d transform(t_d / R):
 
-    Every integral is a product of one-dimensional ones.
+        (2 pi)^D MISE = int phi^2 (1 - kappa)^2 dt + 1/N int kappa^2 (1 - phi^2) dt
+        phi(t)^2 = exp(-t' Sigma t) = exp(-(1 - rho) |t|^2) E cos(sqrt(2 rho) z sum_d t_d),   z standard normal
+
+    Given z, every integral is the D-th power of a one-dimensional one.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-    end = min(radius * kernel.reach, 9.0)  # exp(-9^2) = 7e-36
-    t, weights = end * (nodes + 1) / 2, end * weights  # both halves of an even function
-    kappa, squared = kernel.transform(t / radius), np.exp(-(t**2))
-    alone, once, twice = math.sqrt(math.pi), weights @ (squared * kappa), weights @ (squared * kappa**2)
-    bias = alone**dim - 2 * once**dim + twice**dim
-    variance = ((2 * math.pi * radius * kernel.square) ** dim - twice**dim) / count
-    return (bias + variance) / (2 * math.pi) ** dim
+    if not 0 <= correlation < 1:
+        raise ValueError(f"correlation {correlation}: from 0 to below 1")
+    end = min(radius * kernel.reach, 9 / math.sqrt(1 - correlation))  # exp(-9^2) = 7e-36
+    frequency = math.sqrt(2 * correlation)
+    t, weights = _half_line(end, LAST_DEVIATION * frequency * end)
+    z, shares = _standard_normal(dim * frequency * end)
+    waves = np.cos(frequency * np.outer(z, t)) * weights * np.exp(-(1 - correlation) * t**2)
+    kappa = kernel.transform(t / radius)
+    alone = math.pi ** (dim / 2) / math.sqrt(determinant(dim, correlation))
+    once, twice = shares @ (waves @ kappa) ** dim, shares @ (waves @ kappa**2) ** dim
+    bias = alone - 2 * once + twice
+    variance = ((2 * math.pi * radius * kernel.square) ** dim - twice) / count
+    return float(bias + variance) / (2 * math.pi) ** dim
+
+
+def determinant(dim: int, correlation: float) -> float:
+    """Of the covariance matrix with unit variances and one correlation."""
+    return (1 - correlation) ** (dim - 1) * (1 + (dim - 1) * correlation)
+
+
+def _half_line(end: float, phase: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes from 0 to `end` and weights that count both halves of an even function, for cosines up to that phase."""
+    nodes, weights = _legendre(400 * math.ceil((400 + phase) / 400))
+    return end * (nodes + 1) / 2, end * weights
+
+
+@functools.cache
+def _legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return roots_legendre(count)
+
+
+def _standard_normal(highest: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights for the mean of an even function of a standard normal number.
+
+    `highest`: the function's highest angular frequency. The trapezoidal rule is exact for frequencies below 2 pi / step
+    but for the width of the normal density itself.
+    """
+    if highest == 0:
+        return np.zeros(1), np.ones(1)
+    step = 2 * math.pi / (highest + LAST_DEVIATION)
+    z = np.arange(0, LAST_DEVIATION, step)
+    shares = 2 * step * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    shares[0] /= 2
+    return z, shares

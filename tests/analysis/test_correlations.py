@@ -1,0 +1,83 @@
+"""Exact errors under correlation against closed forms, plain quadrature, Monte Carlo and the theory for large N."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fourierformer.analysis.estimators import density_on_grid, fourier_kernel, gaussian_kernel
+from fourierformer.analysis.radius import exact_mise
+
+CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+def equicorrelated(dim: int, correlation: float) -> np.ndarray:
+    return np.full((dim, dim), correlation) + (1 - correlation) * np.eye(dim)
+
+
+def normal_kernel_mise(covariance: np.ndarray, bandwidth: np.ndarray, samples: int) -> float:
+    """Wand and Jones, Kernel Smoothing, section 4.4.1, for a normal density and any bandwidth matrix H:
+
+    MISE = (4 pi)^(-D/2) |H|^(-1/2) / N
+           + (2 pi)^(-D/2) [(1 - 1/N) |2 H + 2 Sigma|^(-1/2) - 2 |H + 2 Sigma|^(-1/2) + |2 Sigma|^(-1/2)]
+    """
+    dim = len(covariance)
+    peak = lambda matrix: np.linalg.det(matrix) ** -0.5  # noqa: E731
+    both = (1 - 1 / samples) * peak(2 * bandwidth + 2 * covariance)
+    bias = (both - 2 * peak(bandwidth + 2 * covariance) + peak(2 * covariance)) / (2 * math.pi) ** (dim / 2)
+    return peak(bandwidth) / (4 * math.pi) ** (dim / 2) / samples + bias
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5])
+@pytest.mark.parametrize("correlation", CORRELATIONS)
+def test_the_isotropic_gaussian_has_the_error_of_the_closed_form(dim, correlation):
+    for h in (0.05, 0.3, 1.0):
+        for samples in (100, 100_000):
+            closed = normal_kernel_mise(equicorrelated(dim, correlation), h**2 * np.eye(dim), samples)
+            assert exact_mise(gaussian_kernel(), 1 / h, samples, dim, correlation) == pytest.approx(closed, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("power", "dim", "correlation", "tolerance"), [(4, 2, 0.75, 1e-6), (4, 3, 0.5, 1e-5), (1, 2, 0.75, 1e-4)]
+)
+def test_fourier_kernels_agree_with_a_plain_sum_over_all_frequencies(power, dim, correlation, tolerance):
+    radius, samples, step = 2.0, 1000, {2: 0.02, 3: 0.125}[dim]
+    axis = np.arange(-12 if dim == 2 else -9, 12 if dim == 2 else 9, step) + step / 2
+    t = np.stack(np.meshgrid(*[axis] * dim, indexing="ij"), -1)
+    squared = np.exp(-((t @ equicorrelated(dim, correlation)) * t).sum(-1))
+    kappa = np.prod([fourier_kernel(power).transform(t[..., d] / radius) for d in range(dim)], axis=0)
+    integrand = squared * (1 - kappa) ** 2 + (1 - squared) * kappa**2 / samples
+    mise = integrand.sum() * (step / (2 * math.pi)) ** dim
+    assert exact_mise(fourier_kernel(power), radius, samples, dim, correlation) == pytest.approx(mise, rel=tolerance)
+
+
+def test_sinc_4_has_the_mean_error_of_simulated_data():
+    """150 data sets of 200 samples. p_N^2 has no frequency above 8 R = 28: a grid of 0.15 sums it exactly."""
+    rng, kernel, radius, correlation = np.random.default_rng(4), fourier_kernel(4), 3.5, 0.9
+    covariance, axis = equicorrelated(2, correlation), np.arange(-8, 8, 0.15)
+    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
+    distances = ((points @ np.linalg.inv(covariance)) * points).sum(-1)
+    truth = np.exp(-distances / 2) / (2 * math.pi * math.sqrt(np.linalg.det(covariance)))
+    errors = []
+    for _ in range(150):
+        samples = rng.multivariate_normal(np.zeros(2), covariance, size=200)
+        errors.append(((density_on_grid([axis, axis], samples, radius, kernel) - truth) ** 2).sum() * 0.15**2)
+    error = np.std(errors, ddof=1) / math.sqrt(len(errors))
+    assert error < 0.05 * np.mean(errors)
+    assert np.mean(errors) == pytest.approx(exact_mise(kernel, radius, 200, 2, correlation), abs=3 * error)
+
+
+@pytest.mark.parametrize("power", [1, 4])
+def test_the_error_for_the_smallest_and_the_largest_radius(power):
+    """R to 0: the estimate is 0 and MISE = int p^2. R to infinity: N MISE = (R int K^2)^D - int p^2, no bias."""
+    kernel, correlation, samples = fourier_kernel(power), 0.75, 50
+    square = 1 / ((4 * math.pi) * math.sqrt(np.linalg.det(equicorrelated(2, correlation))))
+    assert exact_mise(kernel, 1e-5, samples, 2, correlation) == pytest.approx(square, rel=1e-6)
+    largest = ((1e4 * kernel.square) ** 2 - square) / samples
+    assert exact_mise(kernel, 1e4, samples, 2, correlation) == pytest.approx(largest, rel=1e-6)
+
+
+@pytest.mark.parametrize("correlation", [-0.1, 1.0])
+def test_a_correlation_without_a_density_of_this_kind_is_refused(correlation):
+    with pytest.raises(ValueError, match="from 0 to below 1"):
+        exact_mise(gaussian_kernel(), 1.0, 100, 2, correlation)
