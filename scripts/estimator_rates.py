@@ -1,12 +1,12 @@
 """How fast the Fourier estimators of the paper converge, beside what its theorems say.
 
     python scripts/estimator_rates.py                         # about 3 minutes on 2 cores, into runs/estimators
-    python scripts/estimator_rates.py --quick                 # under 30 seconds: few sizes, few data sets
+    python scripts/estimator_rates.py --quick                 # about 30 seconds: few sizes, few data sets
     python scripts/estimator_rates.py --out results/measured
 
 Writes estimator_rates.csv (every mean error), estimator_slopes.csv (every fitted slope) and log-log plots. Rules for
 the radius: "theorem" grows it as Theorem 1 says, "plancherel" as the kernel's transform near 0 says (Theorem 2 says the
-same where it applies), "cross-validation" asks the data; "best" is the best of a grid of radii.
+same where it applies), "cross-validation" asks the data; "best" has the least mean error on these very data sets.
 """
 
 import argparse

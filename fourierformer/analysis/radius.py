@@ -5,12 +5,16 @@ A normal kernel takes part as one more kernel with R = 1 / bandwidth.
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 from scipy.special import roots_legendre
 
 from fourierformer.analysis.estimators import Kernel, density, density_on_grid, regression
 
+SEARCH = (0.2, 200.0)  # the best radius is looked for between these two
+GRID_SIZE = 24  # neighbours differ by a factor of 1.35
 LAST_DEVIATION = 8.5  # a standard normal number lies beyond it with probability 2e-17
 
 
@@ -47,7 +51,11 @@ def radius_at(rate: tuple[float, float], count: int, first_count: int, first_rad
 
 def cross_validated_density_radius(samples: np.ndarray, kernel: Kernel, candidates: np.ndarray) -> float:
     """The candidate with the least  int p^2 - 2/N sum_i p_without_i(y_i), an unbiased guess of MISE less a constant."""
-    return float(min(candidates, key=lambda radius: least_squares_criterion(samples, kernel, radius)))
+
+    def error(radius: float) -> float:
+        return least_squares_criterion(samples, kernel, radius)
+
+    return float(candidates[_inner_minimum(candidates, error)])
 
 
 def least_squares_criterion(samples: np.ndarray, kernel: Kernel, radius: float) -> float:
@@ -70,7 +78,30 @@ def cross_validated_regression_radius(
     def error(radius: float) -> float:
         return ((regression(keys, keys, values, radius, kernel, leave_out_own=True) - values) ** 2).mean()
 
-    return float(min(candidates, key=error))
+    return float(candidates[_inner_minimum(candidates, error)])
+
+
+def least_error_radius(error: Callable[[float], float], bounds: tuple[float, float] = SEARCH) -> float:
+    """The radius with the least error: the best of a coarse grid, refined between its two neighbours."""
+    grid = np.geomspace(*bounds, GRID_SIZE)
+    best = _inner_minimum(grid, error)
+    refined = minimize_scalar(
+        lambda log_radius: error(math.exp(log_radius)),
+        bounds=(math.log(grid[best - 1]), math.log(grid[best + 1])),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    return math.exp(refined.x) if refined.fun <= error(grid[best]) else float(grid[best])
+
+
+def _inner_minimum(radii: np.ndarray, error: Callable[[float], float]) -> int:
+    """Index of the radius with the least error. Raises ValueError at an end of them: the minimum may lie beyond it."""
+    best = int(np.argmin([error(radius) for radius in radii]))
+    if best in (0, len(radii) - 1):
+        raise ValueError(
+            f"the best radius lies at an end of the range from {radii[0]:g} to {radii[-1]:g}: search a wider range"
+        )
+    return best
 
 
 def exact_mise(kernel: Kernel, radius: float, count: int, dim: int, correlation: float = 0.0) -> float:

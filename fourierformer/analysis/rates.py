@@ -24,6 +24,7 @@ from fourierformer.analysis.radius import (
     cross_validated_density_radius,
     cross_validated_regression_radius,
     exact_mise,
+    least_error_radius,
     plancherel_rate,
     radius_at,
     theorem_rate,
@@ -33,7 +34,7 @@ NOISE = 0.5
 QUERIES = 100  # points at which a regression is asked for
 PILOTS = 8  # at most as many data sets choose a radius
 CROSS_VALIDATED = (4, None)
-RADII = np.geomspace(0.4, 8, 17)
+CANDIDATES = np.geomspace(0.4, 24, 12)  # radii that cross-validation chooses from
 # D -> (half width, spacing) of the grid that squared errors are summed over. Every data set shifts its grid at random,
 # which makes the sum an unbiased guess of the integral whatever the spacing.
 GRID = {1: (6.5, 0.05), 2: (6.5, 0.15), 3: (6.5, 0.4)}
@@ -143,9 +144,12 @@ def error(part: str, case: Case, data: tuple[np.ndarray, np.ndarray], radius: fl
 def best_radius(part: str, case: Case, count: int, kernel: Kernel, data_sets: int) -> tuple[float, list[float]]:
     """The radius with the least mean error over fresh data sets, and its errors."""
     sets = [draw(part, case, count, np.random.default_rng([1, i])) for i in range(data_sets)]
-    errors = {radius: [error(part, case, data, radius, kernel) for data in sets] for radius in RADII}
-    best = min(RADII, key=lambda radius: np.mean(errors[radius]))
-    return float(best), errors[best]
+
+    def errors(radius: float) -> list[float]:
+        return [error(part, case, data, radius, kernel) for data in sets]
+
+    best = least_error_radius(lambda radius: float(np.mean(errors(radius))))
+    return best, errors(best)
 
 
 def rates(
@@ -178,9 +182,9 @@ def rules(part: str, power: int | None, dim: int) -> dict[str, tuple[float, floa
 
 def cross_validated_row(part: str, case: Case, kernel: Kernel, count: int, sets: list[tuple]) -> Row:
     if part == "density":
-        radii = [cross_validated_density_radius(keys, kernel, RADII[::2]) for keys, _ in sets]
+        radii = [cross_validated_density_radius(keys, kernel, CANDIDATES) for keys, _ in sets]
     else:
-        radii = [cross_validated_regression_radius(*data, kernel, RADII[::2]) for data in sets]
+        radii = [cross_validated_regression_radius(*data, kernel, CANDIDATES) for data in sets]
     row = _row(part, case, kernel, "cross-validation", count, float(np.mean(radii)))
     row.exact = None  # its radius differs from data set to data set
     row.errors = [error(part, case, data, radius, kernel) for data, radius in zip(sets, radii, strict=True)]
@@ -188,9 +192,10 @@ def cross_validated_row(part: str, case: Case, kernel: Kernel, count: int, sets:
 
 
 def _row(part: str, case: Case, kernel: Kernel, rule: str, count: int, radius: float) -> Row:
-    correlation = case.covariance[0, -1] / case.covariance[0, 0] if case.dim > 1 else 0.0
-    exact = exact_mise(kernel, radius, count, case.dim) if part == "density" and case.name == "normal" else None
-    return Row(part, case.name, case.dim, float(correlation), kernel.name, rule, count, radius, exact)
+    correlation = float(case.covariance[0, -1] / case.covariance[0, 0]) if case.dim > 1 else 0.0
+    known = part == "density" and case.name != "bimodal"
+    exact = exact_mise(kernel, radius, count, case.dim, correlation) if known else None
+    return Row(part, case.name, case.dim, correlation, kernel.name, rule, count, radius, exact)
 
 
 def correlated_features(
@@ -206,7 +211,7 @@ def correlated_features(
         kernel = kernel_of(power)
         radius, errors = best_radius(part, case, count, kernel, data_sets)
         row = _row(part, case, kernel, "best", count, radius)
-        row.errors, row.exact = errors, None
+        row.errors = errors
         yield row
     row = Row(part, case.name, dim, correlation, "gaussian, whitened", "best", count, math.nan)
     sets = [draw(part, case, count, np.random.default_rng([1, i])) for i in range(data_sets)]
@@ -226,14 +231,17 @@ def _scott_error(case: Case, samples: np.ndarray, shift: np.ndarray) -> float:
 
 def _whitened(case: Case, sets: list[tuple]) -> tuple[float, list[float]]:
     points = case.queries
-    errors = {radius: [] for radius in RADII}
-    for keys, values in sets:
-        white = np.linalg.inv(np.linalg.cholesky(np.cov(keys.T))).T
-        for radius in RADII:
-            found = gaussian_regression(points @ white, keys @ white, values, 1 / radius)
-            errors[radius].append(float(((found - target(points)) ** 2).mean()))
-    best = min(RADII, key=lambda radius: np.mean(errors[radius]))
-    return float(best), errors[best]
+    whitenings = [np.linalg.inv(np.linalg.cholesky(np.cov(keys.T))).T for keys, _ in sets]
+
+    def errors(radius: float) -> list[float]:
+        predictions = (
+            gaussian_regression(points @ white, keys @ white, values, 1 / radius)
+            for (keys, values), white in zip(sets, whitenings, strict=True)
+        )
+        return [float(((prediction - target(points)) ** 2).mean()) for prediction in predictions]
+
+    best = least_error_radius(lambda radius: float(np.mean(errors(radius))))
+    return best, errors(best)
 
 
 def slope(rows: list[Row]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fourierformer.analysis.estimators import density_on_grid, fourier_kernel, gaussian_kernel
-from fourierformer.analysis.radius import exact_mise
+from fourierformer.analysis.radius import cross_validated_density_radius, exact_mise, least_error_radius
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -81,3 +81,19 @@ def test_the_error_for_the_smallest_and_the_largest_radius(power):
 def test_a_correlation_without_a_density_of_this_kind_is_refused(correlation):
     with pytest.raises(ValueError, match="from 0 to below 1"):
         exact_mise(gaussian_kernel(), 1.0, 100, 2, correlation)
+
+
+def test_the_search_finds_a_minimum_inside_its_range():
+    assert least_error_radius(lambda radius: math.log(radius / 11.9) ** 2) == pytest.approx(11.9, rel=1e-3)
+    two = lambda radius: min(1 + math.log(radius / 0.7) ** 2, math.log(radius / 60) ** 2)  # noqa: E731
+    assert least_error_radius(two) == pytest.approx(60, rel=1e-3)
+
+
+def test_the_search_does_not_end_at_an_edge_unnoticed():
+    parabola = lambda radius: math.log(radius / 11.9) ** 2  # noqa: E731
+    for bounds in ((0.4, 8.0), (20.0, 80.0)):
+        with pytest.raises(ValueError, match="search a wider range"):
+            least_error_radius(parabola, bounds)
+    samples = np.random.default_rng(1).normal(size=(400, 1))
+    with pytest.raises(ValueError, match="search a wider range"):
+        cross_validated_density_radius(samples, fourier_kernel(4), np.geomspace(0.3, 0.9, 4))
