@@ -3,14 +3,19 @@
     python scripts/estimator_rates.py                         # about 3 minutes on 2 cores, into runs/estimators
     python scripts/estimator_rates.py --quick                 # about 30 seconds: few sizes, few data sets
     python scripts/estimator_rates.py --out results/measured
+    python scripts/estimator_rates.py --correlations --out results/measured      # under 1 minute; no simulation
 
 Writes estimator_rates.csv (every mean error), estimator_slopes.csv (every fitted slope) and log-log plots. Rules for
 the radius: "theorem" grows it as Theorem 1 says, "plancherel" as the kernel's transform near 0 says (Theorem 2 says the
 same where it applies), "cross-validation" asks the data; "best" has the least mean error on these very data sets.
+
+--correlations writes estimator_correlations.csv and its chart instead: the exact MISE of each kernel at its best radius
+for normal densities of 2 and 3 features with unit variances and one correlation, beside the isotropic Gaussian's.
 """
 
 import argparse
 import csv
+import itertools
 import math
 import multiprocessing
 import os
@@ -21,15 +26,16 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
+from fourierformer.analysis.correlations import GAUSSIAN, BestError, best_errors
 from fourierformer.analysis.estimator_plots import plot_correlation, plot_rates
 from fourierformer.analysis.radius import plancherel_rate, theorem_rate
 from fourierformer.analysis.rates import Row, bimodal, correlated_features, normal, rates, slope
 from fourierformer.errors import SetupError
+from fourierformer.plots import ratio_chart
 from fourierformer.provenance import describe
 
 CORRELATION = 0.8
@@ -56,6 +62,12 @@ FULL = Size(
 )
 QUICK = Size({dim: [128, 256, 512] for dim in (1, 2, 3)}, dict.fromkeys((1, 2, 3), 4), [1, 4, None], [0.9], 128)
 CORRELATED_SAMPLES = 1000
+
+EXACT_CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+EXACT_SAMPLES = (100, 1000, 10_000, 100_000)
+EXACT_POWERS = (4, 6, 1)
+CHARTED_SAMPLES = 1000
+EXACT_FIELDS = ("dim", "correlation", "samples", "kernel", "radius", "bandwidth", "mise", "ratio_to_gaussian")
 
 
 def job(function: Callable, *settings: object) -> list[Row]:
@@ -97,7 +109,7 @@ def fitted(rows: list[Row]) -> list[dict]:
     followed = [row for row in rows if row.rule in ("plancherel", "theorem")]
     key = lambda row: tuple(getattr(row, name) for name in SLOPE_KEYS)  # noqa: E731
     found = []
-    for names, group in groupby(sorted(followed, key=key), key):
+    for names, group in itertools.groupby(sorted(followed, key=key), key):
         line = sorted(group, key=lambda row: row.count)
         if len(line) >= 3:
             found.append(dict(zip(SLOPE_KEYS, names, strict=True)) | _against_theory(line))
@@ -167,32 +179,76 @@ def print_slopes(slopes: list[dict]) -> None:
 def print_correlated(rows: list[Row]) -> None:
     print("\nerror relative to the isotropic Gaussian, both at their best radius, D = 2, N = 1000")
     best = [row for row in rows if row.rule in ("best", "scott")]
-    for (part, value), group in groupby(best, lambda row: (row.part, row.correlation)):
+    for (part, value), group in itertools.groupby(best, lambda row: (row.part, row.correlation)):
         line = list(group)
         base = next(row.mean for row in line if row.kernel == "gaussian")
         ratios = ", ".join(f"{row.kernel} {row.mean / base:.2f}" for row in line if row.kernel != "gaussian")
         print(f"{part}, correlation {value:g}: {ratios}")
 
 
+def exact_correlations(quick: bool) -> list[BestError]:
+    settings = itertools.product((2, 3), EXACT_SAMPLES, EXACT_CORRELATIONS[::3] if quick else EXACT_CORRELATIONS)
+    return [best for dim, samples, value in settings for best in best_errors(dim, value, samples, powers=EXACT_POWERS)]
+
+
+def as_exact_record(best: BestError) -> dict:
+    """A Gaussian has a bandwidth h (the bandwidth matrix is h^2 I, or h^2 Sigma), a Fourier kernel a radius."""
+    width = {"bandwidth": 1 / best.radius} if best.kernel.startswith("gaussian") else {"radius": best.radius}
+    names = {"dim": best.dim, "correlation": best.correlation, "samples": best.samples, "kernel": best.kernel}
+    return names | {"radius": None, "bandwidth": None} | width | {"mise": best.mise, "ratio_to_gaussian": best.ratio}
+
+
+def plot_exact(bests: list[BestError], folder: Path) -> None:
+    panels = {}
+    for best in bests:
+        if best.samples == CHARTED_SAMPLES:
+            line = panels.setdefault(f"D = {best.dim}", {}).setdefault(best.kernel, {})
+            line[best.correlation] = best.ratio
+    title = f"Exact MISE of normal densities, each kernel at its best radius, N = {CHARTED_SAMPLES:,}"
+    ratio_chart(panels, "estimator_correlations", title).save(folder)
+
+
+def print_exact(bests: list[BestError]) -> None:
+    print("exact MISE relative to the isotropic Gaussian, each at its best radius or bandwidth")
+    for (dim, samples, value), group in itertools.groupby(
+        bests, lambda best: (best.dim, best.samples, best.correlation)
+    ):
+        ratios = ", ".join(f"{best.kernel} {best.ratio:.3f}" for best in group if best.kernel != GAUSSIAN)
+        print(f"D = {dim}, N = {samples:,}, correlation {value:g}: {ratios}")
+
+
+def write_correlations(quick: bool, folder: Path) -> None:
+    bests = exact_correlations(quick)
+    write(folder / "estimator_correlations.csv", EXACT_FIELDS, [as_exact_record(best) for best in bests])
+    plot_exact(bests, folder)
+    print_exact(bests)
+    print(f"\nTable and plot: {folder}")
+
+
+def write_rates(quick: bool, folder: Path) -> None:
+    rows = measure(QUICK if quick else FULL)
+    slopes = fitted(rows)
+    records = [as_record(row) for row in rows]
+    write(folder / "estimator_rates.csv", tuple(records[0]), records)
+    write(folder / "estimator_slopes.csv", SLOPE_FIELDS, slopes)
+    for part in ("density", "regression"):
+        plot_rates(rows, part, folder)
+        plot_correlation(rows, part, folder)
+    print_slopes(slopes)
+    print_correlated(rows)
+    print(f"\nTables and plots: {folder}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few sizes and data sets: shows that it works")
+    parser.add_argument("--correlations", action="store_true", help="exact errors against the correlation of features")
     parser.add_argument("--out", type=Path, default=Path("runs/estimators"), help="folder for tables and plots")
     args = parser.parse_args()
     from fourierformer.runs.launch import exit_on_user_error  # loads torch and Hydra, which the workers can do without
 
     with exit_on_user_error():
-        rows = measure(QUICK if args.quick else FULL)
-        slopes = fitted(rows)
-        records = [as_record(row) for row in rows]
-        write(args.out / "estimator_rates.csv", tuple(records[0]), records)
-        write(args.out / "estimator_slopes.csv", SLOPE_FIELDS, slopes)
-        for part in ("density", "regression"):
-            plot_rates(rows, part, args.out)
-            plot_correlation(rows, part, args.out)
-    print_slopes(slopes)
-    print_correlated(rows)
-    print(f"\nTables and plots: {args.out}")
+        (write_correlations if args.correlations else write_rates)(args.quick, args.out)
 
 
 if __name__ == "__main__":

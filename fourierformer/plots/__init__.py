@@ -5,7 +5,7 @@ what depends on depth, estimators.py the rates of the theory, times.py the times
 """
 
 from fourierformer.plots.curves import comparison_chart, diagnostic_chart
-from fourierformer.plots.estimators import KNOWN, ErrorLine, estimator_chart, estimator_keys
+from fourierformer.plots.estimators import KNOWN, ErrorLine, estimator_chart, estimator_keys, ratio_chart
 from fourierformer.plots.layers import layer_chart
 from fourierformer.plots.picture import Key, Picture
 from fourierformer.plots.times import time_chart
@@ -20,5 +20,6 @@ __all__ = [
     "estimator_chart",
     "estimator_keys",
     "layer_chart",
+    "ratio_chart",
     "time_chart",
 ]

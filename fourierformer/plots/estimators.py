@@ -16,10 +16,12 @@ from fourierformer.plots.picture import (
     Picture,
     logarithmic,
     new_figure,
+    new_panels,
     series_colour,
 )
 
 KNOWN = "gaussian, whitened"  # the Gaussian that knows the covariance
+TWO_PANELS = (6.4, 2.9)  # inches
 RULES = {"plancherel": SOLID, "theorem": DASHED, "cross-validation": DOTTED}
 SAID = {
     "theorem": "radius grows by the theorem",
@@ -76,3 +78,23 @@ def estimator_chart(
         axes.minorticks_off()
     logarithmic(axes.yaxis)
     return Picture(figure, name, title, estimator_keys(lines, kernels, theorem is not None))
+
+
+def ratio_chart(panels: dict[str, dict[str, dict[float, float]]], name: str, title: str) -> Picture:
+    """Errors relative to the isotropic Gaussian's: panel title -> kernel -> correlation -> ratio.
+
+    Correlations stand on Fisher's scale, arctanh: on a linear one .9, .95 and .99 would be one point.
+    """
+    figure, panel_axes = new_panels(
+        list(panels), "correlation of the features", "MISE / MISE of the isotropic Gaussian", TWO_PANELS
+    )
+    kernels = list(next(iter(panels.values())))
+    styles = {kernel: DASHED if kernel.startswith("gaussian,") else SOLID for kernel in kernels}
+    for axes, ratios in zip(panel_axes, panels.values(), strict=True):
+        for kernel, line in ratios.items():
+            look = {"color": _colour(kernel, kernels).fixed, "linestyle": styles[kernel], "linewidth": 1.3}
+            axes.plot(np.arctanh(list(line)), list(line.values()), marker="o", markersize=2.5, **look)
+        correlations = list(next(iter(ratios.values())))
+        axes.set_xticks(np.arctanh(correlations), [f"{correlation:g}" for correlation in correlations])
+        axes.set_ylim(bottom=0)
+    return Picture(figure, name, title, [Key(_colour(kernel, kernels), kernel, styles[kernel]) for kernel in kernels])

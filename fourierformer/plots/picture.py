@@ -115,20 +115,32 @@ class Picture:
 
 def new_figure(x_label: str, y_label: str, size: tuple[float, float] = WIDE):
     """(figure, axes): thin horizontal rules, no frame, all of it in ink."""
+    figure, (axes,) = new_panels([""], x_label, y_label, size)
+    return figure, axes
+
+
+def new_panels(titles: list[str], x_label: str, y_label: str, size: tuple[float, float]):
+    """(figure, axes of each panel): panels side by side, on one scale of y, whose label stands at the first."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"font.size": 9, "axes.labelsize": 9}):
         figure = Figure(figsize=size, layout="constrained")
-        axes = figure.add_subplot()
-        axes.set_xlabel(x_label, color=INK.fixed)
-        axes.set_ylabel(y_label, color=INK.fixed)
+        panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
+        panels[0].set_ylabel(y_label, color=INK.fixed)
+        for axes, title in zip(panels, titles, strict=True):
+            axes.set_xlabel(x_label, color=INK.fixed)
+            axes.set_title(title, fontsize=9, color=INK.fixed)
+            _plain(axes)
+    return figure, panels
+
+
+def _plain(axes) -> None:
     axes.grid(axis="y", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.tick_params(which="both", colors=INK.fixed, length=0, pad=5)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set(color=INK.fixed, alpha=0.4, linewidth=0.8)
     axes.margins(x=0.01)
-    return figure, axes
 
 
 def whole_numbers(axis) -> None:
