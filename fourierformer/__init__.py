@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fourierformer.models.timm_hook import register_with_timm
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -79,6 +77,3 @@ def available_attentions() -> list[str]:
     from fourierformer.attention import available
 
     return list(available())
-
-
-register_with_timm()

@@ -16,7 +16,7 @@ ORDER = (
     *("errors", "files", "seeds", "provenance", "training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/parts"),
-    *("analysis", "results", "plots", "report", "runs"),
+    *("analysis", "results", "plots", "report", "runs", "integrations"),
 )
 ONLY = {
     "hydra": {"runs/launch", "runs/sweep"},
@@ -24,7 +24,7 @@ ONLY = {
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
-    "timm": {"models/vit", "models/timm_models", "data/images/corpus", "tasks/classification_objective"},
+    "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
     "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
     "sklearn": {"data/images/sets", "analysis/estimators"},
     "matplotlib": {"plots", "analysis/estimator_plots"},

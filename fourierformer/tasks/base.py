@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from fourierformer.config import RunSpec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
 Watch = Callable[[str, int, int], None]  # (label, done, total): progress of an evaluation
+Spec = TypeVar("Spec", bound=RunSpec)
 Column = tuple[str, str]  # (split, protocol): which evaluation a number comes from
 
 
@@ -52,7 +53,7 @@ class Metric:
         return f"{text} {self.unit}" if unit and self.unit else text
 
 
-class Task(ABC):
+class Task(ABC, Generic[Spec]):
     """A kind of training. Class attributes are what tables, console and scripts ask; methods are what a run asks."""
 
     name: ClassVar[str]
@@ -76,52 +77,52 @@ class Task(ABC):
         return None
 
     @abstractmethod
-    def primary(self, spec: RunSpec) -> str:
+    def primary(self, spec: Spec) -> str:
         """The metric a run is judged by."""
 
     @abstractmethod
-    def geometry(self, spec: RunSpec) -> Geometry:
+    def geometry(self, spec: Spec) -> Geometry:
         """What the model tells the attention of its first layer."""
 
     @abstractmethod
-    def check_available(self, spec: RunSpec) -> None:
+    def check_available(self, spec: Spec) -> None:
         """SetupError with ways out unless the data can be had. Under two seconds."""
 
     @abstractmethod
-    def load_data(self, spec: RunSpec, say: Callable[[str], None]):
+    def load_data(self, spec: Spec, say: Callable[[str], None]) -> Any:
         """The data: it has `name` and `notes`."""
 
     @abstractmethod
-    def build_model(self, spec: RunSpec, attention: Callable[[Geometry], Attention], corpus) -> nn.Module:
+    def build_model(self, spec: Spec, attention: Callable[[Geometry], Attention], corpus: Any) -> nn.Module:
         """Without a corpus (in a plan), for the published size of the data."""
 
     @abstractmethod
     def objective(
-        self, spec: RunSpec, corpus, model: nn.Module, device: torch.device, processes: Processes
+        self, spec: Spec, corpus: Any, model: nn.Module, device: torch.device, processes: Processes
     ) -> Objective:
         """Batches, loss and measurements of one run."""
 
     @abstractmethod
-    def steps_per_epoch(self, spec: RunSpec, corpus) -> int | None:
+    def steps_per_epoch(self, spec: Spec, corpus: Any) -> int | None:
         """Without a corpus (in a plan), for the published size of the data, where there is one."""
 
     @abstractmethod
-    def samples_per_step(self, spec: RunSpec) -> int:
+    def samples_per_step(self, spec: Spec) -> int:
         """In `unit`s, of the global batch."""
 
     @abstractmethod
-    def activation_bytes(self, spec: RunSpec, micro_batch: int) -> int:
+    def activation_bytes(self, spec: Spec, micro_batch: int) -> int:
         """What one micro-batch keeps for its backward pass, roughly."""
 
     @abstractmethod
-    def data_line(self, corpus) -> str:
+    def data_line(self, corpus: Any) -> str:
         """What a plan says about data that was found."""
 
     @abstractmethod
     def scored_text(self, numbers: dict) -> str:
         """How an evaluation was made, from its `scored` numbers: "context 256, stride 1, 245,568 tokens scored"."""
 
-    def measured_at_end(self, spec: RunSpec) -> list[Column]:
+    def measured_at_end(self, spec: Spec) -> list[Column]:
         """Evaluations of the finished run's best checkpoint, beside those during training."""
         return []
 

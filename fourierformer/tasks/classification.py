@@ -39,7 +39,7 @@ class VisionSpec(RunSpec):
     evaluation: VisionEvaluation
 
 
-class Classification(Task):
+class Classification(Task[VisionSpec]):
     """Protocols are the weights that looked at the images: the best of all evaluations or the last, raw or averaged."""
 
     name = "vision"

@@ -39,7 +39,7 @@ class LanguageSpec(RunSpec):
     evaluation: LanguageEvaluation
 
 
-class Language(Task):
+class Language(Task[LanguageSpec]):
     name = "language"
     script = "train_lm.py"
     spec = LanguageSpec

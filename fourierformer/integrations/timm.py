@@ -1,6 +1,8 @@
-"""Our vision transformers as timm models: timm.create_model("fourierformer_tiny_patch16_224", attention="fourier").
+"""Our vision transformers as timm models.
 
-Registered when this file is imported (see timm_hook.py); timm's own training script can then train them.
+import timm
+import fourierformer.integrations.timm  # registers them
+model = timm.create_model("fourierformer_tiny_patch16_224", attention="fourier")
 """
 
 from collections.abc import Callable
@@ -10,7 +12,10 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import generate_default_cfgs, get_pretrained_cfg, register_model
 from torch import nn
 
+from fourierformer.attention import build
 from fourierformer.errors import SetupError
+from fourierformer.models.config import ViTConfig
+from fourierformer.models.vit import build_vit
 
 __all__ = []  # register_model adds the names
 
@@ -65,10 +70,6 @@ def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn
 def _build(
     name: str, shape: dict, drop_path: float, classes: int, channels: int, dropout: float, attention: str, knobs: dict
 ) -> nn.Module:
-    # imported here, because importing them may be what imported timm, and this file is imported right after timm
-    from fourierformer.attention import build
-    from fourierformer.models.vit import ViTConfig, build_vit
-
     config = ViTConfig(name=name, depth=12, mlp_ratio=4.0, drop_path=drop_path, **shape)
     return build_vit(config, classes, partial(build, attention, **knobs), channels=channels, head_dropout=dropout)
 
