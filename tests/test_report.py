@@ -86,7 +86,7 @@ def test_ids_are_unique_and_references_resolve(tmp_path):
     assert len(found.ids) == len(set(found.ids))
     assert set(re.findall(r"url\(#([^)]+)\)", html)) <= set(found.ids)
     named = [value for name, value in found.attributes if name == "aria-labelledby"]
-    assert len(named) == html.count('role="img"') == 3  # loss, perplexity, radius of the Fourier row
+    assert len(named) == html.count('role="img"') == 4  # difference, loss, perplexity, radius of the Fourier row
     assert set(named) <= set(found.ids)
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fourierformer.plots import Picture, comparison_chart, diagnostic_chart
-from fourierformer.report.headline import headline
+from fourierformer.plots import Difference, Picture, comparison_chart, diagnostic_chart, difference_chart
+from fourierformer.report.headline import headline, quoted_columns
 from fourierformer.report.heads import head_parts
 from fourierformer.report.section import Charts, Section, Sheet, sheet_of, slugs, without_columns
 from fourierformer.results import Run, Table, comparison, tables
@@ -14,6 +14,7 @@ from fourierformer.results.layout import DASH
 from fourierformer.results.metrics import Metric, metric
 from fourierformer.results.paper import read_paper
 from fourierformer.results.paper_tables import paper_tables
+from fourierformer.results.significance import BASELINE, pairs, who
 
 MANY_LINES = 16  # of intervals, beyond which they are folded away
 MANY = 4  # charts of one kind beyond which they are folded away
@@ -38,7 +39,8 @@ def run_sections(runs: list[Run]) -> list[Section]:
 
 def _section(table: Table, anchor: str) -> Section:
     sheet = sheet_of(table, _caption(table))
-    parts = [replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings])]
+    parts = [Charts(_difference_pictures(table, anchor))]
+    parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
     parts += [_evidence(found, table.lines) for found in evidence(table.rows)]
     parts.append(Charts(_metric_pictures(table, anchor)))
     parts += head_parts(table, anchor)
@@ -71,6 +73,26 @@ def _caption(table: Table) -> str:
     same = " for the same weights" if table.starts else ""
     best = f"; the best value of a column{same} is bold on a tint" if table.best else ""
     return f"One row per configuration{weights}{best}."
+
+
+def _difference_pictures(table: Table, anchor: str) -> list[Picture]:
+    """One, of the evaluation that a paper would quote, where softmax has rivals there."""
+    columns, kind = quoted_columns(table.rows[0].task), metric(table.primary)
+    found = [pair for pair in pairs(table.rows, columns) if pair.found.difference is not None]
+    column = next((column for column in columns if any(pair.column == column for pair in found)), None)
+    if column is None:
+        return []
+    lines = [
+        Difference(who(pair.row, table.rows), pair.found.difference, pair.found.half_width)
+        for pair in found
+        if pair.column == column
+    ]
+    title = f"{kind.name.capitalize()} against {BASELINE} ({column[0]} {column[1].replace('_', ' ')})"
+    better = "right" if kind.higher_is_better else "left"
+    caption = (
+        f"Mean over seeds; better is to the {better}. The tests below are corrected for their number, intervals not."
+    )
+    return [difference_chart(lines, f"difference--{anchor}", title, f"difference in {kind.axis}", caption)]
 
 
 def _metric_pictures(table: Table, anchor: str) -> list[Picture]:

@@ -47,7 +47,7 @@ def significance_lines(rows: list[Row], columns: Iterable[Column]) -> list[str]:
     for _, own in groupby(found, key=lambda pair: id(pair.row)):
         own = list(own)
         texts = (_text(pair, corrected.get(id(pair))) for pair in own)
-        lines.append(f"{_who(own[0].row, rows)} - {BASELINE}: {'; '.join(texts)}")
+        lines.append(f"{who(own[0].row, rows)} - {BASELINE}: {'; '.join(texts)}")
     how = "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
     return [*lines, f"{how}{len(tested)}; better or worse where it is below 0.05"] if tested else lines
 
@@ -60,7 +60,7 @@ def signed(value: float, key: str) -> str:
     return ("+" if value > 0 else "") + metric_text(value, key)
 
 
-def _who(row: Row, rows: list[Row]) -> str:
+def who(row: Row, rows: list[Row]) -> str:
     several = len({other.model for other in rows}) > 1
     return f"{row.model} {row_label(row, rows)}" if several else row_label(row, rows)
 
