@@ -1,6 +1,7 @@
 """Shared by all tests: the real data folder, no network, and Triton without a GPU."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,16 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: {folder} is no folder (set FOURIERFORMER_TEST_DATA)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Connections to other machines are refused at once, as on a machine without a network."""
+    connect = socket.socket.connect
+
+    def to_this_machine(self, address):
+        if self.family == socket.AF_UNIX or address[0] in ("localhost", "::1") or address[0].startswith("127."):
+            return connect(self, address)
+        raise ConnectionRefusedError(f"tests reach no network: {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", to_this_machine)

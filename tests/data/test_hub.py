@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from networks import refused, silent
 
 from fourierformer.data import hub
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
@@ -41,7 +42,7 @@ def cached(data, tmp_path) -> TextData:
 
 
 def test_a_cached_copy_is_used_without_a_network(cached, monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", None)
+    monkeypatch.setattr(socket, "create_connection", refused)
     check_available(cached)
     corpus = load_corpus(cached)
     assert corpus.decode(corpus.splits["train"]) == "\n= The =\n\nthe cat <unk>\n"
@@ -64,7 +65,7 @@ def test_downloading_writes_the_files_another_machine_reads(cached, tmp_path):
 
 
 def test_switched_off_is_said_without_a_try(data, monkeypatch):
-    monkeypatch.setattr(socket, "create_connection", None)
+    monkeypatch.setattr(socket, "create_connection", refused)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SetupError, match=r"the hub \(Someone/some_text\) is switched off"):
         check_available(data)
@@ -72,7 +73,7 @@ def test_switched_off_is_said_without_a_try(data, monkeypatch):
 
 def test_a_network_that_swallows_everything_costs_a_second(data, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: time.sleep(30))
+    monkeypatch.setattr(socket, "create_connection", silent)
     started = time.monotonic()
     with pytest.raises(SetupError, match="cannot be reached"):
         check_available(data)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from image_cases import CLASSES, FORMS, files, image_data, tar_of, write
+from networks import refused
 from PIL import Image
 
 from fourierformer.data.images.corpus import Unreadable, check_available, load_images
@@ -21,7 +22,7 @@ from fourierformer.errors import SetupError
 def no_hub(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
-    monkeypatch.setattr(socket, "create_connection", None)  # whoever knocks fails
+    monkeypatch.setattr(socket, "create_connection", refused)  # whoever knocks fails
 
 
 @pytest.fixture

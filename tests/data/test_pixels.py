@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from image_cases import CLASSES, CONFIGS, tar_of, write
+from networks import refused
 from PIL import Image
 
 from fourierformer.data.text import pixels
@@ -131,7 +132,7 @@ def test_the_copy_of_the_hub_is_read(data, tmp_path, monkeypatch):
 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
-    monkeypatch.setattr(socket, "create_connection", None)
+    monkeypatch.setattr(socket, "create_connection", refused)
     folder = tmp_path / "hf/datasets/Someone___images/default/0.0.0/abcdef"
     folder.mkdir(parents=True)
     features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=CLASSES)})

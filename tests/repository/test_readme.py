@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from fourierformer import attention
 from fourierformer.runs.spec import read_spec
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.S | re.M)
 SHELL = "\n".join(block for language, block in BLOCKS if not language).replace("\\\n", " ")

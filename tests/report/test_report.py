@@ -19,7 +19,7 @@ from fourierformer.report.origin import commands, origin
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.curves import STRETCHES, diagnostic_curves, metric_curves
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 

@@ -14,7 +14,7 @@ from synthetic_runs import evaluation, write_run
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_markdown, render_text, tables
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_mean_and_sd_over_seeds(tmp_path):
