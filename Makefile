@@ -38,13 +38,13 @@ doctor: setup ## check this machine: versions, GPU, compiler, Triton, data, writ
 	@$(PY) scripts/doctor.py
 
 bench-kernel: setup ## time the Fourier attention backends against each other and against softmax
-	$(PY) scripts/bench_kernel.py
+	$(PY) -m benchmarks.kernel
 
 check-curve: setup ## does this installation train as it should? two short runs against committed curves (1 to 3 minutes)
 	$(PY) scripts/check_curve.py
 
 bench: setup ## time and memory of every attention against the number of tokens, beside softmax (90 minutes at most)
-	$(PY) scripts/bench_attention.py
+	$(PY) -m benchmarks.attention
 
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py

@@ -85,3 +85,9 @@ def test_the_package_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_the_package_needs_neither_scripts_nor_benchmarks(path):
+    """They are no part of what is installed."""
+    assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}

@@ -1,4 +1,4 @@
-"""What bench_kernel.py asks about one contestant: is it right, how long does it take, how much memory does it need."""
+"""What every benchmark asks: how long a call takes, how much memory it needs, whether its result is right."""
 
 import contextlib
 import dataclasses
