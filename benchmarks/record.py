@@ -1,6 +1,7 @@
 """Rows of numbers as a CSV file that says where they come from, written alike by every benchmark."""
 
 import csv
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -19,6 +20,15 @@ def origin(benchmark: str, **more: str) -> str:
     versions += [f"{name} {facts['versions'][name]}" for name in ("torch", "triton") if facts["versions"][name]]
     lines = {"command": command.strip(), "commit": commit(facts), "versions": ", ".join(versions), **more}
     return "".join(f"# {name}: {text}\n" for name, text in lines.items())
+
+
+def machine(device: str) -> str:
+    """What computes, in words."""
+    if device == "cpu":
+        return f"{len(os.sched_getaffinity(0))}-core CPU"
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 def commit(facts: dict) -> str:

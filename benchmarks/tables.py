@@ -1,7 +1,6 @@
 """What benchmarks/attention.py says about its points: lines, tables, fitted exponents, CSV and plot."""
 
 import argparse
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.points import BATCH, FIT_FROM, PRECISION, WHAT, Row, claims_linear, exponent
-from benchmarks.record import origin, write_csv
+from benchmarks.record import machine, origin, write_csv
 from fourierformer.attention import mechanism
 from fourierformer.plots.costs import Curves, cost_chart
 
@@ -74,10 +73,9 @@ def exponents(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
 
 
 def header(args: argparse.Namespace) -> str:
-    machine = f"{len(os.sched_getaffinity(0))}-core CPU" if args.device == "cpu" else torch.cuda.get_device_name()
     thread = ", one thread" if args.device == "cpu" else ""
     layer = f"dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {PRECISION[args.device]}{thread}"
-    return origin("attention", machine=machine, layer=layer)
+    return origin("attention", machine=machine(args.device), layer=layer)
 
 
 def write(rows: list[Row], head: str, path: Path) -> None:

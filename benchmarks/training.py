@@ -12,12 +12,11 @@ optimizer states: every tensor that an operation returns, without scratch inside
 import argparse
 import os
 import statistics
-import time
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from benchmarks.record import MEASURED, origin, shown, write_csv
+from benchmarks.record import MEASURED, machine, origin, shown, write_csv
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.launch import exit_on_user_error
@@ -42,6 +41,8 @@ def main() -> None:
 def bench(args: argparse.Namespace) -> list[dict]:
     import torch
 
+    from benchmarks.measure import kept_tensors, peak_beside, seconds_per_step
+
     if args.threads:
         torch.set_num_threads(args.threads)
     fits = [training(f"{args.all} {overrides}".split()) for overrides in args.configurations]
@@ -58,7 +59,8 @@ def bench(args: argparse.Namespace) -> list[dict]:
         seconds, tokens = statistics.median(found), fit.objective.samples_per_step
         speed = statistics.median(first / mine for first, mine in zip(times[0], found, strict=True))
         row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
-        rows.append(row | {"tokens_per_s": tokens / seconds, "speed_ratio": speed, "mebibytes": peak_mebibytes(fit)})
+        row |= {"tokens_per_s": tokens / seconds, "speed_ratio": speed}
+        rows.append(row | {"mebibytes": peak_beside(fit, kept_tensors(fit))})
         rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
     return rows
 
@@ -81,29 +83,11 @@ def training(overrides: list[str]):
     return fit
 
 
-def seconds_per_step(fit, steps: int) -> float:
-    started = time.perf_counter()
-    for _ in range(steps):
-        fit.train_step()
-    return (time.perf_counter() - started) / steps
-
-
-def peak_mebibytes(fit) -> float:
-    from benchmarks.measure import PeakMemory
-
-    with PeakMemory() as memory:
-        memory.ignore(*fit.model.parameters(), *fit.model.buffers())
-        memory.ignore(*(number for state in fit.optimizer.state.values() for number in state.values()))
-        fit.train_step()
-    return memory.peak / 2**20
-
-
 def write(rows: list[dict], path: Path) -> None:
     import torch
 
     load = f"load {os.getloadavg()[0]:.1f} at the end"
-    machine = f"{len(os.sched_getaffinity(0))}-core CPU, {torch.get_num_threads()} threads, {load}"
-    write_csv(path, rows, origin("training", machine=machine))
+    write_csv(path, rows, origin("training", machine=f"{machine('cpu')}, {torch.get_num_threads()} threads, {load}"))
     for row in rows:
         print("  ".join(f"{key} {shown(value)}" for key, value in row.items()))
 
