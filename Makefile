@@ -5,7 +5,7 @@ UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format doctor bench-kernel bench check-curve report clean constraints
+.PHONY: help setup train test lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -38,13 +38,22 @@ doctor: setup ## check this machine: versions, GPU, compiler, Triton, data, writ
 	@$(PY) scripts/doctor.py
 
 bench-kernel: setup ## time the Fourier attention backends against each other and against softmax
-	$(PY) scripts/bench_kernel.py
+	$(PY) -m benchmarks.kernel
 
 check-curve: setup ## does this installation train as it should? two short runs against committed curves (1 to 3 minutes)
 	$(PY) scripts/check_curve.py
 
 bench: setup ## time and memory of every attention against the number of tokens, beside softmax (90 minutes at most)
-	$(PY) scripts/bench_attention.py
+	$(PY) -m benchmarks.attention
+
+bench-gpu: setup ## one GPU in nine minutes: its kernel tests, kernel times, training steps of the paper's models
+	@$(PY) -m benchmarks.gpu
+
+# DATA: folder with WikiText-2, or where to download it; PIECE: minutes; ARGS: more overrides
+DATA ?= data/wikitext-2
+PIECE ?= 9
+evidence-gpu: setup ## Table 1 at WikiText-2 length, three seeds, nine minutes at a time: again until it says that all is done
+	@$(PY) scripts/in_pieces.py --minutes $(PIECE) train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3 data.root=$(DATA) $(ARGS)
 
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py

@@ -1,7 +1,10 @@
 """From a composed Hydra config to one frozen, typed RunSpec, a hash, and a run directory.
 
 Hydra accepts `+typo=1` and wrong types silently; here every key is held against the signature of what it configures.
+OmegaConf is imported where files or composed configs are read: models and the training loop do without it.
 """
+
+from __future__ import annotations
 
 import hashlib
 import inspect
@@ -10,13 +13,15 @@ import types
 import typing
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from fourierformer.errors import SetupError, check_range, did_you_mean
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # Keys that say where, how visibly or how conveniently a run happens, but not what it computes: not part of the hash, so
 # changing them resumes the same run.
@@ -128,7 +133,7 @@ def annotations(owner) -> dict[str, object]:
 
 def checked(config: DictConfig | dict, schema: Schema) -> dict:
     """The config as plain resolved values, or a SetupError naming the first thing that is wrong."""
-    values = _resolved(config if isinstance(config, DictConfig) else OmegaConf.create(config))
+    values = _resolved(config)
     values.pop("scale", None)  # it told a sweep its experiments (configs/scale) and has no part in a run
     sections = {name for name in schema if name}
     for key in values:
@@ -142,7 +147,11 @@ def checked(config: DictConfig | dict, schema: Schema) -> dict:
     return values
 
 
-def _resolved(config: DictConfig) -> dict:
+def _resolved(config: DictConfig | dict) -> dict:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
@@ -240,10 +249,15 @@ def differences(old: dict, new: dict) -> list[str]:
 
 
 def to_yaml(values: dict) -> str:
+    from omegaconf import OmegaConf
+
     return OmegaConf.to_yaml(OmegaConf.create(values))
 
 
 def from_yaml(path: Path) -> dict:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -42,6 +43,19 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     facts["untracked"] = [line[3:] for line in changes.splitlines() if line.startswith("??")][:50]
     diff = _git(repository, "diff", "HEAD", "--", ".", RESULTS) or ""
     return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
+
+
+def without_places(command: str) -> str:
+    """A command line without what only this machine has: of an absolute path the last part stays."""
+    words = [re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in _split(command)]
+    return shlex.join(words)
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # quotes that do not match: not a command line, shown as it is
+        return [command]
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

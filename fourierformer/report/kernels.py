@@ -1,4 +1,4 @@
-"""Times of the attention kernels, from the CSV files that scripts/bench_kernel.py writes."""
+"""Times of the attention kernels, from the CSV files that benchmarks/kernel.py writes."""
 
 from itertools import groupby
 

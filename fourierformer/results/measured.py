@@ -7,15 +7,13 @@ directory. A run that should not be evidence is refused, and the refusal is said
 import csv
 import io
 import json
-import re
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from fourierformer.config import flatten
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
-from fourierformer.provenance import REPOSITORY
+from fourierformer.provenance import REPOSITORY, without_places
 from fourierformer.results.runs import SCHEMA, Run, collect
 
 MEASURED = REPOSITORY / "results" / "measured"
@@ -101,19 +99,6 @@ def gather(places: Iterable[str | Path]) -> list[Run]:
 def committed() -> list[Path]:
     """The files of runs in results/measured; it also holds benchmarks."""
     return [path for path in sorted(MEASURED.glob("*.csv")) if is_measured(path)]
-
-
-def without_places(command: str) -> str:
-    """A command line without what only this machine has: of an absolute path the last part stays."""
-    words = [re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in _split(command)]
-    return shlex.join(words)
-
-
-def _split(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:  # quotes that do not match: not a command line, shown as it is
-        return [command]
 
 
 def _place(row: dict[str, str]) -> tuple:

@@ -11,6 +11,7 @@ from fourierformer.runs.measure import for_watchers, identity, measure_best, run
 from fourierformer.runs.parts import Parts, build
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
+from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Fit, Progress
 from fourierformer.training.optim import build_optimizer
@@ -127,9 +128,7 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
     trainer, model, spec = parts.trainer, parts.model, parts.spec
     ema = None
     if trainer.ema_decay is not None:
-        from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-
-        ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(trainer.ema_decay))
+        ema = MovingAverage(model, trainer.ema_decay)
     rate = partial(
         learning_rate,
         steps=trainer.steps,

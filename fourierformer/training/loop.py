@@ -76,6 +76,7 @@ class Fit:
         # Counters live on the device; a GPU's are read at log steps only: [loss since log, good steps since log,
         # bad steps in all, bad steps in a row, longest such row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
+        self.reads_each_step = device.type == "cpu"  # reading costs a host sync on a GPU, nothing on a CPU
 
     def run(self) -> Progress:
         self.model.train()
@@ -157,7 +158,7 @@ class Fit:
     def _read_counters(self, norm: Tensor, started: float) -> None:
         step = self.progress.step
         log = step % self.config.log_every == 0 or step == self.config.steps
-        if log or self.device.type == "cpu":  # reading costs a host sync on a GPU, nothing on a CPU
+        if log or self.reads_each_step:
             window, good, total, _, longest = self.counters.tolist()
             self.progress.bad_steps = int(total)
         self.progress.train_seconds += time.perf_counter() - started
@@ -168,7 +169,7 @@ class Fit:
             self.tracker.log(row | self._speed())
             self.counters[:2] = 0
             self.on_log(self.progress)
-        if (log or self.device.type == "cpu") and longest >= self.config.max_bad_steps:
+        if (log or self.reads_each_step) and longest >= self.config.max_bad_steps:
             raise Diverged(
                 f"diverged at step {step}: loss or gradients were not finite {int(longest)} steps in a row. "
                 "Weights are those of the last good step. Try a lower optim.lr, a longer schedule.warmup_steps, "

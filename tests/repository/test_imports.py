@@ -85,3 +85,17 @@ def test_the_package_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_the_package_needs_neither_scripts_nor_benchmarks(path):
+    """They are no part of what is installed."""
+    assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}
+
+
+def test_training_needs_neither_hydra_nor_omegaconf():
+    """Both belong to the command line; benchmarks/recipes.py trains without."""
+    absent = "dict.fromkeys(('hydra', 'omegaconf', 'wandb', 'datasets'))"
+    modules = ("training.loop", "tasks.language_objective", "tasks.classification_objective", "models.lm", "models.vit")
+    code = f"import sys; sys.modules |= {absent}; import {', '.join(f'fourierformer.{name}' for name in modules)}"
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)

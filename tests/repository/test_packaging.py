@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tomllib
+from fnmatch import fnmatch
 
 import pytest
 import yaml
@@ -61,3 +62,10 @@ def test_make_help_lists_every_target():
     assert set(phony) == targets
     listed = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^ *make ([a-z-]+)", listed, flags=re.M)) == targets
+
+
+def test_only_the_package_is_installed():
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    found = [path.parent.name for path in REPOSITORY.glob("*/__init__.py")]
+    assert {"fourierformer", "benchmarks"} == set(found)
+    assert [name for name in found if any(fnmatch(name, p) for p in settings["include"])] == ["fourierformer"]

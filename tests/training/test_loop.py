@@ -18,6 +18,7 @@ from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import Fit
@@ -60,9 +61,7 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
     model = WordLM(MODEL, 30, [10, 20], partial(attention.build, name, **(knobs or {})), seed=seed)
     ema = None
     if trainer.ema_decay:
-        ema = torch.optim.swa_utils.AveragedModel(
-            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(trainer.ema_decay)
-        )
+        ema = MovingAverage(model, trainer.ema_decay)
     fit = Fit(
         objective=LanguageObjective(
             corpus(), model, global_batch_size=4, micro_batch_size=trainer.micro_batch_size, device=torch.device("cpu")

@@ -9,7 +9,6 @@ import torch
 import yaml
 from command_line import CLOCK, CONFIGS
 from stops import StopAfter
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fourierformer import attention
 from fourierformer.data.images.corpus import AugmentConfig, ImageData, ImageOrder, load_images
@@ -18,6 +17,7 @@ from fourierformer.models.vit import ViTConfig, build_vit
 from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import Fit
@@ -71,7 +71,7 @@ def start(directory, corpus, workers: int, polls: int | None = None, **changes) 
     fit = Fit(
         objective=task,
         model=model,
-        ema=AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)),
+        ema=MovingAverage(model, 0.9),
         optimizer=build_optimizer(
             model, OptimConfig(name="adamw", lr=1e-2, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.05)
         ),

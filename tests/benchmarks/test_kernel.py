@@ -1,4 +1,4 @@
-"""scripts/bench_kernel.py: nothing wrong gets a time, one failure does not take the others, the numbers add up."""
+"""benchmarks/kernel.py: nothing wrong gets a time, one failure does not take the others, the numbers add up."""
 
 import csv
 import functools
@@ -10,12 +10,8 @@ import pytest
 import torch
 from command_line import REPOSITORY
 
+from benchmarks import contestants, kernel, measure
 from fourierformer.kernels.sinc import sinc_attention
-
-sys.path.insert(0, str(REPOSITORY / "scripts"))
-import bench_contestants
-import bench_kernel
-import bench_measure
 
 PEERS = """
 import torch
@@ -46,22 +42,22 @@ def greedy(q, k, v, radius, causal, eps):  # in the slice of the parity check th
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
     """bench(arguments) -> (whether all was well, rows of the CSV), at a tiny causal shape."""
-    (tmp_path / "bench_peers.py").write_text(PEERS)
+    (tmp_path / "some_peers.py").write_text(PEERS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(bench_contestants.SHAPES, "default", (2, 2, 24, 8, True))
+    monkeypatch.setitem(contestants.SHAPES, "default", (2, 2, 24, 8, True))
 
     def run(*arguments: str) -> tuple[bool, list[dict]]:
         table = tmp_path / "kernel.csv"
-        command = ["bench_kernel.py", "--device", "cpu", "--repeats", "2", "--csv", str(table), *arguments]
+        command = ["kernel.py", "--device", "cpu", "--repeats", "2", "--csv", str(table), *arguments]
         command += [] if "--shape" in arguments else ["--shape", "default"]
         for name in ("compiled", "portable", "reference"):  # not what torch.compile makes of it: minutes
             command += ["--contestant", name]
         monkeypatch.setattr(sys, "argv", command)
-        good = bench_kernel.main()
+        good = kernel.main()
         return good, list(csv.DictReader(table.open())) if table.exists() else []
 
     yield run
-    sys.modules.pop("bench_peers", None)
+    sys.modules.pop("some_peers", None)
 
 
 def names(rows: list[dict]) -> list[str]:
@@ -91,32 +87,32 @@ def test_the_rows_say_where_they_come_from(bench):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_right_peer_is_timed_in_every_dtype(bench, dtype):
-    good, rows = bench("--peer", "bench_peers:right", "--dtype", dtype)
+    good, rows = bench("--peer", "some_peers:right", "--dtype", dtype)
     assert good
-    assert "bench_peers:right" in names(rows)
+    assert "some_peers:right" in names(rows)
     assert {row["dtype"] for row in rows} == {dtype}
 
 
 @pytest.mark.parametrize("name", ["shifted", "careless"])
 def test_a_wrong_peer_gets_no_time(bench, capsys, name):
-    good, rows = bench("--peer", f"bench_peers:{name}")
+    good, rows = bench("--peer", f"some_peers:{name}")
     assert not good
-    assert f"bench_peers:{name}: WRONG at default" in capsys.readouterr().out
+    assert f"some_peers:{name}: WRONG at default" in capsys.readouterr().out
     assert names(rows) == ["softmax", "compiled", "portable", "reference"]
 
 
 def test_a_failure_does_not_take_the_others_with_it(bench, capsys):
-    good, rows = bench("--peer", "bench_peers:broken", "--peer", "bench_peers:right")
+    good, rows = bench("--peer", "some_peers:broken", "--peer", "some_peers:right")
     assert not good
-    assert "bench_peers:broken: FAILS at default: KeyError" in capsys.readouterr().out
-    assert names(rows) == ["softmax", "bench_peers:right", "compiled", "portable", "reference"]
+    assert "some_peers:broken: FAILS at default: KeyError" in capsys.readouterr().out
+    assert names(rows) == ["softmax", "some_peers:right", "compiled", "portable", "reference"]
 
 
 def test_out_of_memory_keeps_what_was_measured(bench, capsys):
-    good, rows = bench("--peer", "bench_peers:greedy")
+    good, rows = bench("--peer", "some_peers:greedy")
     assert good
-    assert "bench_peers:greedy: out of memory at default" in capsys.readouterr().out
-    assert [row["what"] for row in rows if row["name"] == "bench_peers:greedy"] == ["forward"]
+    assert "some_peers:greedy: out of memory at default" in capsys.readouterr().out
+    assert [row["what"] for row in rows if row["name"] == "some_peers:greedy"] == ["forward"]
     assert "reference" in names(rows)
 
 
@@ -127,7 +123,7 @@ def test_nothing_starts_after_the_budget(bench, capsys):
     assert capsys.readouterr().out.count("left out at default: the time of -1 s is used up") == 8
 
 
-@pytest.mark.parametrize("peer", ["bench_peers", "bench_peers:nothing", "no_such_module:f", "torch:float32"])
+@pytest.mark.parametrize("peer", ["some_peers", "some_peers:nothing", "no_such_module:f", "torch:float32"])
 def test_a_peer_that_is_no_function_is_a_usage_error(bench, capsys, peer):
     with pytest.raises(SystemExit) as end:
         bench("--peer", peer)
@@ -142,11 +138,11 @@ def test_without_a_gpu_cuda_is_a_usage_error(bench):
     assert end.value.code == 2
 
 
-def excess(contestant: bench_measure.Contestant) -> float:
+def excess(contestant: measure.Contestant) -> float:
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 2, 40, 8, generator=generator) for _ in range(4)] + [torch.full((2, 8), 2.0)]
     direct = functools.partial(sinc_attention, eps=1e-6, backend="reference")
-    return bench_measure.worst_excess(contestant, tensors, direct)
+    return measure.worst_excess(contestant, tensors, direct)
 
 
 def off_by(factor: float):
@@ -154,21 +150,21 @@ def off_by(factor: float):
 
 
 def test_half_precision_may_lose_what_bfloat16_inputs_lose():
-    assert 5 < excess(bench_measure.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
-    assert excess(bench_measure.Contestant(off_by(1.001), torch.float32, "half")) < 1
-    assert excess(bench_measure.Contestant(off_by(1.0), torch.bfloat16)) < 1
-    assert excess(bench_measure.Contestant(off_by(1.3), torch.bfloat16)) > 1
+    assert 5 < excess(measure.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
+    assert excess(measure.Contestant(off_by(1.001), torch.float32, "half")) < 1
+    assert excess(measure.Contestant(off_by(1.0), torch.bfloat16)) < 1
+    assert excess(measure.Contestant(off_by(1.3), torch.bfloat16)) > 1
 
 
 def test_missing_and_not_finite_results_are_infinitely_wrong():
     truth = [torch.ones(3, dtype=torch.float64)] * 3
     found = [torch.ones(3), torch.tensor([1.0, float("nan"), 1.0]), None]
-    assert bench_measure.errors(found, truth) == [0, float("inf"), float("inf")]
+    assert measure.errors(found, truth) == [0, float("inf"), float("inf")]
 
 
 def test_the_slice_is_what_the_float64_reference_can_hold():
     tensors = [torch.arange(16384.0)[:, None].expand(1, 8, 16384, 64)] * 4 + [torch.ones(8, 64)]
-    q, *_, radius = bench_measure.parity_slice(tensors)
+    q, *_, radius = measure.parity_slice(tensors)
     assert q.shape == (1, 2, 512, 64)
     assert q[0, 0, -1, 0] == 16383
     assert radius.shape == (2, 64)
@@ -177,7 +173,7 @@ def test_the_slice_is_what_the_float64_reference_can_hold():
 @pytest.mark.parametrize(("counts", "inside"), [("half", "high"), ("precise", "highest"), (None, "highest")])
 def test_the_matmul_precision_is_given_back(counts, inside):
     before = torch.get_float32_matmul_precision()
-    contestant = bench_measure.Contestant(sinc_attention, torch.float32, counts)
+    contestant = measure.Contestant(sinc_attention, torch.float32, counts)
     with contestant.precision():
         assert torch.get_float32_matmul_precision() == inside
     assert torch.get_float32_matmul_precision() == before
@@ -185,22 +181,22 @@ def test_the_matmul_precision_is_given_back(counts, inside):
 
 def test_the_reference_is_left_out_where_it_does_not_fit():
     args = SimpleNamespace(deadline=float("inf"), device="cpu")
-    reason = bench_contestants.why_skipped("reference", "forward", bench_contestants.SHAPES["long"], args)
+    reason = contestants.why_skipped("reference", "forward", contestants.SHAPES["long"], args)
     assert reason.startswith("4 x B H N N D numbers take 2.05e+03 GiB")
-    assert bench_contestants.why_skipped("portable", "forward", bench_contestants.SHAPES["long"], args) is None
+    assert contestants.why_skipped("portable", "forward", contestants.SHAPES["long"], args) is None
 
 
 def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatch):
     counts = {(16, "forward", "half"): 10, (16, "backward", "half"): 20}
-    monkeypatch.setattr(bench_contestants, "INSTRUCTIONS_PER_PAIR", counts)
-    monkeypatch.setattr(bench_contestants, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
-    half = bench_measure.Contestant(sinc_attention, torch.bfloat16, "half")
-    precise = bench_measure.Contestant(sinc_attention, torch.float32, "precise")
+    monkeypatch.setattr(contestants, "INSTRUCTIONS_PER_PAIR", counts)
+    monkeypatch.setattr(contestants, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
+    half = measure.Contestant(sinc_attention, torch.bfloat16, "half")
+    precise = measure.Contestant(sinc_attention, torch.float32, "precise")
     causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
     every = ("issue", "matrix", "bandwidth", "cache")
 
     def floor(dims, what, contestant=half, **limit):
-        return bench_contestants.floor_ms(dims, what, contestant, dict.fromkeys(every) | {"issue": 1e3} | limit)
+        return contestants.floor_ms(dims, what, contestant, dict.fromkeys(every) | {"issue": 1e3} | limit)
 
     features, stored = 256 * 3, 256 * 32  # instructions and bytes for q and k: 16 features of 2 bytes per number
     assert floor(causal, "forward") == pytest.approx(features + 200)
@@ -223,19 +219,19 @@ def test_limits_come_from_the_device(monkeypatch):
         memory_bus_width=5120, L2_cache_size=50 * 2**20, uuid="0",
     )  # fmt: skip
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: h100)
-    found = bench_measure.limits("cuda")
+    found = measure.limits("cuda")
     assert found["issue"] == pytest.approx(66.9e12 / 2, rel=1e-3)  # its data sheet counts two operations each
     assert found["bandwidth"] == pytest.approx(3.35e12, rel=1e-3)
     assert found["cache"] == 50 * 2**20
     a100 = SimpleNamespace(major=8, minor=0, multi_processor_count=108, clock_rate=1_410_000, uuid="0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: a100)
-    found = bench_measure.limits("cuda")
+    found = measure.limits("cuda")
     assert found["issue"] == pytest.approx(19.5e12 / 2, rel=1e-2)
     assert found["matrix"] == pytest.approx(312e12 / 2, rel=1e-2)
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
     bare = SimpleNamespace(multi_processor_count=132, uuid="0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: bare)
-    assert set(bench_measure.limits("cuda").values()) == {None}
+    assert set(measure.limits("cuda").values()) == {None}
 
 
 def test_gpu_times_are_those_between_events(monkeypatch):
@@ -256,15 +252,15 @@ def test_gpu_times_are_those_between_events(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert bench_measure.times_cuda(call, [(1.0,), (2.0,), (4.0,)], 5) == [1, 2, 4, 1, 2]
+    assert measure.times_cuda(call, [(1.0,), (2.0,), (4.0,)], 5) == [1, 2, 4, 1, 2]
 
 
 def test_the_printed_formula_compiles_without_a_break():
     function = functools.partial(sinc_attention, eps=1e-6, causal=True, backend="reference")
     compiled = torch.compile(lambda *t: function(*t), dynamic=False, fullgraph=True, backend="aot_eager")
     tensors = [torch.randn(1, 2, 9, 4) for _ in range(4)] + [torch.full((2, 4), 2.0)]
-    leaves, doutput = bench_measure.as_call(tensors, torch.float32)
-    for ours, theirs in zip(*(bench_measure.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
+    leaves, doutput = measure.as_call(tensors, torch.float32)
+    for ours, theirs in zip(*(measure.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
@@ -273,7 +269,7 @@ def test_the_printed_formula_compiles_without_a_break():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_the_fused_kernel_is_timed_in_both_precisions(tmp_path):
     table = tmp_path / "kernel.csv"
-    command = [sys.executable, "scripts/bench_kernel.py", "--shape", "lm_small", "--batch", "2", "--repeats", "2"]
+    command = [sys.executable, "-m", "benchmarks.kernel", "--shape", "lm_small", "--batch", "2", "--repeats", "2"]
     done = subprocess.run([*command, "--csv", table], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = list(csv.DictReader(table.open()))

@@ -1,4 +1,4 @@
-"""Who takes part in bench_kernel.py, at which shapes, and the rows of numbers that come of it."""
+"""Who takes part in benchmarks/kernel.py, at which shapes, and the rows of numbers that come of it."""
 
 import argparse
 import functools
@@ -9,9 +9,9 @@ import traceback
 from collections.abc import Callable, Iterator
 
 import torch
-from bench_measure import Contestant, as_call, gradients, measure, parity_slice, worst_excess
 from torch import Tensor
 
+from benchmarks.measure import Contestant, as_call, gradients, measure, parity_slice, worst_excess
 from fourierformer.kernels.sinc import sinc_attention
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code

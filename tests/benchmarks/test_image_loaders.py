@@ -1,13 +1,9 @@
-"""scripts/bench_images.py: the numbers add up."""
+"""benchmarks/images.py: the numbers add up."""
 
 import itertools
-import sys
 import time
 
-from command_line import REPOSITORY
-
-sys.path.insert(0, str(REPOSITORY / "scripts"))
-import bench_images
+from benchmarks import images
 
 
 def test_the_first_batch_is_not_timed(monkeypatch):
@@ -15,7 +11,7 @@ def test_the_first_batch_is_not_timed(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     taken = []
     batches = (taken.append(number) for number in itertools.count())
-    assert bench_images.images_per_second(batches, batch=64, count=5) == 5 * 64 / 2
+    assert images.images_per_second(batches, batch=64, count=5) == 5 * 64 / 2
     assert len(taken) == 6
 
 
@@ -25,11 +21,9 @@ def test_turns_alternate_and_the_ratio_is_of_neighbours(monkeypatch):
     def maker(name):
         return lambda: turns.append(name) or iter(())
 
-    monkeypatch.setattr(bench_images, "images_per_second", lambda *_: {"ours": 110.0, "timm": 100.0}[turns[-1]])
-    rates = bench_images.compare({name: maker(name) for name in ("ours", "timm")}, batch=1, count=1, repeats=3)
+    monkeypatch.setattr(images, "images_per_second", lambda *_: {"ours": 110.0, "timm": 100.0}[turns[-1]])
+    rates = images.compare({name: maker(name) for name in ("ours", "timm")}, batch=1, count=1, repeats=3)
     assert turns == ["ours", "timm", "timm", "ours", "ours", "timm"]
     assert rates == {"ours": [110.0] * 3, "timm": [100.0] * 3}
     uneven = {"ours": [200.0, 50.0, 90.0], "timm": [100.0, 100.0, 100.0]}
-    assert bench_images.summary(uneven) == (
-        "ours 90.0 images/s, timm 100.0 images/s, ratio 0.900 (from 0.500 to 2.000)"
-    )
+    assert images.summary(uneven) == ("ours 90.0 images/s, timm 100.0 images/s, ratio 0.900 (from 0.500 to 2.000)")

@@ -1,27 +1,23 @@
 """Training steps in turns: tokens per second and memory of several configurations, beside the first one.
 
-    python scripts/bench_training.py attention=softmax attention=fourier
-    python scripts/bench_training.py attention=softmax attention=fourier --all 'model.dim=128 model.length=256'
+    python -m benchmarks.training attention=softmax attention=fourier
+    python -m benchmarks.training attention=softmax attention=fourier --all 'model.dim=128 model.length=256'
 
 Each configuration is one argument: overrides of `train_lm.py` with spaces between them. They take turns in one process,
 every other turn in reverse order, and a ratio is the median of those of the turns. A step has optimizer and counters,
-without evaluations and checkpoints. Memory is what bench_measure.PeakMemory sees in one step beyond weights and
+without evaluations and checkpoints. Memory is what measure.PeakMemory sees in one step beyond weights and
 optimizer states: every tensor that an operation returns, without scratch inside an operation.
 """
 
 import argparse
-import csv
 import os
-import shlex
 import statistics
-import sys
-import time
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from fourierformer.provenance import REPOSITORY, describe
-from fourierformer.results.measured import MEASURED, without_places
+from benchmarks.record import MEASURED, machine, origin, shown, write_csv
+from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.launch import exit_on_user_error
 
@@ -45,6 +41,8 @@ def main() -> None:
 def bench(args: argparse.Namespace) -> list[dict]:
     import torch
 
+    from benchmarks.measure import kept_tensors, peak_beside, seconds_per_step
+
     if args.threads:
         torch.set_num_threads(args.threads)
     fits = [training(f"{args.all} {overrides}".split()) for overrides in args.configurations]
@@ -61,7 +59,8 @@ def bench(args: argparse.Namespace) -> list[dict]:
         seconds, tokens = statistics.median(found), fit.objective.samples_per_step
         speed = statistics.median(first / mine for first, mine in zip(times[0], found, strict=True))
         row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
-        rows.append(row | {"tokens_per_s": tokens / seconds, "speed_ratio": speed, "mebibytes": peak_mebibytes(fit)})
+        row |= {"tokens_per_s": tokens / seconds, "speed_ratio": speed}
+        rows.append(row | {"mebibytes": peak_beside(fit, kept_tensors(fit))})
         rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
     return rows
 
@@ -84,40 +83,13 @@ def training(overrides: list[str]):
     return fit
 
 
-def seconds_per_step(fit, steps: int) -> float:
-    started = time.perf_counter()
-    for _ in range(steps):
-        fit.train_step()
-    return (time.perf_counter() - started) / steps
-
-
-def peak_mebibytes(fit) -> float:
-    from bench_measure import PeakMemory
-
-    with PeakMemory() as memory:
-        memory.ignore(*fit.model.parameters(), *fit.model.buffers())
-        memory.ignore(*(number for state in fit.optimizer.state.values() for number in state.values()))
-        fit.train_step()
-    return memory.peak / 2**20
-
-
 def write(rows: list[dict], path: Path) -> None:
     import torch
 
-    facts, _ = describe()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
     load = f"load {os.getloadavg()[0]:.1f} at the end"
-    with path.open("w", newline="") as file:
-        file.write(f"# command: {without_places(f'python {shlex.join(sys.argv)}')}\n# commit: {commit}\n")
-        file.write(f"# versions: python {facts['python']}, torch {facts['versions']['torch']}\n# machine: ")
-        file.write(f"{facts['cpus']}-core CPU, {torch.get_num_threads()} threads, {load}\n")
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for each in rows:
-            shown = {key: f"{number:.5g}" if isinstance(number, float) else number for key, number in each.items()}
-            writer.writerow(shown)
-            print("  ".join(f"{key} {value}" for key, value in shown.items()))
+    write_csv(path, rows, origin("training", machine=f"{machine('cpu')}, {torch.get_num_threads()} threads, {load}"))
+    for row in rows:
+        print("  ".join(f"{key} {shown(value)}" for key, value in row.items()))
 
 
 if __name__ == "__main__":

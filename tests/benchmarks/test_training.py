@@ -9,7 +9,7 @@ from command_line import REPOSITORY
 
 def test_two_attentions_beside_each_other(tmp_path):
     out = tmp_path / "training.csv"
-    command = [sys.executable, "scripts/bench_training.py", "attention=softmax", "attention=fourier"]
+    command = [sys.executable, "-m", "benchmarks.training", "attention=softmax", "attention=fourier"]
     command += ["--all", "model.layers=1 model.dim=16 model.heads=2 model.inner=16", "--turns", "1", "--steps", "1"]
     subprocess.run([*command, "--threads", "1", "--out", str(out)], cwd=REPOSITORY, check=True, capture_output=True)
     lines = out.read_text().splitlines()
@@ -20,6 +20,6 @@ def test_two_attentions_beside_each_other(tmp_path):
     assert all(float(row["milliseconds"]) > 0 and float(row["mebibytes"]) > 0 for row in rows)
     assert float(rows[1]["tokens_per_s"]) > 0
     said = "\n".join(comments)
-    assert "bench_training.py" in said
+    assert "python -m benchmarks.training attention=softmax" in said
     assert "commit: " in said
     assert str(tmp_path) not in said  # no places of this machine

@@ -1,4 +1,4 @@
-"""What bench_kernel.py asks about one contestant: is it right, how long does it take, how much memory does it need."""
+"""What every benchmark asks: how long a call takes, how much memory it needs, whether its result is right."""
 
 import contextlib
 import dataclasses
@@ -9,8 +9,10 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fourierformer.attention import Attention
 
 # Of one multiprocessor, by compute capability (CUDA programming guide, and the data sheets' rates over clocks):
 # float32 lanes, each starts one instruction per clock; and multiply-adds of float16 per clock in the matrix unit.
@@ -182,6 +184,92 @@ def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softma
         times = timer(call, sets, repeats)
     found |= {"ms": statistics.median(times), "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats}
     return found | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
+
+
+def seconds_per_step(fit, steps: int) -> float:
+    """Of a training loop; on a GPU until it has done them all."""
+    started = time.perf_counter()
+    for _ in range(steps):
+        fit.train_step()
+    if fit.device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) / steps
+
+
+def peak_of_step(fit) -> float:
+    """MiB of weights, optimizer states and everything else in one training step."""
+    if fit.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        fit.train_step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() / 2**20
+    kept = kept_tensors(fit)
+    return peak_beside(fit, kept) + sum(tensor.nbytes for tensor in kept) / 2**20
+
+
+def peak_beside(fit, kept: list[Tensor]) -> float:
+    """MiB of what PeakMemory sees in one training step, without `kept`."""
+    with PeakMemory() as memory:
+        memory.ignore(*kept)
+        fit.train_step()
+    return memory.peak / 2**20
+
+
+def kept_tensors(fit) -> list[Tensor]:
+    """Weights, their average, buffers and optimizer states: what is there between steps."""
+    models = [fit.model] if fit.ema is None else [fit.model, fit.ema]
+    states = [number for state in fit.optimizer.state.values() for number in state.values()]
+    return [*(tensor for model in models for tensor in (*model.parameters(), *model.buffers())), *states]
+
+
+class AttentionClock:
+    """`with AttentionClock(model, device) as clock:` adds up the time of the attention layers, forward and backward.
+
+    Between two marks of the GPU's own clock, or of the host's where the host computes.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device):
+        self.device = device
+        self.layers = [module for module in model.modules() if isinstance(module, Attention)]
+        self.marks: list[tuple] = []
+        self._open: list = []
+        self._hooks: list = []
+
+    def __enter__(self) -> "AttentionClock":
+        for layer in self.layers:
+            self._hooks += [
+                layer.register_forward_pre_hook(self._begin),
+                layer.register_forward_hook(self._end),
+                layer.register_full_backward_pre_hook(self._begin),
+                layer.register_full_backward_hook(self._end),
+            ]
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def reset(self) -> None:
+        self.marks.clear()
+
+    def seconds(self) -> float:
+        if self.device.type == "cpu":
+            return sum(end - begin for begin, end in self.marks)
+        torch.cuda.synchronize()
+        return sum(begin.elapsed_time(end) for begin, end in self.marks) / 1e3
+
+    def _begin(self, *call) -> None:
+        self._open.append(self._now())
+
+    def _end(self, *call) -> None:
+        self.marks.append((self._open.pop(), self._now()))
+
+    def _now(self):
+        if self.device.type == "cpu":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 def query_gpu(what: str) -> float | None:

@@ -1,21 +1,16 @@
-"""What bench_attention.py says about its points: lines, tables, fitted exponents, CSV and plot."""
+"""What benchmarks/attention.py says about its points: lines, tables, fitted exponents, CSV and plot."""
 
 import argparse
-import csv
-import shlex
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from bench_points import BATCH, FIT_FROM, PRECISION, WHAT, Row, claims_linear, exponent
 
+from benchmarks.points import BATCH, FIT_FROM, PRECISION, WHAT, Row, claims_linear, exponent
+from benchmarks.record import machine, origin, write_csv
 from fourierformer.attention import mechanism
-from fourierformer.errors import SetupError
 from fourierformer.plots.costs import Curves, cost_chart
-from fourierformer.provenance import describe
-from fourierformer.results.measured import without_places
 
 LARGEST_SLOPE = 1.15  # of what is called linear
 QUANTITIES = {"milliseconds": "time_ratio", "mebibytes": "memory_ratio"}
@@ -78,28 +73,13 @@ def exponents(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
 
 
 def header(args: argparse.Namespace) -> str:
-    facts, _ = describe()
-    commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
-    machine = f"{facts['cpus']}-core CPU" if args.device == "cpu" else torch.cuda.get_device_name()
     thread = ", one thread" if args.device == "cpu" else ""
-    return (
-        f"# command: {without_places(f'python {shlex.join(sys.argv)}')}\n# commit: {commit}\n"
-        f"# versions: python {facts['python']}, torch {facts['versions']['torch']}\n# machine: {machine}\n"
-        f"# layer: dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {PRECISION[args.device]}{thread}\n"
-    )
+    layer = f"dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {PRECISION[args.device]}{thread}"
+    return origin("attention", machine=machine(args.device), layer=layer)
 
 
 def write(rows: list[Row], head: str, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
-            file.write(head)
-            writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-            writer.writeheader()
-            for row in rows:
-                writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in asdict(row).items()})
-    except OSError as error:
-        raise SetupError(f"{path}: {error.strerror}. Choose another file: --out /some/path.csv") from None
+    write_csv(path, [asdict(row) for row in rows], head)
 
 
 def plot(rows: list[Row], args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Our training loader against timm's, in one run: python scripts/bench_images.py --folder imagenet/train --workers 8
+"""Our training loader against timm's, in one run: python -m benchmarks.images --folder imagenet/train --workers 8
 
 Both read a folder of class folders with DeiT's augmentation: the same transform, as many processes, the same batch
 size, tensors in memory shared with the loader processes. They take turns, so that a busy moment hits both. Each turn

@@ -1,4 +1,4 @@
-"""scripts/bench_attention.py: exponents, turns, limits, what the CSV says about what was refused or left out."""
+"""benchmarks/attention.py: exponents, turns, limits, what the CSV says about what was refused or left out."""
 
 import csv
 import subprocess
@@ -9,12 +9,9 @@ import pytest
 import torch
 from command_line import REPOSITORY
 
+from benchmarks import attention, tables
+from benchmarks.points import Layer, Limits, Row, claims_linear, expected, exponent, measure, take_turns
 from fourierformer.attention import available, mechanism
-
-sys.path.insert(0, str(REPOSITORY / "scripts"))
-import bench_attention
-import bench_tables
-from bench_points import Layer, Limits, Row, claims_linear, expected, exponent, measure, take_turns
 
 COLUMNS = (
     "attention,mask,tokens,what,status,milliseconds,softmax_milliseconds,time_ratio,mebibytes,memory_ratio,repeats"
@@ -32,9 +29,9 @@ def bench(monkeypatch, tmp_path):
 
     def run(*arguments: str) -> tuple[bool, list[str], list[dict]]:
         table = tmp_path / "deeper" / "attention.csv"
-        command = ["bench_attention.py", "--device", "cpu", "--out", str(table), *arguments]
+        command = ["attention.py", "--device", "cpu", "--out", str(table), *arguments]
         monkeypatch.setattr(sys, "argv", command)
-        good = bench_attention.main()
+        good = attention.main()
         lines = table.read_text().splitlines()
         comments = [line for line in lines if line.startswith("#")]
         return good, comments, list(csv.DictReader(lines[len(comments) :]))
@@ -60,7 +57,7 @@ def clockwork(monkeypatch):
             def mebibytes(self, what):
                 return 1.0
 
-        monkeypatch.setattr(bench_attention, "Layer", Clockwork)
+        monkeypatch.setattr(attention, "Layer", Clockwork)
         return calls
 
     return install
@@ -206,7 +203,7 @@ def test_a_linear_cost_that_is_not_is_flagged():
         for name, slope in growth.items()
         for tokens, value in power_law(slope)
     ]
-    lines = list(bench_tables.exponents(rows, SimpleNamespace(names=list(growth), masks=["causal"])))
+    lines = list(tables.exponents(rows, SimpleNamespace(names=list(growth), masks=["causal"])))
     flags = [line for line in lines if line.startswith("ABOVE")]
     assert flags == ["ABOVE 1.15: linear_elu, causal, forward: milliseconds as N^1.30, stated is linear"]
     (line,) = [line for line in lines if line.startswith("performer")]
@@ -224,6 +221,6 @@ def test_an_unknown_name_is_refused_with_the_nearest(bench, capsys):
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_all_can_be_timed(tmp_path):
-    command = [sys.executable, "scripts/bench_attention.py", "--quick", "--out", str(tmp_path / "attention.csv")]
+    command = [sys.executable, "-m", "benchmarks.attention", "--quick", "--out", str(tmp_path / "attention.csv")]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,8 +1,8 @@
 """Time and peak memory of every attention against the number of tokens, in turns with softmax.
 
-    python scripts/bench_attention.py                                # everything: 90 minutes at most
-    python scripts/bench_attention.py --only 'linear_*,performer' --lengths 1024,2048,4096 --causal
-    python scripts/bench_attention.py --quick                        # short inputs, one turn: shows that it works
+    python -m benchmarks.attention                                # everything: 90 minutes at most
+    python -m benchmarks.attention --only 'linear_*,performer' --lengths 1024,2048,4096 --causal
+    python -m benchmarks.attention --quick                        # short inputs, one turn: shows that it works
 
 What is called is a layer with its projections, forward (no gradients) and forward + backward. Every turn calls softmax
 too, and a ratio is the median of those of the turns. A full layer sees a sequence; only what needs a grid of patches
@@ -11,7 +11,7 @@ whose slope is above 1.15 is flagged.
 
 On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, one thread, whose
 processor time is counted, so that other programs disturb less; freed memory is kept for the next call. Memory there is
-what bench_measure.PeakMemory sees: every tensor that an operation returns, without scratch inside an operation. Beside
+what measure.PeakMemory sees: every tensor that an operation returns, without scratch inside an operation. Beside
 torch's profiler, which sees scratch too, it was equal but for softmax (1 MiB more there at most) and fast_weight (6 %
 less). A process grows by up to 2.4 times as much, for it keeps some of what is freed.
 """
@@ -24,13 +24,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
-from bench_points import WHAT, Layer, Limits, Row, measure, memory_limit
-from bench_tables import exponents, header, plot, progress, tables, write
 
+from benchmarks.points import WHAT, Layer, Limits, Row, measure, memory_limit
+from benchmarks.record import MEASURED
+from benchmarks.tables import exponents, header, plot, progress, tables, write
 from fourierformer.attention import available
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.provenance import REPOSITORY
-from fourierformer.results.measured import MEASURED
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.launch import exit_on_user_error
 

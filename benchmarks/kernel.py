@@ -1,9 +1,9 @@
 """Time and memory of Fourier attention against the printed formula and against softmax attention, on a GPU or a CPU.
 
-    python scripts/bench_kernel.py                             # four shapes
-    python scripts/bench_kernel.py --shape lm_small --batch 4  # a shape of the paper, fewer sequences
-    python scripts/bench_kernel.py --peer module:function      # f(q, k, v, radius (H, D) in float32)
-    python scripts/bench_kernel.py --device cpu --threads 1 --threads 2 --csv results/measured/kernel_cpu.csv
+    python -m benchmarks.kernel                             # four shapes
+    python -m benchmarks.kernel --shape lm_small --batch 4  # a shape of the paper, fewer sequences
+    python -m benchmarks.kernel --peer module:function      # f(q, k, v, radius (H, D) in float32)
+    python -m benchmarks.kernel --device cpu --threads 1 --threads 2 --csv results/measured/kernel_cpu.csv
 
 Parity comes first, on the first sequence, its first heads and last 512 tokens: a contestant that is wrong gets no time,
 and the exit status is 1. Memory is what one call needs beyond its inputs. On a GPU it is the allocator's peak; on a CPU
@@ -22,9 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench_contestants import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR, SHAPES, bench
-from bench_measure import limits
 
+from benchmarks.contestants import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR, SHAPES, bench
+from benchmarks.measure import limits
+from benchmarks.record import commit
 from fourierformer.kernels.sinc import why_not_fused
 from fourierformer.provenance import describe
 
@@ -75,7 +76,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
         "triton": origin["versions"]["triton"],
         "machine": f"{origin['cpu']}, {origin['cpus']} cores",
         "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
-        "commit": (origin["commit"] or "unknown")[:7] + ("+" if origin["dirty"] else ""),
+        "commit": commit(origin),
     }
 
 

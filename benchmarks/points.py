@@ -1,5 +1,4 @@
-"""What bench_attention.py asks about one layer: how long it takes, how much memory, and whether more tokens are worth
-trying."""
+"""What benchmarks/attention.py asks about a layer: how long it takes, how much memory, whether to try more tokens."""
 
 import math
 import os
@@ -9,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from bench_measure import peak_cpu, peak_cuda, times_cuda
 from torch import nn
 
+from benchmarks.measure import peak_cpu, peak_cuda, times_cuda
 from fourierformer.attention import Geometry, build, mechanism
 from fourierformer.training.precision import autocast
 

@@ -1,4 +1,4 @@
-"""Sliding evaluation against one window at a time, in one run: python scripts/bench_evaluation.py --model lm_small
+"""Sliding evaluation against one window at a time, in one run: python -m benchmarks.evaluation --model lm_small
 
 Ours batches windows, runs the last layer for the scored query only, and the output layer for scored positions only.
 Weights and tokens are random: the time does not depend on them. Parity is checked first; without it no time is printed.

@@ -1,0 +1,192 @@
+"""Everything there is to know about a GPU in nine minutes: python -m benchmarks.gpu (or: make bench-gpu)
+
+Three parts, each in a process and a time of its own, so that one that fails or hangs does not take the others with it:
+the kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
+(benchmarks/steps.py says what those rows mean). Rows are written as soon as they are there: results/measured/gpu_*.csv,
+all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one failed or was stopped, which is said.
+
+    python -m benchmarks.gpu --device cpu --small     # tiny shapes, a few steps, into runs/: shows that it works
+"""
+
+import argparse
+import csv
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+
+from benchmarks.record import MEASURED, machine, origin, write_csv
+from fourierformer.errors import UserError
+from fourierformer.provenance import REPOSITORY
+
+TESTS = "tests/kernels/test_sinc_fused.py"
+SHARES = {"tests": 0.24, "kernel": 0.27, "training": 0.47}  # of the minutes; the rest is for starts and tables
+LAST_CALL = 40  # seconds before a part's end, from which it begins nothing new: what has begun may compile first
+GRACE = 10  # seconds that a part has to end in when it is told to
+KERNEL_COLUMNS = ("shape", "what", "name", "dtype", "ms", "MiB", "time x softmax", "memory x softmax", "of floor")
+FILES = {"tests": "gpu_parts.csv", "kernel": "gpu_kernel.csv", "training": "gpu_training.csv"}
+
+
+@dataclass
+class Part:
+    name: str
+    outcome: str
+    detail: str
+    seconds: float
+
+    @property
+    def done(self) -> bool:
+        return self.outcome == "done"
+
+
+def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]:
+    soft = max(seconds - LAST_CALL, seconds / 2)
+    if name == "tests":
+        few = ["-m", "gpu"] if args.small else []
+        several = ["-n", "4"] if importlib.util.find_spec("xdist") and not args.small else []
+        report = f"--junitxml={args.report}"
+        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, report, TESTS]
+    if name == "kernel":
+        chosen = ["portable"] if args.device == "cpu" else ["fused, half", "fused, float32 class"]
+        tiny = ["--shape", "lm_tiny", "--batch", "1", "--repeats", "2"] if args.small else []
+        limits = ["--device", args.device, "--budget-seconds", f"{soft:.0f}", "--csv", str(args.out / FILES[name])]
+        return ["benchmarks.kernel", *limits, *tiny, *(word for each in chosen for word in ("--contestant", each))]
+    tiny = ["--small"] if args.small else []
+    limits = ["--device", args.device, "--minutes", f"{soft / 60:.2f}", "--out", str(args.out / FILES[name])]
+    return ["benchmarks.steps", *limits, *tiny]
+
+
+def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
+    """Runs a part, for so many seconds at most."""
+    print(f"\n== {name}: {seconds:.0f} s at most", flush=True)
+    if name == "tests" and (missing := [m for m in ("pytest", "hypothesis") if not importlib.util.find_spec(m)]):
+        return Part(name, "failed", f"not installed: {', '.join(missing)}", 0.0)
+    started = time.monotonic()
+    command = [sys.executable, "-m", *command_of(name, seconds, args)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    stopped = False
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        stopped = True
+    finally:
+        end(process)
+    outcome = "stopped" if stopped else "done" if process.returncode == 0 else "failed"
+    detail = tests_detail(args.report) if name == "tests" else f"exit code {process.returncode}"
+    return Part(name, outcome, detail, time.monotonic() - started)
+
+
+def end(process: subprocess.Popen) -> None:
+    """With everything it started. First as Ctrl-C would: pytest then counts what it has done."""
+    for number, patience in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(patience)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def tests_detail(report: Path) -> str:
+    """'121 passed, 2 failed, 5 skipped'."""
+    if not report.exists():
+        return "no report"
+    suite = ElementTree.parse(report).getroot().find("testsuite")
+    count = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+    failed = count["failures"] + count["errors"]
+    return f"{count['tests'] - failed - count['skipped']} passed, {failed} failed, {count['skipped']} skipped"
+
+
+def summary(parts: list[Part], head: str, args: argparse.Namespace) -> str:
+    """What was measured, as Markdown."""
+    lines = [f"# {machine(args.device)}", "", *(f"- {line.removeprefix('# ')}" for line in head.splitlines()), ""]
+    lines += table([vars(part) for part in parts])
+    for name, columns in {"kernel": KERNEL_COLUMNS, "training": None}.items():
+        rows = read(args.out / FILES[name]) if any(part.name == name for part in parts) else []
+        if rows:
+            lines += ["", f"## {name}", "", *table(rows, columns)]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: list[dict], columns: tuple[str, ...] | None = None) -> list[str]:
+    """Columns that have a value somewhere."""
+    shown = [key for key in columns or rows[0] if any(row.get(key) not in (None, "") for row in rows)]
+    body = [[short(row.get(key)) for key in shown] for row in rows]
+    return [f"| {' | '.join(cells)} |" for cells in (shown, ["---"] * len(shown), *body)]
+
+
+def short(value: object) -> str:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value or "-")
+    return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
+
+
+def read(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny shapes, a few steps")
+    parser.add_argument("--minutes", type=float, default=9, help="for everything together")
+    parser.add_argument("--part", action="append", choices=SHARES, help="may be given several times; default: all")
+    default = "results/measured; with --small runs/gpu_small"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {default}")
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        complain("no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small")
+    if args.device == "cpu" and not args.small:
+        complain("--device cpu goes with --small: the paper's models take hours there")
+    if not args.minutes > 0:
+        complain(f"--minutes {args.minutes:g}: more than 0")
+    args.out = (args.out or (REPOSITORY / "runs" / "gpu_small" if args.small else MEASURED)).resolve()
+    return args
+
+
+def complain(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> bool:
+    args = arguments()
+    deadline = time.monotonic() + 60 * args.minutes - GRACE
+    head = origin("gpu", machine=machine(args.device))
+    parts: list[Part] = []
+    try:
+        for name in args.part or SHARES:
+            (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run are not this one's
+        with tempfile.TemporaryDirectory() as folder:
+            args.report = Path(folder) / "tests.xml"
+            for name in args.part or SHARES:
+                seconds = min(60 * args.minutes * SHARES[name], deadline - time.monotonic())
+                parts.append(run(name, max(seconds, 1.0), args))
+                write_csv(args.out / FILES["tests"], [vars(part) for part in parts], head)
+                (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
+    except UserError as error:
+        complain(str(error))
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder")
+    print(f"\n{summary(parts, head, args)}\n{args.out / 'gpu_summary.md'} has these tables; the rows are beside it")
+    for part in parts:
+        if not part.done:
+            print(f"{part.name}: {part.outcome} {part.detail}", file=sys.stderr)
+    return all(part.done for part in parts)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

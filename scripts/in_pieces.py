@@ -1,0 +1,84 @@
+"""A training command in pieces of some minutes, each of which goes on where the one before stopped.
+
+    python scripts/in_pieces.py --minutes 9 train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3
+
+When the time is up the command gets SIGTERM, saves and ends; the same line again resumes it. The last lines say which
+runs of a sweep are done. Exit code 0: all is done, or the time is up, which is said; else the command's own.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # by its own handler, or before there was one
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=9, help="of one piece; saving comes on top")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="a script with its overrides")
+    args = parser.parse_args()
+    if not args.command or not Path(args.command[0]).is_file():
+        parser.error(f"{' '.join(args.command[:1]) or 'nothing'} is no script: in_pieces.py train_lm.py sweep=table1")
+    if not args.minutes > 0:
+        parser.error(f"--minutes {args.minutes:g}: more than 0")
+    started = time.time()
+    code, stopped = run_piece([sys.executable, *args.command], 60 * args.minutes)
+    for line in progress(runs_root(args.command), started):
+        print(line)
+    if code == 0:
+        print("all is done")
+    elif stopped and code in STOPPED:
+        print("the time of this piece is up: the same command again goes on from here")
+        return 0
+    return code
+
+
+def run_piece(command: list[str], seconds: float) -> tuple[int, bool]:
+    """(exit code, whether it was told to stop). Ctrl-C reaches the command by itself, and only once."""
+    process = subprocess.Popen(command)
+    told = []
+
+    def tell(*signals) -> None:
+        told.append(True)
+        process.terminate()
+
+    signal.signal(signal.SIGTERM, tell)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.wait(seconds), bool(told)
+    except subprocess.TimeoutExpired:
+        tell()
+        return process.wait(), True
+
+
+def runs_root(command: list[str]) -> Path:
+    given = [word.partition("=")[2] for word in command if word.startswith("runs_root=")]
+    return Path(given[-1] if given else "runs")
+
+
+def progress(root: Path, started: float) -> Iterator[str]:
+    """A line for each run that the sweep of this piece came to."""
+    records = [path for path in root.glob(".sweeps/*") if path.stat().st_mtime >= started - 1]
+    for path in sorted(max(records, key=lambda record: record.name).glob("[0-9]*.json")) if records else []:
+        job = json.loads(path.read_text())
+        yield f"{state(job):32} {', '.join(job['overrides'])}"
+
+
+def state(job: dict) -> str:
+    if job.get("exit_code") == 0:
+        return "done"
+    try:
+        status = json.loads((Path(job["run"]) / "status.json").read_text())
+        return f"{status['state']} at step {status['step']:,} of {status['steps']:,}"
+    except (KeyError, TypeError, OSError, ValueError):  # it did not come so far
+        return "not begun"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""make bench-gpu, in its small form on a CPU: every part, every configuration, numbers that follow from each other."""
+
+import csv
+import os
+import subprocess
+import sys
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import torch
+from command_line import REPOSITORY
+
+from benchmarks import gpu
+
+ABSENT = ("hydra", "omegaconf", "wandb", "datasets")  # on a machine that has torch, triton and timm only
+COMMAND = [sys.executable, "-m", "benchmarks.gpu"]
+
+
+def rows_of(path) -> list[dict]:
+    return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """(folder with the files, what was printed) of one run without Hydra and others."""
+    folder, lacking = tmp_path_factory.mktemp("gpu"), tmp_path_factory.mktemp("lacking")
+    (lacking / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({ABSENT!r})\n")
+    paths = os.pathsep.join([str(lacking), str(REPOSITORY)])
+    # pytest would load the plugin that Hydra brings
+    environment = os.environ | {"PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [*COMMAND, "--device", "cpu", "--small", "--out", str(folder)]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout
+
+
+def test_every_part_is_done(measured):
+    parts = {row["name"]: row for row in rows_of(measured[0] / "gpu_parts.csv")}
+    assert set(parts) == {"tests", "kernel", "training"}
+    assert {part["outcome"] for part in parts.values()} == {"done"}
+    counted = parts["tests"]["detail"]
+    assert counted == (
+        "1 passed, 0 failed, 0 skipped" if torch.cuda.is_available() else "0 passed, 0 failed, 1 skipped"
+    )
+
+
+def test_every_configuration_has_a_row(measured):
+    rows = rows_of(measured[0] / "gpu_training.csv")
+    found = {(row["model"], row["attention"], row["precision"]) for row in rows}
+    models = ("lm_small, tiny", "lm_medium, tiny", "deit_tiny, tiny")
+    assert found == set(product(models, ("softmax", "fourier"), ("fp32", "tf32", "bf16")))
+    assert len(rows) == len(found)
+    assert {row["status"] for row in rows} == {"measured"}
+    assert {row["unit"] for row in rows if row["model"].startswith("deit")} == {"images"}
+
+
+def test_numbers_follow_from_each_other(measured):
+    rows = rows_of(measured[0] / "gpu_training.csv")
+    steps = {"lm_small, tiny": 500_000, "lm_medium, tiny": 400_000, "deit_tiny, tiny": 300 * 1251 * 1024 // 256}
+    softmax = {(row["model"], row["precision"]): row for row in rows if row["attention"] == "softmax"}
+    for row in rows:
+        seconds, other = float(row["step_ms"]) / 1e3, softmax[row["model"], row["precision"]]
+        samples = 4 if row["unit"] == "images" else 4 * 16
+        assert int(row["whole_steps"]) == steps[row["model"]]
+        assert float(row["whole_hours"]) == pytest.approx(int(row["whole_steps"]) * seconds / 3600, rel=1e-3)
+        assert float(row["per_second"]) == pytest.approx(samples / seconds, rel=1e-3)
+        assert float(row["time_ratio"]) == pytest.approx(seconds / float(other["step_ms"]) * 1e3, rel=1e-3)
+        assert float(row["memory_ratio"]) == pytest.approx(
+            float(row["mebibytes"]) / float(other["mebibytes"]), rel=1e-3
+        )
+        assert float(row["mebibytes"]) > 0
+        assert 0 < float(row["attention_share"]) < 1
+
+
+def test_files_say_where_they_come_from(measured):
+    folder, printed = measured
+    head = (folder / "gpu_training.csv").read_text().splitlines()[:4]
+    assert [line.split(":")[0] for line in head] == ["# command", "# commit", "# versions", "# machine"]
+    assert {"commit", "torch", "triton", "machine", "gpu"} <= rows_of(folder / "gpu_kernel.csv")[0].keys()
+    summary = (folder / "gpu_summary.md").read_text()
+    assert summary in printed
+    assert "| deit_tiny, tiny | fourier | bf16 |" in summary
+    assert "| lm_tiny | forward+backward | softmax |" in summary
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_line_says_what_can_be_done():
+    done = subprocess.run(COMMAND, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line == "error: no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--device", "cpu"), "goes with --small"), (("--device", "cpu", "--small", "--minutes", "0"), "more than 0")],
+)
+def test_bad_input_is_one_line(arguments, words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    with pytest.raises(SystemExit) as end:
+        gpu.arguments()
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_part_that_fails_or_hangs_is_named_and_leaves_the_others(tmp_path, monkeypatch, capsys):
+    (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
+    (tmp_path / "fails.py").write_text("raise SystemExit(7)")
+    (tmp_path / "works.py").write_text("pass")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    modules = {"tests": "fails", "kernel": "hangs", "training": "works"}
+    monkeypatch.setattr(gpu, "command_of", lambda name, seconds, args: [modules[name]])
+    monkeypatch.setattr(gpu, "SHARES", {"tests": 0.9, "kernel": 0.03, "training": 0.9})
+    arguments = ["--device", "cpu", "--small", "--minutes", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    assert gpu.main() is False
+    outcomes = [(row["name"], row["outcome"], row["detail"]) for row in rows_of(tmp_path / "gpu_parts.csv")]
+    assert outcomes[0] == ("tests", "failed", "no report")
+    assert outcomes[1][:2] == ("kernel", "stopped")
+    assert outcomes[2] == ("training", "done", "exit code 0")
+    assert "kernel: stopped" in capsys.readouterr().err
+
+
+def test_the_parts_fit_into_the_time():
+    total = 60 * 9
+    assert sum(gpu.SHARES.values()) * total + gpu.GRACE <= total
+    args = SimpleNamespace(small=False, device="cuda", out=REPOSITORY, report="tests.xml")
+    for name, option, unit in (("kernel", "--budget-seconds", 1), ("training", "--minutes", 60)):
+        seconds = gpu.SHARES[name] * total
+        command = gpu.command_of(name, seconds, args)
+        last_start = unit * float(command[command.index(option) + 1])
+        assert last_start == pytest.approx(seconds - gpu.LAST_CALL, abs=1)

@@ -1,0 +1,154 @@
+"""A training step does not make the host wait for the GPU: it reads numbers at log steps only."""
+
+from functools import partial
+
+import pytest
+import torch
+from command_line import IMAGES, MODEL
+from host_reads import HostReads
+from hydra import compose, initialize_config_dir
+
+from fourierformer.provenance import REPOSITORY
+from fourierformer.runs.parts import build
+from fourierformer.runs.spec import read_spec
+from fourierformer.runs.train import make_fit
+from fourierformer.tracking import NoTrackers
+from fourierformer.training.checkpoint import Checkpoints
+from fourierformer.training.loop import Fit
+from fourierformer.training.processes import Processes
+from fourierformer.training.signals import StopSignal
+
+STEPS, LOGGED = 7, {3, 6, 7}
+RHYTHM = ("trainer.log_every=3", "trainer.eval_every=4", "trainer.save_every=100", "trainer.ema_decay=0.9")
+VARIETY = ("trainer.micro_batch_size=2", "global_batch_size=4")
+TASKS = {
+    # adaptive softmax: rows of rare words are found on the host
+    "train_lm": (*MODEL, "model.dropout=0.1", "data=builtin_text", "data.cutoffs=[100,1000]"),
+    "train_vit": (*IMAGES, "trainer.clip=0.25"),
+}
+CASES = [(script, attention) for script in TASKS for attention in ("softmax", "fourier")]
+
+
+def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
+    overrides = [*TASKS[script], *RHYTHM, *VARIETY, f"trainer.steps={STEPS}", f"trainer.device={device}"]
+    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
+        spec = read_spec(compose(script, overrides=[*overrides, f"attention={attention}"]))
+    parts = build(spec, Processes(), say=lambda line: None)
+    return make_fit(parts, NoTrackers(), Checkpoints(directory), StopSignal())
+
+
+def watched(fit: Fit) -> list[tuple[object, str]]:
+    """What a run of the loop reads, as (number of the step, or None for what happens between steps; operation)."""
+    step, boundary, to_device = fit.train_step, fit._boundary, fit.objective._to_device
+    fit.reads_each_step = False  # as on a GPU
+    fit.model.train()
+    step()  # makes the optimizer's states
+    states = [number for state in fit.optimizer.state.values() for number in state.values()]
+    average = fit.ema.module.state_dict()
+    with HostReads(fit.counters, states, average, fit.model.state_dict()) as reads:
+
+        def labelled(action, between_steps):
+            def run(*arguments):
+                reads.label = None if between_steps else fit.progress.step + 1
+                return action(*arguments)
+
+            return run
+
+        fit.train_step, fit._boundary = labelled(step, False), labelled(boundary, True)
+        fit.objective._to_device = lambda *tensors, **options: reads.sent(to_device(*tensors, **options))
+        if stream := getattr(fit.objective, "_stream", None):  # images are loaded and transformed on the host
+            fit.objective._stream = reads.elsewhere(stream)
+        fit.run()
+    fit.objective.close()
+    return reads.found
+
+
+@pytest.mark.parametrize(("script", "attention"), CASES)
+def test_only_log_steps_read_what_is_on_the_device(script, attention, tmp_path):
+    found = watched(start(script, attention, tmp_path))
+    assert {label for label, _ in found if label is not None} == LOGGED
+    # the counters and the gradient's norm, at each of them: the watch does see what is read
+    assert [what for label, what in found if label == 6] == ["tolist", "aten._local_scalar_dense.default"]
+
+
+def item(loss):
+    return loss * (1 if loss.item() < 1e9 else 0)
+
+
+def comparison(loss):
+    return loss if loss < 1e9 else -loss
+
+
+def mask(loss):
+    values = loss.reshape(1)
+    return values[values < 1e9].sum()
+
+
+def listed(loss):
+    return loss + 0 * sum(loss.detach().reshape(1).tolist())
+
+
+def on_the_host(loss):
+    return loss + 0 * loss.cpu()
+
+
+def blocking_transfer(loss):
+    return loss + torch.tensor(0.0).to(loss.device)
+
+
+def made_on_the_device(loss):
+    return loss + torch.tensor(0.0, device=loss.device)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (item, "aten._local_scalar_dense.default"),
+        (comparison, "aten._local_scalar_dense.default"),
+        (mask, "aten.index.Tensor"),
+        (listed, "tolist"),
+        (on_the_host, "cpu"),
+        (blocking_transfer, "to"),
+        (made_on_the_device, "tensor"),
+    ],
+)
+def test_a_loss_that_waits_is_found(spoil, what, tmp_path):
+    fit = start("train_lm", "softmax", tmp_path)
+    loss = fit.objective.loss
+    fit.objective.loss = lambda model, batch: spoil(loss(model, batch))
+    assert (2, what) in watched(fit)
+
+
+def test_a_hidden_wait_in_the_backward_pass_is_found(tmp_path):
+    fit = start("train_lm", "softmax", tmp_path)
+    fit.model.embedding.weight.register_hook(lambda gradient: gradient * (gradient.sum().item() < 1e9))
+    assert (2, "aten._local_scalar_dense.default") in watched(fit)
+
+
+def test_torchs_own_average_would_wait(tmp_path):
+    """Why there is training/average.py."""
+    fit = start("train_lm", "softmax", tmp_path)
+    ema = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    fit.ema = torch.optim.swa_utils.AveragedModel(fit.model, multi_avg_fn=ema)
+    assert (2, "to") in watched(fit)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("script", "attention"), CASES)
+def test_on_a_gpu_torch_finds_no_wait_either(script, attention, tmp_path):
+    fit = start(script, attention, tmp_path, "cuda")
+    fit.model.train()
+    for _ in range(3):  # compiles, tunes, makes the optimizer's states
+        fit.train_step()
+    torch.cuda.synchronize()
+    reader = partial(fit._read_counters, started=0.0)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            reader(fit.train_step())
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            reader(fit.train_step())  # step 6 is a log step
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        fit.objective.close()
