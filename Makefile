@@ -5,7 +5,7 @@ UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report clean constraints
+.PHONY: help setup train test test-all lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -23,8 +23,11 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 2 minutes)
 	$(PY) train_lm.py sweep=quickstart
 
-test: setup ## all tests, on two processes (about 12 minutes on 2 cores, a third of it compiling kernels)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q
+test: setup ## the fast tier of tests, on two processes
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q -m "not full"
+
+test-all: setup ## the rest of them: every tile compiled, whole measurements, long stops (CONTRIBUTING.md says which)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q -m full
 
 lint: setup ## style and import rules
 	$(PY) -m ruff check .

@@ -16,6 +16,42 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+DURATIONS = "fourierformer/processor_seconds"  # in pytest's cache: of every test of the last `make test`
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for mark in item.iter_markers("full"):
+            if not mark.args:
+                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.full needs a reason: full('compiles every tile')")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Notes the processor time of a test and of the processes it started, which a busy machine does not change much."""
+    before = _processor_seconds()
+    yield
+    _seconds[item.nodeid] = _processor_seconds() - before
+
+
+def pytest_sessionfinish(session):
+    """Workers hand their times to the process that started them, which keeps those of a whole fast tier."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["processor_seconds"] = _seconds
+    elif session.config.option.markexpr == "not full" and not session.config.args[1:]:
+        session.config.cache.set(DURATIONS, _seconds)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    _seconds.update(getattr(node, "workeroutput", {}).get("processor_seconds", {}))
+
+
+_seconds: dict[str, float] = {}
+
+
+def _processor_seconds() -> float:
+    return sum(os.times()[:4])  # own and children's, user and system
 
 
 @pytest.fixture(scope="session")

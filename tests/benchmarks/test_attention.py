@@ -218,7 +218,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(bench, capsys):
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.full("times every attention")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_all_can_be_timed(tmp_path):
     command = [sys.executable, "-m", "benchmarks.attention", "--quick", "--out", str(tmp_path / "attention.csv")]

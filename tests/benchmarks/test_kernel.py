@@ -265,7 +265,7 @@ def test_the_printed_formula_compiles_without_a_break():
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.full("times every backend")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_the_fused_kernel_is_timed_in_both_precisions(tmp_path):
     table = tmp_path / "kernel.csv"

@@ -13,7 +13,6 @@ from command_line import REPOSITORY
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
-    pytest.mark.slow,
     pytest.mark.timeout(1500),
 ]
 
@@ -25,6 +24,13 @@ def inspect(*arguments):
     return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize(("kernel", "arch"), [("forward", "80"), ("queries", "90"), ("keys", "100")])
+def test_a_tile_of_each_generation_compiles_well(kernel, arch):
+    result = inspect("--kernel", kernel, "--arch", arch, "--nodes", "16", "--width", "16", "--mode", "half")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.full("compiles every tile, some twenty minutes of a core")
 @pytest.mark.parametrize("arch", ["80", "90", "100"])
 @pytest.mark.parametrize("kernel", ["forward", "queries", "keys"])
 @pytest.mark.parametrize(
@@ -42,6 +48,7 @@ def test_every_tile_compiles_well(kernel, arch, what):
     assert len(result.stdout.splitlines()) >= 3
 
 
+@pytest.mark.full("compiles a large tile")
 def test_a_tile_that_spills_is_an_error():
     large = ["--kernel", "keys", "--arch", "90", "--width", "64", "--nodes", "16", "--log", "--tile", "128,128,4"]
     result = inspect(*large)
@@ -49,6 +56,7 @@ def test_a_tile_that_spills_is_an_error():
     assert "spill registers" in result.stdout
 
 
+@pytest.mark.full("compiles six kernels")
 def test_the_kernels_before_them_compile():
     result = inspect("--nodes", "16", "--width", "1", "--width", "30", "--mode", "half", "--log")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -172,7 +172,7 @@ def test_one_cache_serves_different_machines(monkeypatch):
     assert library.library_name(compiler) in names
 
 
-@pytest.mark.slow
+@pytest.mark.full("builds the library anew")
 def test_the_widest_vectors_compile(cache):
     """They cannot run everywhere, but nothing but the compiler is needed to build them."""
     cache.mkdir(parents=True)
@@ -196,7 +196,7 @@ for dtype, digits in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full("builds the library anew")
 def test_a_processor_without_wide_vectors(cache):
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": str(Path(__file__).parent)}
     result = subprocess.run([sys.executable, "-c", NARROW], capture_output=True, text=True, env=environment)

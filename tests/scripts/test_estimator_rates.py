@@ -16,7 +16,7 @@ def read(path) -> list[dict]:
     return list(csv.DictReader(lines))
 
 
-@pytest.mark.slow
+@pytest.mark.full("a whole measurement")
 def test_a_quick_run_writes_errors_slopes_and_plots(tmp_path):
     command = [sys.executable, "scripts/estimator_rates.py", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
@@ -57,7 +57,7 @@ def test_the_committed_correlations_say_what_the_readme_says():
     assert [round(ratio, 2) for ratio in full] == [0.88, 0.52, 0.25]
 
 
-@pytest.mark.slow
+@pytest.mark.full("a whole measurement")
 def test_exact_errors_by_correlation_are_written_with_a_chart(tmp_path):
     command = [sys.executable, "scripts/estimator_rates.py", "--correlations", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)

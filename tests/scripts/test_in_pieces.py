@@ -20,7 +20,7 @@ def piece(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([*COMMAND, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE)
 
 
-@pytest.mark.slow
+@pytest.mark.full("several trainings in processes of their own")
 def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path):
     rhythm = (f"trainer.steps={STEPS}", "trainer.log_every=10", "trainer.eval_every=150", "trainer.save_every=150")
     overrides = ("-m", *MODEL, *rhythm, "seed=1,2", f"runs_root={tmp_path}")

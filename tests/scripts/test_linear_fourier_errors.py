@@ -13,7 +13,7 @@ def read(path) -> list[dict]:
     return list(csv.DictReader(lines))
 
 
-@pytest.mark.slow
+@pytest.mark.full("a whole measurement")
 def test_a_quick_run_writes_the_errors_and_a_plot(tmp_path):
     command = [sys.executable, "scripts/linear_fourier_errors.py", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
