@@ -39,7 +39,7 @@ def run_sections(runs: list[Run]) -> list[Section]:
 
 def _section(table: Table, anchor: str) -> Section:
     sheet = sheet_of(table, _caption(table))
-    parts = [Charts(_difference_pictures(table, anchor))]
+    parts: list[Sheet | Charts] = [Charts(_difference_pictures(table, anchor))]
     parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
     parts += [_evidence(found, table.lines) for found in evidence(table.rows)]
     parts.append(Charts(_metric_pictures(table, anchor)))
