@@ -26,9 +26,10 @@ train: setup ## quick comparison on embedded data: softmax against Fourier, tabl
 test: setup ## all tests, on two processes (about 12 minutes on 2 cores, a third of it compiling kernels)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q
 
-lint: setup ## style and import rules
+lint: setup ## style, import rules and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m mypy
 
 format: setup ## rewrite files in the house style
 	$(PY) -m ruff check --fix .
@@ -62,5 +63,5 @@ constraints: ## resolve the pinned versions anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --upgrade --no-emit-index-url --no-header --no-annotate -q -o constraints.txt
 
 clean: ## remove caches (never runs/ or data/)
-	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
