@@ -79,7 +79,7 @@ class RunSpec:
     trainer: TrainerConfig
     values: dict = field(repr=False, compare=False)  # the plain values, as they are hashed and written to config.yaml
 
-    if typing.TYPE_CHECKING:  # the fields that a task's spec adds, as far as all tasks agree on them; none of them here
+    if TYPE_CHECKING:  # the fields that a task's spec adds, as far as all tasks agree on them; none of them here
 
         @property
         def model(self) -> Named: ...
@@ -129,9 +129,9 @@ def sections(spec: type[RunSpec]) -> dict[str, type]:
 def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -> Schema:
     """Which keys a config may have: the fields of `spec` and of its sections, and the attention's knobs."""
     fixed = sections(spec)
-    top = {name: hint for name, hint in annotations(spec).items() if name not in (*fixed, "attention", "values")}
-    return {"": top, "attention": {"name": str, **annotations(knobs)}} | {
-        section: annotations(owner) for section, owner in fixed.items()
+    top = {name: hint for name, hint in hints_of(spec).items() if name not in (*fixed, "attention", "values")}
+    return {"": top, "attention": {"name": str, **hints_of(knobs)}} | {
+        section: hints_of(owner) for section, owner in fixed.items()
     }
 
 
@@ -143,7 +143,7 @@ def specified(spec: type[RunSpec], values: dict) -> RunSpec:
     return spec(**top, **parts, attention=AttentionConfig(values["attention"]["name"], knobs), values=values)
 
 
-def annotations(owner) -> dict[str, object]:
+def hints_of(owner) -> dict[str, object]:
     """Key -> type of a dataclass, or of a {name: inspect.Parameter} mapping."""
     if is_dataclass(owner):
         hints = typing.get_type_hints(owner)

@@ -85,7 +85,7 @@ def _difference_pictures(table: Table, anchor: str) -> list[Picture]:
     lines = [
         Difference(who(pair.row, table.rows), pair.found.difference, pair.found.half_width)
         for pair in found
-        if pair.column == column
+        if pair.column == column and pair.found.difference is not None
     ]
     title = f"{kind.name.capitalize()} against {BASELINE} ({column[0]} {column[1].replace('_', ' ')})"
     better = "right" if kind.higher_is_better else "left"
