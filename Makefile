@@ -29,9 +29,10 @@ test: setup ## the fast tier of tests, on two processes
 test-all: setup ## the rest of them: every tile compiled, whole measurements, long stops (CONTRIBUTING.md says which)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q -m full
 
-lint: setup ## style and import rules
+lint: setup ## style, import rules and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m mypy
 
 format: setup ## rewrite files in the house style
 	$(PY) -m ruff check --fix .
@@ -65,5 +66,5 @@ constraints: ## resolve the pinned versions anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --upgrade --no-emit-index-url --no-header --no-annotate -q -o constraints.txt
 
 clean: ## remove caches (never runs/ or data/)
-	rm -rf .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ import inspect
 import json
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,14 @@ class AttentionConfig:
     """The keys of configs/attention/*.yaml: a mechanism and its knobs, which only the mechanism knows."""
 
     name: str
-    knobs: dict[str, object]
+    knobs: dict[str, typing.Any]
+
+
+class Named(typing.Protocol):
+    """What every task's `model` and `data` say about themselves."""
+
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,17 @@ class RunSpec:
     tracker: TrackerConfig
     trainer: TrainerConfig
     values: dict = field(repr=False, compare=False)  # the plain values, as they are hashed and written to config.yaml
+
+    if TYPE_CHECKING:  # the fields that a task's spec adds, as far as all tasks agree on them; none of them here
+
+        @property
+        def model(self) -> Named: ...
+
+        @property
+        def data(self) -> Named: ...
+
+        @property
+        def evaluation(self) -> object: ...
 
     def __post_init__(self):
         check_range("seed", self.seed, 0, 2**63)
@@ -103,15 +122,16 @@ Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; sect
 def sections(spec: type[RunSpec]) -> dict[str, type]:
     """The sections of a config whose keys are fixed, each with the dataclass that holds it."""
     hints = typing.get_type_hints(spec)
-    return {name: hint for name, hint in hints.items() if is_dataclass(hint) and hint is not AttentionConfig}
+    owners = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    return {name: owner for name, owner in owners.items() if owner is not AttentionConfig}
 
 
 def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -> Schema:
     """Which keys a config may have: the fields of `spec` and of its sections, and the attention's knobs."""
     fixed = sections(spec)
-    top = {name: hint for name, hint in annotations(spec).items() if name not in (*fixed, "attention", "values")}
-    return {"": top, "attention": {"name": str, **annotations(knobs)}} | {
-        section: annotations(owner) for section, owner in fixed.items()
+    top = {name: hint for name, hint in hints_of(spec).items() if name not in (*fixed, "attention", "values")}
+    return {"": top, "attention": {"name": str, **hints_of(knobs)}} | {
+        section: hints_of(owner) for section, owner in fixed.items()
     }
 
 
@@ -123,7 +143,7 @@ def specified(spec: type[RunSpec], values: dict) -> RunSpec:
     return spec(**top, **parts, attention=AttentionConfig(values["attention"]["name"], knobs), values=values)
 
 
-def annotations(owner) -> dict[str, object]:
+def hints_of(owner) -> dict[str, object]:
     """Key -> type of a dataclass, or of a {name: inspect.Parameter} mapping."""
     if is_dataclass(owner):
         hints = typing.get_type_hints(owner)
@@ -157,6 +177,7 @@ def _resolved(config: DictConfig | dict) -> dict:
         if missing:
             raise SetupError(f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose experiment=")
         values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+        assert isinstance(values, dict)  # of a DictConfig
     except OmegaConfBaseException as error:
         raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
     return {str(k): v for k, v in values.items()}
@@ -173,7 +194,7 @@ def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> No
         raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
 
 
-def _fits(value: object, hint: object) -> bool:
+def _fits(value: object, hint: typing.Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value == a and type(value) is type(a) for a in arguments)
@@ -194,7 +215,7 @@ def _fits(value: object, hint: object) -> bool:
     return isinstance(value, hint)
 
 
-def _describe(hint: object) -> str:
+def _describe(hint: typing.Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(f"'{a}'" for a in arguments)
@@ -217,7 +238,7 @@ def hashed_part(values: dict) -> dict:
     return {k: v for k, v in flat.items() if k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
 
 
-def flatten(values: dict, prefix: str = ""):
+def flatten(values: dict, prefix: str = "") -> Iterator[tuple[str, typing.Any]]:
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")

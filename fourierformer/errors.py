@@ -9,6 +9,7 @@ class UserError(Exception):
     """Something the user can fix; the message says what and how."""
 
     exit_code = 1
+    already_reported = False  # set where another process has said it (training/processes.py)
 
 
 class SetupError(UserError):

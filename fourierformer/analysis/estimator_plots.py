@@ -46,7 +46,7 @@ def _plot(rows: list[Row], part: str, x_label: str, x: Callable[[Row], float], p
         if place == 0:
             axes.set_ylabel(ERROR[part])
         axes.grid(alpha=0.2, which="both", linewidth=0.5)
-    handles = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    handles = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=7, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]

@@ -180,7 +180,9 @@ def rules(part: str, power: int | None, dim: int) -> dict[str, tuple[float, floa
     return found
 
 
-def cross_validated_row(part: str, case: Case, kernel: Kernel, count: int, sets: list[tuple]) -> Row:
+def cross_validated_row(
+    part: str, case: Case, kernel: Kernel, count: int, sets: list[tuple[np.ndarray, np.ndarray]]
+) -> Row:
     if part == "density":
         radii = [cross_validated_density_radius(keys, kernel, CANDIDATES) for keys, _ in sets]
     else:
@@ -229,7 +231,7 @@ def _scott_error(case: Case, samples: np.ndarray, shift: np.ndarray) -> float:
     return float((gap**2).sum() * (axes[0][1] - axes[0][0]) ** case.dim)
 
 
-def _whitened(case: Case, sets: list[tuple]) -> tuple[float, list[float]]:
+def _whitened(case: Case, sets: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, list[float]]:
     points = case.queries
     whitenings = [np.linalg.inv(np.linalg.cholesky(np.cov(keys.T))).T for keys, _ in sets]
 

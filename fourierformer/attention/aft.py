@@ -150,8 +150,8 @@ class WindowedAFT(BiasedAFT):
         return position, *self._nothing(batch, self.recent), *single(*self._nothing(batch, 1))
 
     def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
-        position, keys, values, *older = state
-        older = merge(Sums(*older), single(keys[:, :, :1], values[:, :, :1]))
+        position, keys, values, *sums = state
+        older = merge(Sums(*sums), single(keys[:, :, :1], values[:, :, :1]))
         keys, values = torch.cat([keys[:, :, 1:], k], dim=2), torch.cat([values[:, :, 1:], v], dim=2)
         near = block(self.recent_biases(position).to(k.dtype), keys, values)
         return merge(older, near), (position + 1, keys, values, *older)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.aft import WindowedAFT
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, marked
 from fourierformer.errors import SetupError
 
 
@@ -42,8 +42,8 @@ class AFTConv(WindowedAFT):
         super().__init__(geometry, reach=window - 1 if geometry.causal else window // 2)
         self.aft_heads = aft_heads
         self.qkv = nn.Linear(geometry.dim, 2 * geometry.dim + aft_heads, bias=geometry.bias)
-        self.taps = nn.Parameter(torch.randn(aft_heads, window, window if self.grid else 1))
-        self.taps.no_weight_decay = True  # their scale does not matter
+        taps = nn.Parameter(torch.randn(aft_heads, window, window if self.grid else 1))
+        self.taps = marked(taps, no_weight_decay=True)  # their scale does not matter
         self.gamma = nn.Parameter(torch.zeros(aft_heads))
         self.beta = nn.Parameter(torch.zeros(aft_heads))
 

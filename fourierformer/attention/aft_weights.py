@@ -161,8 +161,8 @@ def banded_causal_sums(w: Callable[[int], Tensor], k: Tensor, v: Tensor) -> Sums
     """
     before = block(w(-1), neighbours(k, -1, EMPTY), neighbours(v, -1, 0.0))
     older = running(Sums(*(x.squeeze(-2) for x in pooled(k, v))))
-    older = (neighbours(x.unsqueeze(-2), -2, fill) for x, fill in zip(older, (EMPTY, 0.0, 0.0), strict=True))
-    return merge(merge(causal_chunks(w(0), k, v), before), Sums(*older))
+    moved = (neighbours(x.unsqueeze(-2), -2, fill) for x, fill in zip(older, (EMPTY, 0.0, 0.0), strict=True))
+    return merge(merge(causal_chunks(w(0), k, v), before), Sums(*moved))
 
 
 def banded_full_sums(w: Callable[[int], Tensor], reach: int, k: Tensor, v: Tensor) -> Sums:

@@ -35,6 +35,13 @@ class Geometry:
         return self.dim // self.heads
 
 
+def marked(parameter: nn.Parameter, **marks: object) -> nn.Parameter:
+    """The parameter with what training/optim.py reads of it: no_weight_decay=True, lr_multiplier=10.0."""
+    for name, value in marks.items():
+        setattr(parameter, name, value)
+    return parameter
+
+
 class Attention(nn.Module):
     """(B, N, dim) -> (B, N, dim). Owns the projections; most mechanisms only write `mix`.
 

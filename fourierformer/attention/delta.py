@@ -92,6 +92,7 @@ class FastWeight(Attention):
 
     full_ok = "the delta rule overwrites in the order of writing, and the patches of an image have no order"
     cost, state, source = "N M C, M = 2 D nu", "M C", "Schlag et al. 2021, arXiv 2102.11174"
+    frequencies: Tensor  # of the performer's features
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry
+from fourierformer.attention.base import Attention, Geometry, marked
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value
@@ -63,6 +63,7 @@ class Fourier(Attention):
 
     partial_queries = True
     cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
+    mass: Tensor
 
     def __init__(
         self,
@@ -85,14 +86,14 @@ class Fourier(Attention):
         if eps < 0:
             raise SetupError(f"attention.eps is added to a sum of weights and must be >= 0, got {eps}")
         self.power, self.eps, self.coordinates, self.backend = power, eps, coordinates, backend
-        start = {
+        starts: dict[str | float, float] = {
             "paper": paper_radius(geometry.causal),
             "matched": matched_radius(geometry.head_dim, power),
-        }.get(radius, radius)
+        }
+        start = float(starts.get(radius, radius))
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
-        self.radius = nn.Parameter(torch.full(shape, float(start)))
-        self.radius.lr_multiplier = radius_lr_multiplier  # read by training/optim.py
-        self.radius.no_weight_decay = True
+        parameter = nn.Parameter(torch.full(shape, start))
+        self.radius = marked(parameter, lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
         self.register_buffer("mass", torch.tensor(math.nan), persistent=False)  # see _watch
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class Fourier(Attention):
 
     def _kernel(self, q: Tensor, k: Tensor, *v: Tensor) -> tuple[Tensor, ...]:
         """q, k, v and the radius, of the coordinates that count."""
-        radius = self.radius
+        radius: Tensor = self.radius
         if self.coordinates == "first":
             q, k = q[..., :1], k[..., :1]
             radius = radius[:, :1] if radius.dim() else radius

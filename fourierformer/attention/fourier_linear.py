@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, marked
 from fourierformer.attention.linear import FeatureAttention, Featured
 from fourierformer.attention.polynomial import (
     MAX_FEATURE_ORDER,
@@ -69,6 +69,7 @@ class FourierLinear(FeatureAttention):
 
     cost = "N M C, M = C(D+2, 2) at order 2"
     source = "left as future work by Nguyen et al. 2022, arXiv 2206.00206"
+    strain: Tensor
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ class FourierLinear(FeatureAttention):
             self.feature_map, count = _gauss_map(geometry, power, nodes, width)
         self.features = count + (smooth > 0)
         variance = 1 / geometry.head_dim if normalize == "l2" else geometry.dim * INITIAL_WEIGHT**2
-        self.radius = nn.Parameter(torch.full((geometry.heads, 1), radius_for(tau0, power, width, variance)))
-        self.radius.no_weight_decay = True
+        start = radius_for(tau0, power, width, variance)
+        self.radius = marked(nn.Parameter(torch.full((geometry.heads, 1), start)), no_weight_decay=True)
         self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _watch
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
@@ -135,12 +136,12 @@ class FourierLinear(FeatureAttention):
             warnings.warn(ADVICE[name], stacklevel=2)  # one text, so Python shows it once
         return numbers
 
-    def _scaled(self, *tensors: Tensor) -> list[Tensor]:
+    def _scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """R x; for taylor R sqrt(n/3) x, with which the kernel is exp(-|x - y|^2 / 2)."""
         radius = self.radius * math.sqrt(self.power / 3) if self.method == "taylor" else self.radius
         if self.normalize == "l2":
-            tensors = [F.normalize(x, dim=-1) for x in tensors]
-        return [x * radius[:, None] for x in tensors]
+            q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        return q * radius[:, None], k * radius[:, None]
 
     def _by_kernel(self, keys: int) -> bool:
         """Taylor over few tokens: the polynomial of the products themselves is less work than its features."""

@@ -9,7 +9,15 @@ from torch import Tensor
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
 from fourierformer.attention.features import draw_frequencies, elu_features, relu_features
-from fourierformer.attention.recurrence import Form, linear_attention, linear_maps, linear_start, linear_step, wide
+from fourierformer.attention.recurrence import (
+    Form,
+    Options,
+    linear_attention,
+    linear_maps,
+    linear_start,
+    linear_step,
+    wide,
+)
 from fourierformer.errors import SetupError
 
 # Added to max(0, omega.x), whose mean is 0.4 |x|: a query or key without any feature, which happens at 0, weighs all
@@ -23,7 +31,7 @@ class Featured:
 
     q: Tensor
     k: Tensor
-    options: dict[str, float | Tensor | None] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
 
 
 class FeatureAttention(Attention):
@@ -99,6 +107,7 @@ class LinearRelu(FeatureAttention):
     """
 
     source = "Cho and Saul 2009; Choromanski et al. 2021, arXiv 2009.14794"
+    frequencies: Tensor
 
     def __init__(self, geometry: Geometry, *, features: int = 128, form: Form = "auto"):
         super().__init__(geometry, form)

@@ -33,6 +33,7 @@ class Performer(FeatureAttention):
     """
 
     source = "Choromanski et al. 2021, arXiv 2009.14794"
+    frequencies: Tensor
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class PerformerTrig(FeatureAttention):
     """
 
     source = "Choromanski et al. 2021, arXiv 2009.14794, section 2.3"
+    frequencies: Tensor
 
     def __init__(self, geometry: Geometry, *, features: int = 128, floor: float = 0.05, form: Form = "auto"):
         super().__init__(geometry, form)
@@ -109,8 +111,8 @@ class PerformerTrig(FeatureAttention):
             f, exponent = self._waves(*wide(q, k))
             peak = torch.maximum(before, exponent)
             options = f.options | {"mass": (exponent - peak).exp(), "log_decay": before - peak}
-            out, sums = linear_step(f.q, f.k, v, tuple(sums), **options)
-            return out, (*sums, peak)
+            out, after = linear_step(f.q, f.k, v, tuple(sums), **options)
+            return out, (*after, peak)
 
     def _waves(self, q: Tensor, k: Tensor) -> tuple[Featured, Tensor]:
         """Features of the Gaussian, and |k|^2/2 (B, H, N)."""

@@ -8,7 +8,7 @@ M = C(D + n, n) of them: 153, 561, 1225, 2145 at order 2 for D = 16, 32, 48, 64;
 import math
 from collections.abc import Callable
 from itertools import combinations_with_replacement
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -47,12 +47,22 @@ def expdef_coefficients(order: int) -> list[float]:
     return [math.comb(order, m) / order**m for m in range(order + 1)]
 
 
+class Series(NamedTuple):
+    """A polynomial of a given order: its values, and its coefficients."""
+
+    kernel: Callable[[Tensor, int], Tensor]
+    coefficients: Callable[[int], list[float]]
+
+
 class Monomials(nn.Module):
     """phi(x), (..., N, D) -> (..., N, M), with phi(x).phi(y) = sum_m coefficients[m] (x.y)^m.
 
     A monomial of degree n at most in x is one of degree n exactly in [1, x], so `columns` (n, M) names n factors of
     each; the sorted choices come in the order of their degree. Whole numbers, so that a change of dtype is exact.
     """
+
+    columns: Tensor
+    orderings: Tensor
 
     def __init__(self, width: int, coefficients: list[float]):
         super().__init__()
@@ -102,8 +112,8 @@ class PolynomialAttention(Attention):
 
     partial_queries = True
     cost, state = "min(N, M) N C, M = C(D+n, n)", "M (C + H)"
-    kernel: ClassVar[Callable[[Tensor, int], Tensor]]
-    coefficients: ClassVar[Callable[[int], list[float]]]
+    series: ClassVar[Series]
+    phi: Any  # Monomials, or None where the chunk form is refused
 
     def __init__(self, geometry: Geometry, *, order: int = 2, form: Form = "auto"):
         super().__init__(geometry)
@@ -121,7 +131,7 @@ class PolynomialAttention(Attention):
                 f"{self.features} features, and takes {MAX_FEATURES} up to order {MAX_FEATURE_ORDER}: "
                 "choose attention.form=parallel, a smaller order or more heads"
             )
-        self.phi = Monomials(width, self.coefficients(order)) if fits else None
+        self.phi = Monomials(width, self.series.coefficients(order)) if fits else None
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
@@ -160,7 +170,7 @@ class PolynomialAttention(Attention):
 
     def _weights(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """kappa(q.k), 0 for keys that are hidden, and the sum over keys to divide by."""
-        weights = self.kernel(q @ k.mT, self.order)
+        weights = self.series.kernel(q @ k.mT, self.order)
         queries, keys = weights.shape[-2:]
         visible = torch.full((queries, 1), keys, device=q.device)
         if self.geometry.causal:
@@ -178,7 +188,7 @@ class Taylor(PolynomialAttention):
     """
 
     source = "Nauen et al. 2024, arXiv 2403.02920"
-    kernel, coefficients = staticmethod(taylor_kernel), staticmethod(taylor_coefficients)
+    series = Series(taylor_kernel, taylor_coefficients)
 
 
 @register("expdef", "softmax's exponential replaced by (1 + s/n)^n, its definition before the limit")
@@ -190,4 +200,4 @@ class ExpDef(PolynomialAttention):
     """
 
     source = "ours, from exp(s) = lim (1 + s/n)^n"
-    kernel, coefficients = staticmethod(expdef_kernel), staticmethod(expdef_coefficients)
+    series = Series(expdef_kernel, expdef_coefficients)

@@ -13,7 +13,7 @@ A gate makes the past fade (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_
 L = cumsum(log_decay). All exponents are differences that are never positive, so nothing overflows.
 """
 
-from typing import Literal
+from typing import Any, Literal, TypedDict, overload
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,15 @@ from fourierformer.attention.base import State
 Form = Literal["auto", "parallel", "chunk"]
 PARALLEL_UP_TO = 256  # keys; beyond, auto works in chunks: they take the same time at 256 (one core, D = 16)
 CHUNK = 64  # tokens
+
+
+class Options(TypedDict, total=False):
+    """How linear_attention, linear_maps and linear_step shall weigh and normalise."""
+
+    log_decay: Tensor | None
+    mass: Tensor | None
+    floor: float
+    eps: float
 
 
 def linear_attention(
@@ -114,7 +123,15 @@ def _check(causal: bool, log_decay: Tensor | None) -> None:
         raise ValueError("a gate fades the past, and only a causal model has one")
 
 
-def wide(*tensors: Tensor | None) -> list[Tensor | None]:
+@overload
+def wide(*tensors: Tensor) -> list[Tensor]: ...
+
+
+@overload
+def wide(*tensors: Tensor | None) -> list[Any]: ...  # None where None came in
+
+
+def wide(*tensors: Tensor | None) -> list[Any]:
     """All in one dtype, float32 at least: sums over many keys lose too much in less."""
     dtype = torch.float32
     for tensor in tensors:
@@ -130,7 +147,7 @@ def _with_mass(v: Tensor, mass: Tensor | None) -> Tensor:
 
 def _normalised(sums: Tensor, visible: Tensor | None, floor: float, eps: float) -> Tensor:
     total = sums[..., -1:] + eps
-    if floor:
+    if floor and visible is not None:
         total = torch.maximum(total, floor * visible[..., None])
     return sums[..., :-1] / total
 

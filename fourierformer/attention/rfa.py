@@ -1,13 +1,13 @@
 """Random feature attention: a Gaussian kernel on the sphere, and a gate that lets the past fade."""
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.base import Attention, Geometry, State, marked
 from fourierformer.attention.features import draw_frequencies, trigonometric_features
 from fourierformer.attention.linear import check_features
 from fourierformer.attention.performer import check_floor
@@ -17,6 +17,11 @@ from fourierformer.errors import SetupError
 # Of the gate before training: g = sigmoid(3) = 0.95, a memory of 1 / (1 - g) = 21 tokens.
 GATE_BIAS = 3.0
 SMALLEST_NORM = 1e-6  # below, a query or key is divided by this: near 0 no direction is of use
+
+
+class Gate(TypedDict, total=False):
+    log_decay: Tensor
+    mass: Tensor
 
 
 @register("rfa", "random sines and cosines of unit-norm q and k, with a gate where causal")
@@ -35,6 +40,7 @@ class RFA(Attention):
     partial_queries = True
     cost, state = "N M C", "M (C + H)"
     source = "Peng et al. 2021, arXiv 2103.02143"
+    frequencies: Tensor
 
     def __init__(
         self,
@@ -55,8 +61,7 @@ class RFA(Attention):
         self.register_buffer(
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
         )
-        self.sigma = nn.Parameter(torch.ones(geometry.heads, 1, geometry.head_dim))
-        self.sigma.no_weight_decay = True
+        self.sigma = marked(nn.Parameter(torch.ones(geometry.heads, 1, geometry.head_dim)), no_weight_decay=True)
         self.gate = None
         if geometry.causal if gate == "auto" else gate:
             self.gate = nn.Linear(geometry.dim, geometry.heads, bias=False)
@@ -90,7 +95,7 @@ class RFA(Attention):
         (x,) = wide(x)
         return trigonometric_features(self.sigma * F.normalize(x, dim=-1, eps=SMALLEST_NORM), self.frequencies)
 
-    def _gate(self, x: Tensor) -> dict[str, Tensor]:
+    def _gate(self, x: Tensor) -> Gate:
         """x (B, N, dim) -> log g and 1 - g, (B, H, N) each; nothing without a gate."""
         if self.gate is None:
             return {}

@@ -82,7 +82,8 @@ def gauss_rule(count: int, power: int) -> tuple[Tensor, Tensor]:
     the density is a polynomial, so Gauss-Legendre points there give its inner products without error.
     """
     points, weights = _density_points(count + power, power)
-    before, now, off_diagonal = torch.zeros_like(points), torch.ones_like(points), []
+    before, now = torch.zeros_like(points), torch.ones_like(points)
+    off_diagonal: list[Tensor] = []
     for _ in range(count - 1):
         after = points * now - (off_diagonal[-1] * before if off_diagonal else 0)
         off_diagonal.append((weights * after.square()).sum().sqrt())
@@ -127,6 +128,9 @@ class CosineFeatures(nn.Module):
 
     frequencies (m, r) for all heads or (H, m, r) for each; a group is r consecutive coordinates, r = D one group.
     """
+
+    frequencies: Tensor
+    amplitudes: Tensor
 
     def __init__(self, frequencies: Tensor, weights: Tensor):
         super().__init__()

@@ -24,8 +24,11 @@ PROBE_SECONDS = 1.0  # a live network answers in a tenth of that; a dead one mus
 class Hosted(Protocol):
     """A data set, of text or of images, that the hub may hold."""
 
-    hub: str | None
-    hub_config: str | None
+    @property
+    def hub(self) -> str | None: ...
+
+    @property
+    def hub_config(self) -> str | None: ...
 
 
 def why_unreachable(data: Hosted) -> str:

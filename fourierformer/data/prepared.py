@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from fourierformer.data.text.sources import Source
 from fourierformer.data.text.spec import TextData
@@ -21,6 +22,16 @@ from fourierformer.errors import SetupError
 
 FORMAT = 1
 Progress = Callable[[str], None]
+
+
+class Cached(Protocol):
+    """A data set, of text or of images, with a cache."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cache_path(self) -> Path: ...
 
 
 def find_prepared(data: TextData, source: Source | None, hash_text: bool = True) -> Path | None:
@@ -149,7 +160,7 @@ def cache_lock(data: TextData, progress: Progress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def disk_errors(data: TextData) -> Iterator[None]:
+def disk_errors(data: Cached) -> Iterator[None]:
     """What the disk refuses, as one sentence with a way out."""
     try:
         yield
@@ -157,7 +168,7 @@ def disk_errors(data: TextData) -> Iterator[None]:
         raise disk_error(data, error) from error
 
 
-def disk_error(data: TextData, error: OSError) -> SetupError:
+def disk_error(data: Cached, error: OSError) -> SetupError:
     cache = str(data.cache_path.absolute())
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"the disk under {cache} is full (nothing half-written was left behind)"

@@ -59,7 +59,9 @@ def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn
             )
         shape = {"image_size": _side(img_size), "patch": patch_size, "dim": dim, "heads": heads}
         model = _build(name, shape, drop_path_rate, num_classes, in_chans, drop_rate, attention, attention_knobs or {})
-        model.pretrained_cfg = model.default_cfg = get_pretrained_cfg(name).to_dict()
+        known = get_pretrained_cfg(name)
+        assert known is not None  # registered below, with the model
+        model.pretrained_cfg = model.default_cfg = known.to_dict()
         return model
 
     create.__name__ = create.__qualname__ = name
@@ -77,7 +79,7 @@ def _build(
 def _side(size: int | tuple[int, int]) -> int:
     height, width = (size, size) if isinstance(size, int) else size
     if height != width:
-        raise SetupError(f"img_size={tuple(size)}: these models take square images")
+        raise SetupError(f"img_size={(height, width)}: these models take square images")
     return height
 
 

@@ -49,7 +49,9 @@ class TiedAdaptiveSoftmax(nn.Module):
         if hidden.device.type != "cpu":
             return self.nll(hidden, targets, weight, rows).mean()
         rows = self.split(targets) if rows is None else rows
-        return sum(total_nll(*part) for part in self._parts(hidden, targets, weight, rows)) / len(targets)
+        parts = self._parts(hidden, targets, weight, rows)
+        head = total_nll(*next(parts))
+        return sum((total_nll(*tail) for tail in parts), start=head) / len(targets)
 
     def log_probabilities(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """log p of every word: (n, dim) -> (n, vocab_size). For generation and as the tests' plain reference."""

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fourierformer.attention.base import State
 from fourierformer.models.lm import WordLM
 
 
@@ -25,7 +26,7 @@ class StateDecoder:
 
     def __init__(self, model: WordLM):
         self.model = model
-        self.states = model.start(1)
+        self.states = self._start()
         self.place = 0  # of the next token in its window
         self.read = 0  # tokens so far
         self.log_p: Tensor | None = None
@@ -38,12 +39,18 @@ class StateDecoder:
         begin = self.read or max(0, len(tokens) - length)  # a window's length before the end nothing is remembered
         for number in range(begin, len(tokens)):
             if self.place == length:
-                self.states, self.place = self.model.start(1), 0
+                self.states, self.place = self._start(), 0
                 for token in tokens[number - length // 2 : number]:
                     self._feed(token)
             self._feed(tokens[number])
         self.read = len(tokens)
+        assert self.log_p is not None  # at least one token was new
         return self.log_p
+
+    def _start(self) -> list[State]:
+        states = self.model.start(1)
+        assert states is not None  # else `decoder` takes the window
+        return states
 
     def _feed(self, token: int) -> None:
         log_p, self.states = self.model.step(torch.tensor([token], device=_device(self.model)), self.place, self.states)

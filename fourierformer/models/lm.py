@@ -7,7 +7,8 @@ clusters 3*128 + 3 = 387; together 44,018,394.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,8 @@ class DecoderLayer(nn.Module):
 
 
 class WordLM(nn.Module):
+    positions: Tensor
+
     def __init__(
         self,
         config: LMConfig,
@@ -111,25 +114,33 @@ class WordLM(nn.Module):
 
     def start(self, batch: int) -> list[State] | None:
         """The state of every layer before the first token; None where the attention has none of constant size."""
-        states = [layer.attention.start(batch) for layer in self.layers]
-        return None if None in states else states
+        states = []
+        for layer in self._decoder_layers():
+            state = layer.attention.start(batch)
+            if state is None:
+                return None
+            states.append(state)
+        return states
 
     def step(self, token: Tensor, place: int, states: list[State]) -> tuple[Tensor, list[State]]:
         """log p of the next token (B, V), given one more `token` (B,) at this place of a window of full length, and the
         next states."""
         h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[place]
         after = []
-        for layer, state in zip(self.layers, states, strict=True):
+        for layer, state in zip(self._decoder_layers(), states, strict=True):
             h, state = layer.step(h, state)
             after.append(state)
         return self.output.log_probabilities(h[:, 0], self.embedding.weight), after
+
+    def _decoder_layers(self) -> Iterable[DecoderLayer]:
+        return cast("Iterable[DecoderLayer]", self.layers)  # to a checker of types, a ModuleList holds any modules
 
 
 def _initialise(module: nn.Module) -> None:
     """Weights N(0, 0.02), biases 0, LayerNorm weights N(1, 0.02): the authors' initialisation."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
-        if getattr(module, "bias", None) is not None:
+        if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
     elif isinstance(module, nn.LayerNorm):
         nn.init.normal_(module.weight, mean=1.0, std=0.02)

@@ -8,7 +8,8 @@ new. Parameters of deit_tiny at 1,000 classes, softmax: patches 3*16*16*192 + 19
 38,016 fewer: 5,679,400.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from timm.layers import LayerNorm, Mlp, calculate_drop_path_rates, drop_path
@@ -106,7 +107,7 @@ def build_vit(
         global_pool="token" if config.pool == "class_token" else "avg",
     )
     model.config = config
-    rates = calculate_drop_path_rates(config.drop_path, config.depth)
+    rates = cast("list[float]", calculate_drop_path_rates(config.drop_path, config.depth))  # lists are for stages
     model.blocks = nn.Sequential(
         *(Block(attention(config.geometry(layer=i, seed=seed)), config.mlp_ratio, rate) for i, rate in enumerate(rates))
     )
@@ -123,7 +124,7 @@ def set_paths(model: nn.Module, uniform: Tensor | None) -> None:
     """
     branches = [module for module in model.modules() if isinstance(module, StochasticDepth)]
     if uniform is None:
-        scales = [None] * len(branches)
+        scales: Sequence[Tensor | None] = [None] * len(branches)
     else:
         rates = torch.tensor([branch.rate for branch in branches])[:, None]
         keep = torch.tensor([1 - branch.rate for branch in branches])[:, None]  # rounded once, as in timm

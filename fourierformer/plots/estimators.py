@@ -73,8 +73,8 @@ def estimator_chart(
     axes.set_yscale("log")
     if labels[0].startswith("samples"):
         axes.set_xscale("log")
-        counts = sorted({x for line in lines for x in line.x})
-        axes.set_xticks(counts[::2], [f"{count:,.0f}" for count in counts[::2]])
+        ticks = sorted({x for line in lines for x in line.x})[::2]
+        axes.set_xticks(ticks, [f"{count:,.0f}" for count in ticks])
         axes.minorticks_off()
     logarithmic(axes.yaxis)
     return Picture(figure, name, title, estimator_keys(lines, kernels, theorem is not None))

@@ -10,6 +10,10 @@ import re
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, safe for colour-blind readers, light members darkened; the page has a dark set
 SERIES = ("#0072b2", "#d55e00", "#00805f", "#a8538b", "#8a6800", "#3b7fa8")
@@ -58,7 +62,7 @@ class Key:
 class Picture:
     """A drawn figure. `name` is unique on its page: it keeps ids apart and names the files."""
 
-    figure: object = field(repr=False)
+    figure: "Figure" = field(repr=False)
     name: str
     title: str
     keys: list[Key]
@@ -78,9 +82,10 @@ class Picture:
         # several charts share a page, and every one of them numbers its parts from 1
         svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{self.name}-", svg)
         svg = self._in_css(svg)
-        box = re.search(r'viewBox="[^"]*"', svg)[0]
+        box = re.search(r'viewBox="[^"]*"', svg)
+        assert box is not None  # matplotlib writes one
         title = f'<title id="{self.name}-title">{escape(self.title)}</title>'
-        head = f'<svg role="img" aria-labelledby="{self.name}-title" {box}>{title}'
+        head = f'<svg role="img" aria-labelledby="{self.name}-title" {box[0]}>{title}'
         return re.sub(r"<svg\b[^>]*>", lambda _: head, svg, count=1)
 
     def save(self, folder: Path) -> list[Path]:
@@ -109,8 +114,9 @@ class Picture:
         self.figure.set_size_inches(width, height + 0.3 + 0.18 * -(-len(self.keys) // columns))
         self.figure.suptitle(self.title, fontsize=9, color=INK.fixed)
         lines = [Line2D([], [], color=key.colour.fixed, linestyle=key.style, linewidth=1.6) for key in self.keys]
-        labels, looks = [key.label for key in self.keys], {"frameon": False, "labelcolor": INK.fixed, "fontsize": 7}
-        self.figure.legend(lines, labels, loc="outside lower center", ncols=columns, **looks)
+        labels = [key.label for key in self.keys]
+        looks: dict[str, Any] = {"ncols": columns, "frameon": False, "labelcolor": INK.fixed, "fontsize": 7}
+        self.figure.legend(lines, labels, loc="outside lower center", **looks)
 
 
 def new_figure(x_label: str, y_label: str, size: tuple[float, float] = WIDE):

@@ -45,7 +45,7 @@ def result_of(run: Run) -> str:
 
 def _sentence(table: Table, column: Column, means: dict[str, float]) -> str:
     kind = metric(table.primary)
-    first, second = sorted(means, key=means.get, reverse=kind.higher_is_better)[:2]
+    first, second = sorted(means, key=means.__getitem__, reverse=kind.higher_is_better)[:2]
     baseline = "softmax" if "softmax" in means and first != "softmax" else second
     values = [metric_text(means[label], table.primary, unit=True) for label in (first, baseline)]
     what = f"{column[0]} {kind.name} ({_spoken(column)})"
@@ -61,9 +61,9 @@ def _doubt(table: Table, column: Column, first: str, baseline: str) -> str:
     """What the sentence must not be read without: a single seed, or a test that found nothing."""
     if min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1:
         return "; a single seed, so no claim yet"
-    tested = [pair for pair in pairs(table.rows, columns_of(table.rows)) if pair.found.p is not None]
-    corrected = holm(pair.found.p for pair in tested)
-    for pair, p in zip(tested, corrected, strict=True):
+    found = pairs(table.rows, columns_of(table.rows))
+    tested = [(pair, pair.found.p) for pair in found if pair.found.p is not None]
+    for (pair, _), p in zip(tested, holm(p for _, p in tested), strict=True):
         if pair.column == column and {row_label(pair.row, table.rows), "softmax"} == {first, baseline}:
             return f"; not a significant difference, {p_text(p)}" if p >= 1 - LEVEL else f"; {p_text(p)}"
     return ""

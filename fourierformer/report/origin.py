@@ -37,14 +37,14 @@ def commands(runs: Iterable[Run]) -> list[tuple[str, int]]:
 def _facts(run: Run) -> dict[str, str]:
     meta = run.meta
     commit = str(meta.get("commit") or UNKNOWN)
-    versions = meta.get("versions") if isinstance(meta.get("versions"), dict) else {}
+    versions = known if isinstance(known := meta.get("versions"), dict) else {}
     gpus = Counter(map(str, meta.get("gpus") or [])) if isinstance(meta.get("gpus"), list) else {}
     changed = " with uncommitted changes (dirty.diff in the run directory)" if meta.get("dirty") else ""
     facts = {
         "commit": commit + changed,
         "GPU": ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "none",
         "CPU": f"{meta.get('cpu') or UNKNOWN}, {meta.get('cpus', '?')} cores",
-        "attention backend": str((run.summary or {}).get("attention_backend") or UNKNOWN),
+        "attention backend": str(run.summary.get("attention_backend") or UNKNOWN),
         "platform": str(meta.get("platform") or UNKNOWN),
         "Python": str(meta.get("python") or UNKNOWN),
     }

@@ -86,7 +86,7 @@ def _lines(runs: list[Run]) -> list[tuple[Run, str, str]]:
 
 
 def _seconds(run: Run) -> float:
-    return number((run.summary or {}).get("seconds")) if run.completed else float("nan")
+    return number(run.summary.get("seconds")) if run.completed else float("nan")
 
 
 def _root(runs: list[Run]) -> Path:

@@ -39,7 +39,7 @@ def run_sections(runs: list[Run]) -> list[Section]:
 
 def _section(table: Table, anchor: str) -> Section:
     sheet = sheet_of(table, _caption(table))
-    parts = [Charts(_difference_pictures(table, anchor))]
+    parts: list[Sheet | Charts] = [Charts(_difference_pictures(table, anchor))]
     parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
     parts += [_evidence(found, table.lines) for found in evidence(table.rows)]
     parts.append(Charts(_metric_pictures(table, anchor)))
@@ -85,7 +85,7 @@ def _difference_pictures(table: Table, anchor: str) -> list[Picture]:
     lines = [
         Difference(who(pair.row, table.rows), pair.found.difference, pair.found.half_width)
         for pair in found
-        if pair.column == column
+        if pair.column == column and pair.found.difference is not None
     ]
     title = f"{kind.name.capitalize()} against {BASELINE} ({column[0]} {column[1].replace('_', ' ')})"
     better = "right" if kind.higher_is_better else "left"

@@ -1,7 +1,7 @@
 """What a page is made of: sections of tables and groups of charts."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fourierformer.plots import Key, Picture
@@ -42,7 +42,7 @@ class Section:
 
     title: str
     anchor: str
-    parts: list[Sheet | Charts]
+    parts: Sequence[Sheet | Charts]
     headline: str = ""
 
 

@@ -69,9 +69,10 @@ class Row:
     def cell(self, column: Column, key: str | None = None) -> Cell | None:
         """A metric (the primary one) on one split under one protocol; None where no seed has it. Protocol `heads`: how
         much the heads differ."""
+        wanted = key or self.primary
         if column[1] == HEADS:
-            return self._over_seeds(lambda run: run.heads.get(column[0], {}).get(key))
-        return self._over_seeds(lambda run: evaluations(run).get(column, {}).get(key or self.primary))
+            return self._over_seeds(lambda run: run.heads.get(column[0], {}).get(wanted))
+        return self._over_seeds(lambda run: evaluations(run).get(column, {}).get(wanted))
 
     def quantity(self, key: str) -> Cell | None:
         """A number that stands at the top of the summary: parameters, seconds, tokens_per_s, steps."""
@@ -155,7 +156,7 @@ def seed_of(run: Run) -> int | str:
 def evaluations(run: Run) -> dict[Column, dict]:
     """{(split, protocol): {nll, ppl, tokens, ...}}, or {nll, top1, images, ...} inside, without anything that does not
     have that shape."""
-    splits = (run.summary or {}).get("results")
+    splits = run.summary.get("results")
     found = {}
     for split, protocols in splits.items() if isinstance(splits, dict) else ():
         for protocol, values in protocols.items() if isinstance(protocols, dict) else ():
@@ -170,8 +171,7 @@ def _text(run: Run, key: str) -> str:
 
 
 def _row(run: Run, group: str) -> Row:
-    names = (_text(run, key) for key in ("experiment", "model", "attention"))
-    return Row(*names, group=group)
+    return Row(_text(run, "experiment"), _text(run, "model"), _text(run, "attention"), group)
 
 
 def _add(row: Row, run: Run) -> None:

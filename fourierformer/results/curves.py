@@ -56,7 +56,9 @@ def layer_curves(rows: list[Row], split: str, key: str) -> list[Curve]:
     curves = []
     for row, place in zip(rows, _places(rows), strict=True):
         found = [run.head_layers.get(split, []) for run in row.runs]
-        series = [{i: layer[key] for i, layer in enumerate(layers) if key in layer} for layers in found]
+        series: list[dict[float, float]] = [
+            {i: layer[key] for i, layer in enumerate(layers) if key in layer} for layers in found
+        ]
         curves += _common([values for values in series if values], _label(row, rows), place, finished=True)
     return curves
 

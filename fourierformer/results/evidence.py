@@ -48,7 +48,8 @@ def evaluation_text(measure: Measure) -> str:
 
 def _evidence(rows: list[Row]) -> Table:
     several = len({row.model for row in rows}) > 1
-    body, starts = [], set()
+    body: list[list[str]] = []
+    starts: set[int] = set()
     for row in rows:
         starts |= {len(body)} if body else set()
         names = [*([row.model or DASH] if several else []), row_label(row, rows)]

@@ -72,7 +72,9 @@ def _table(rows: list[Row]) -> Table:
     columns = columns_of(rows)
     blocks = blocks_of(rows)
     left = [*several, "attention", *([task.blocks] if task.blocks else []), "n", "parameters"]
-    body, best, starts = [], set(), set()
+    body: list[list[str]] = []
+    best: set[tuple[int, int]] = set()
+    starts: set[int] = set()
     for measures in blocks:
         # what was not measured with further weights needs no line there
         shown = [row for row in rows if measures is blocks[0] or any(row.cell(*measure) for measure in measures)]

@@ -47,8 +47,8 @@ def csv_row(run: Run) -> dict[str, str]:
     summary = {key: value for key, value in run.summary.items() if key not in (*NESTED, "schema")}
     summary |= {key: run.summary.get(key) for key in ("results", "best")}
     meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
-    versions = run.meta.get("versions") if isinstance(run.meta.get("versions"), dict) else {}
-    origin = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
+    versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
+    origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
     origin["command"] = without_places(str(run.meta.get("command") or ""))
     found = {
         **{key: run.field(key) for key in NAMES},
@@ -85,12 +85,11 @@ def is_measured(path: Path) -> bool:
 
 def gather(places: Iterable[str | Path]) -> list[Run]:
     """Runs from folders of run directories and from CSV files, each once: the directory knows more."""
-    places = [Path(place) for place in places]
-    files = [place for place in places if place.suffix == ".csv"]
+    paths = [Path(place) for place in places]
+    files = [path for path in paths if path.suffix == ".csv"]
     if missing := [file for file in files if not file.is_file()]:
         raise SetupError(f"{missing[0]}: no such file")
-    folders = [place for place in places if place not in files]
-    found = collect(folders)
+    found = collect(path for path in paths if path not in files)
     collected = {run.name: run for file in files for run in read_measured(file)}
     there = {run.name for run in found}
     return [*found, *(run for name, run in collected.items() if name not in there)]
@@ -107,7 +106,7 @@ def _place(row: dict[str, str]) -> tuple:
 
 def _dirty(run: Run) -> bool:
     """At any of its starts: a resumed run keeps a line for each earlier one."""
-    starts = run.meta.get("earlier") if isinstance(run.meta.get("earlier"), list) else []
+    starts = earlier if isinstance(earlier := run.meta.get("earlier"), list) else []
     return bool(run.field("dirty")) or any(bool(start.get("dirty")) for start in starts if isinstance(start, dict))
 
 

@@ -32,7 +32,9 @@ def paper_tables(rows: Iterable[Row]) -> list[Table]:
 
 
 def _table(name: str, values: list[PaperValue], rows: list[Row]) -> Table:
-    body, used, doubts = [], [], []
+    body: list[list[str]] = []
+    used: list[Row] = []
+    doubts: list[str] = []
     for value in values:
         if value.metric not in metrics():  # the gains that the text states are differences of other lines
             continue
@@ -41,7 +43,9 @@ def _table(name: str, values: list[PaperValue], rows: list[Row]) -> Table:
         used += [row] if row and not any(row is other for other in used) else []
         if len(matching) > 1:
             groups = ", ".join(other.group for other in matching[1:])
-            doubts.append(f"{value.model} {value.attention}: group {row.group} is shown, {groups} would fit as well")
+            doubts.append(
+                f"{value.model} {value.attention}: group {matching[0].group} is shown, {groups} would fit as well"
+            )
         for column in value.columns:
             cell = row.cell(column, value.metric) if row else None
             where = evaluation_text((column, value.metric)).removesuffix(" heads")

@@ -37,7 +37,11 @@ def read_curve(path: Path) -> dict[int, tuple[float, float, float]]:
     if not path.exists():
         raise SetupError(f"{path} is not there: run this in a clone of the repository")
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    return {int(row["step"]): tuple(float(row[key]) for key in COLUMNS[1:]) for row in csv.DictReader(lines)}
+    curve = {}
+    for row in csv.DictReader(lines):
+        mean, low, high = (float(row[key]) for key in COLUMNS[1:])
+        curve[int(row["step"])] = mean, low, high
+    return curve
 
 
 def compare(reference: dict[int, tuple[float, float, float]], found: Curve) -> tuple[list[str], bool]:

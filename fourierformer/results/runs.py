@@ -33,7 +33,7 @@ class Run:
     path: Path
     state: str
     status: dict
-    summary: dict | None
+    summary: dict  # empty where there is none that could be read
     meta: dict
     problems: tuple[str, ...] = ()
 
@@ -43,11 +43,11 @@ class Run:
 
     @property
     def completed(self) -> bool:
-        return self.state == "completed" and self.summary is not None
+        return self.state == "completed" and bool(self.summary)
 
     def field(self, key: str):
         """`key` from the summary, else from what a run without one still has: meta.json, status.json, its name."""
-        for source in (self.summary or {}, self.meta, self.status, self._from_name):
+        for source in (self.summary, self.meta, self.status, self._from_name):
             if source.get(key) is not None:
                 return source[key]
         return None
@@ -55,7 +55,7 @@ class Run:
     @cached_property
     def settings(self) -> dict:
         """The attention's knobs without its name, from config.yaml or a collected row; empty where neither has them."""
-        if "settings" in (self.summary or {}):
+        if "settings" in self.summary:
             return dict(self.summary["settings"])
         from fourierformer.config import from_yaml
 
@@ -68,7 +68,7 @@ class Run:
     @cached_property
     def heads(self) -> dict[str, dict[str, float]]:
         """What scripts/head_redundancy.py measured, by split: means over the layers, and one sd."""
-        if "heads" in (self.summary or {}):
+        if "heads" in self.summary:
             return dict(self.summary["heads"])
         return {split: _head_numbers(values) for split, values in self._head_splits.items()}
 
@@ -184,7 +184,7 @@ def read_run(path: Path) -> Run:
     if status is not None and status.get("state") == "completed" and summary is None and not damaged:
         problems.append("status.json says completed, but there is no summary.json")
         damaged = True
-    return Run(path, _state(path, status, summary, damaged), status or {}, summary, meta or {}, tuple(problems))
+    return Run(path, _state(path, status, summary, damaged), status or {}, summary or {}, meta or {}, tuple(problems))
 
 
 def _state(path: Path, status: dict | None, summary: dict | None, damaged: bool) -> str:

@@ -41,11 +41,11 @@ def significance_lines(rows: list[Row], columns: Iterable[Column]) -> list[str]:
     found = pairs(rows, columns)
     if all(pair.found.reason == NO_CLAIM for pair in found):
         return []
-    tested = [pair for pair in found if pair.found.p is not None]
-    corrected = dict(zip(map(id, tested), holm([pair.found.p for pair in tested]), strict=True))
+    tested = {id(pair): pair.found.p for pair in found if pair.found.p is not None}
+    corrected = dict(zip(tested, holm(tested.values()), strict=True))
     lines = []
-    for _, own in groupby(found, key=lambda pair: id(pair.row)):
-        own = list(own)
+    for _, of_row in groupby(found, key=lambda pair: id(pair.row)):
+        own = list(of_row)
         texts = (_text(pair, corrected.get(id(pair))) for pair in own)
         lines.append(f"{who(own[0].row, rows)} - {BASELINE}: {'; '.join(texts)}")
     how = "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
@@ -71,12 +71,14 @@ def _text(pair: Pair, corrected: float | None) -> str:
     if corrected is None:
         shown = "" if found.difference is None else f" {signed(found.difference, key)}"
         return f"{where}{shown} ({found.reason})"
+    assert found.difference is not None  # what has a p has a difference
+    assert found.half_width is not None  # and its interval
     difference = f"{signed(found.difference, key)} ± {metric_text(found.half_width, key)}"
-    return f"{where} {difference} ({found.test}, {p_text(corrected)}: {_verdict(pair, corrected)})"
+    verdict = _verdict(found.difference, key, corrected)
+    return f"{where} {difference} ({found.test}, {p_text(corrected)}: {verdict})"
 
 
-def _verdict(pair: Pair, corrected: float) -> str:
+def _verdict(difference: float, key: str, corrected: float) -> str:
     if corrected >= 1 - LEVEL:
         return "no significant difference"
-    higher = pair.found.difference > 0
-    return "better" if higher == metric(pair.row.primary).higher_is_better else "worse"
+    return "better" if (difference > 0) == metric(key).higher_is_better else "worse"

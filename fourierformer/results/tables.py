@@ -27,10 +27,17 @@ def text_of(found: Iterable[Table], colour: bool = False) -> str:
     from rich.text import Text
 
     # wide enough never to wrap a cell: a terminal that is too narrow wraps the line itself, nothing is cut
-    console = Console(file=io.StringIO(), force_terminal=colour, no_color=not colour, width=1000)
+    page = io.StringIO()
+    console = Console(file=page, force_terminal=colour, no_color=not colour, width=1000)
     for table in found:
-        style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
-        grid = Grid(title=Text(table.title), title_justify="left", title_style="bold", **style)
+        grid = Grid(
+            title=Text(table.title),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+        )
         starred = {j for _, j in table.best}
         for name in table.header:
             grid.add_column(Text(name), justify="left" if name in TEXT_COLUMNS else "right", no_wrap=True)
@@ -44,13 +51,14 @@ def text_of(found: Iterable[Table], colour: bool = False) -> str:
             )
         console.print(grid)
         star = [f"* best of its column{' for the same weights' if table.starts else ''}"] if table.best else []
-        for line in [*star, *table.lines]:
-            indents = {"initial_indent": "  ", "subsequent_indent": "    "}
-            # a path or a name is never broken, or it could not be copied
-            folded = textwrap.fill(line, SCREEN, **indents, break_long_words=False, break_on_hyphens=False)
-            console.print(Text(folded), soft_wrap=True)
+        # a path or a name is never broken, or it could not be copied
+        fold = textwrap.TextWrapper(
+            SCREEN, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        for sentence in [*star, *table.lines]:
+            console.print(Text(fold.fill(sentence)), soft_wrap=True)
         console.print()
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
 def markdown_of(found: Iterable[Table]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean
@@ -92,10 +93,10 @@ def explain(error: Exception) -> str:
     text = str(error)
     options = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if options:
-        return _unknown_option(*options.groups(), text)
-    node = getattr(error.__cause__, "parent_node", None)
-    if isinstance(node, DictConfig):  # the key was looked for here
-        return _unknown_key(error.__cause__.full_key, node)
+        return _unknown_option(options[1], options[2], text)
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        return _unknown_key(str(cause.full_key), cause.parent_node)  # the key was looked for in this node
     foreign = re.search(r"In '(\w+)/(\w+)': Could not override '([^']+)'", text)
     if foreign:
         group, name, lacking = foreign.groups()
@@ -136,8 +137,9 @@ def _unknown_key(key: str, node: DictConfig) -> str:
     near = did_you_mean(name, node, prefix=group + dot)
     if "did you mean" in near:
         return f"unknown key '{key}'{chosen}{near}"
-    everything = [known for known, _ in flatten(OmegaConf.to_container(node._get_root()))]
-    elsewhere = [known for known in everything if known.rpartition(".")[2] == name]
+    everything = OmegaConf.to_container(node._get_root())
+    assert isinstance(everything, dict)  # the root of a config has keys
+    elsewhere = [known for known, _ in flatten(everything) if known.rpartition(".")[2] == name]
     if elsewhere:
         return f"unknown key '{key}'{chosen} (did you mean '{elsewhere[0]}'?)"
     return f"unknown key '{key}'{chosen}{near}"

@@ -51,7 +51,9 @@ def measure_best(
     wanted = parts.task.measured_at_end(parts.spec)
     if not wanted:
         return {}
-    step, state = checkpoints.best() or checkpoints.latest()
+    found = checkpoints.best() or checkpoints.latest()
+    assert found is not None  # the loop has saved its last step
+    step, state = found
     parts.model.load_state_dict(state["model"])
     measurements = Measurements(directory.path / "evaluation.json", step, parts.processes)
     with autocast(parts.device, parts.trainer.precision):

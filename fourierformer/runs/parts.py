@@ -12,9 +12,9 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.spec import attention_of, changed, one_layer, stored_spec, task_of
-from fourierformer.tasks import Objective, Task
+from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
-from fourierformer.training.config import TrainerConfig
+from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.precision import set_matmul_precision
 from fourierformer.training.processes import Processes, find_processes
 
@@ -25,11 +25,11 @@ class Parts:
 
     spec: RunSpec
     task: Task
-    corpus: object  # data.text.corpus.Corpus or data.images.corpus.ImageCorpus: both have `name` and `notes`
+    corpus: AnyCorpus
     model: nn.Module
     objective: Objective
     device: torch.device
-    trainer: TrainerConfig  # with every length in steps
+    trainer: TrainerInSteps
     processes: Processes
 
     @property
@@ -86,14 +86,14 @@ def build(spec: RunSpec, processes: Processes | None = None, say=print) -> Parts
     if trainer.compile == "always" or (trainer.compile == "auto" and device.type == "cuda"):
         # auto promises a run: a layer that torch.compile cannot handle runs as it is
         torch._dynamo.config.suppress_errors = trainer.compile == "auto"
-        model.compile_blocks()
+        model.compile_blocks() if isinstance(model, Compilable) else model.compile()
     in_steps = trainer.in_steps(objective.steps_per_epoch)
     return Parts(spec, task, corpus, model, objective, device, in_steps, processes)
 
 
-def _load_data(task: Task, spec: RunSpec, processes: Processes, say):
+def _load_data(task: Task, spec: RunSpec, processes: Processes, say) -> AnyCorpus:
     """The first process prepares what is missing; then the others find it."""
-    loaded = []
+    loaded: list[AnyCorpus] = []
     processes.on_first(lambda: loaded.append(task.load_data(spec, say)))
     return loaded[0] if loaded else task.load_data(spec, lambda line: None)
 

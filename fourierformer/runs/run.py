@@ -20,7 +20,7 @@ from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.spec import read_spec, task_of
 from fourierformer.runs.sweep import Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
-from fourierformer.training.processes import Processes, find_processes, heard_from_first, join_processes
+from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.training.signals import StopSignal, exit_code
 
 
@@ -51,7 +51,7 @@ def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int
         return 0, None
     except UserError as error:
         # what every process finds, the first one says
-        silent = heard_from_first(error) or (not place.first and isinstance(error, Diverged))
+        silent = already_reported(error) or (not place.first and isinstance(error, Diverged))
         label = f"{job.label}: " if job else "" if place.first else f"process {place.rank}: "
         return error.exit_code if silent else complain(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
@@ -64,7 +64,7 @@ def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int
     except BrokenPipeError:
         raise
     except Exception as error:
-        if not heard_from_first(error):
+        if not already_reported(error):
             traceback.print_exc()
         return 1, f"{type(error).__name__}: {error}"
 
@@ -80,7 +80,7 @@ def _checked(config: DictConfig, place: Processes) -> RunSpec:
             )
         return read_spec(config)
     except UserError as error:
-        error.heard_from_first = not place.first
+        error.already_reported = not place.first
         raise
 
 

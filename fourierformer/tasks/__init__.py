@@ -3,9 +3,21 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import Column, Metric, Objective, Poll, Task, Watch
+from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
 
-__all__ = ["Column", "Metric", "Objective", "Poll", "Task", "Watch", "register", "task_named", "tasks"]
+__all__ = [
+    "AnyCorpus",
+    "Column",
+    "Compilable",
+    "Metric",
+    "Objective",
+    "Poll",
+    "Task",
+    "Watch",
+    "register",
+    "task_named",
+    "tasks",
+]
 
 BUILT_IN = ("fourierformer.tasks.language", "fourierformer.tasks.classification")  # importing registers
 _tasks: dict[str, Task] = {}

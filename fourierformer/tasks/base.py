@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from fourierformer.config import RunSpec
 
@@ -53,6 +53,27 @@ class Metric:
         return f"{text} {self.unit}" if unit and self.unit else text
 
 
+class AnyCorpus(Protocol):
+    """What everybody may ask of a run's data, whatever it is made of."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader of the results must know: how it differs from the published data, say."""
+
+    @property
+    def splits(self) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class Compilable(Protocol):
+    """A model of blocks that all have one shape: one compilation serves all of them."""
+
+    def compile_blocks(self, **options) -> None: ...
+
+
 class Task(ABC, Generic[Spec]):
     """A kind of training. Class attributes are what tables, console and scripts ask; methods are what a run asks."""
 
@@ -89,8 +110,8 @@ class Task(ABC, Generic[Spec]):
         """SetupError with ways out unless the data can be had. Under two seconds."""
 
     @abstractmethod
-    def load_data(self, spec: Spec, say: Callable[[str], None]) -> Any:
-        """The data: it has `name` and `notes`."""
+    def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
+        """The data, prepared where it was not yet."""
 
     @abstractmethod
     def build_model(self, spec: Spec, attention: Callable[[Geometry], Attention], corpus: Any) -> nn.Module:
@@ -131,7 +152,7 @@ class Objective(Protocol):
     """What the training loop asks. Several processes have one each, for their own share of every global batch and of
     every evaluation."""
 
-    corpus: object
+    corpus: Any  # an AnyCorpus, of the kind that this objective knows
     metric: str  # what the run is judged by: "ppl", "top1"
     primary: str  # the evaluation number that selects the best checkpoint: "valid_ppl"
     higher_is_better: bool

@@ -4,7 +4,7 @@ Everything random about a step is a function of (seed, step) and of the row or m
 step is the same for any number of processes and any micro-batch size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +81,7 @@ class ClassificationObjective:
         self.samples_per_step, self.steps_per_epoch = order.global_batch, order.steps_per_epoch
         self.validation_images = self._planned("valid")  # those that were read, as soon as that is known
         self.unreadable: dict[str, set[int]] = {split: set() for split in corpus.splits}  # met by this process
-        self._stream: Iterator[ImageBatch] | None = None
+        self._stream: Generator[ImageBatch, None, None] | None = None
         self._next_step: int | None = None  # the step that the stream is about to begin; None in the middle of one
 
     def samples_after(self, steps: int) -> int:
@@ -91,10 +91,11 @@ class ClassificationObjective:
 
     def micro_batches(self, step: int) -> Iterator[TrainingBatch]:
         """Of this process. One stream of batches serves all steps, as long as they are asked for in their order."""
-        if self._stream is None or self._next_step != step:
-            self._restart(step)
+        stream = self._stream
+        if stream is None or self._next_step != step:
+            stream = self._restarted(step)
         for number in range(1, self.micro_steps + 1):
-            batch = next(self._stream)
+            batch = next(stream)
             self._next_step = step + 1 if number == self.micro_steps else None
             self._keep_unreadable("train", batch)
             yield self._prepared(batch)
@@ -103,9 +104,9 @@ class ClassificationObjective:
         set_paths(model, batch.paths)
         return self.criterion(model(batch.images).float(), batch.targets) * batch.share
 
-    def _restart(self, step: int) -> None:
+    def _restarted(self, step: int) -> Generator[ImageBatch, None, None]:
         self.close()
-        self._stream = training_batches(
+        stream = training_batches(
             self.corpus.splits["train"],
             self.order,
             self.transforms["train"],
@@ -113,6 +114,8 @@ class ClassificationObjective:
             workers=self.workers,
             pin=self.device.type == "cuda",
         )
+        self._stream = stream
+        return stream
 
     def _prepared(self, batch: ImageBatch) -> TrainingBatch:
         images, labels = self._to_device(batch.images), self._to_device(batch.labels)
@@ -125,6 +128,7 @@ class ClassificationObjective:
     def _mix(self, step: int, images: Tensor, labels: Tensor, group: int, start: int, stop: int) -> Tensor:
         """Mixes these rows in place and returns their targets. All pieces of a group draw the same coefficient and
         box, wherever they are."""
+        assert self.mixup is not None  # without mixing, the order makes no pieces
         np.random.seed(seed_of(self.seed, step, "mix", group) % 2**32)  # timm's Mixup draws from numpy
         _, targets = self.mixup(images[start:stop], labels[start:stop])
         return targets
@@ -182,9 +186,11 @@ class ClassificationObjective:
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
         """Centre crops; what cannot be read is left out."""
         images, transform = self.corpus.splits[split], self.transforms["valid"]
-        options = {"batch": together, "workers": self.workers, "limit": most}
-        batches = evaluation_batches(images, transform, rank=0, world=1, **options)
-        return min(most, len(images)), (self._to_device(batch.images) for batch in batches if len(batch.rows))
+        batches = evaluation_batches(
+            images, transform, batch=together, workers=self.workers, rank=0, world=1, limit=most
+        )
+        read = (batch.images for batch in batches if batch is not None and len(batch.rows))
+        return min(most, len(images)), map(self._to_device, read)
 
     def _evaluation_batches(self, split: str) -> Iterator[ImageBatch | None]:
         return evaluation_batches(

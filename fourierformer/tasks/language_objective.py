@@ -60,6 +60,7 @@ class LanguageObjective:
         self.split_targets = model.output.split
         self.images = corpus.unit == "pixel"
         self.protocols = ("segment",) if self.images else ("segment", "overlapping", "sliding")
+        self.order: ShuffledSequences | OrderedStreams
         if self.images:
             self.order = ShuffledSequences(corpus.splits["train"], global_batch_size, self.length, seed)
         else:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from fourierformer.tasks import Task
 
 SLOW_DATA = 0.1  # the share of time spent waiting for data that a reader has to know
@@ -137,7 +139,7 @@ class _LiveBar:
             refresh_per_second=4,
         )
         self.training = self.progress.add_task(_escape(title), total=steps, completed=step, numbers="")
-        self.evaluation = None
+        self.evaluation: TaskID | None = None
         self.progress.start()
 
     def say(self, message: str) -> None:

@@ -4,6 +4,8 @@ Offline files lie in `<run directory>/wandb/` and go up later with `wandb sync`.
 `group` (the config's hash without the seed), so the UI can average them.
 """
 
+from __future__ import annotations
+
 import netrc
 import os
 import socket
@@ -11,11 +13,14 @@ import threading
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+if TYPE_CHECKING:
+    import wandb
+
 PROBE_SECONDS = 2
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "silent": True,  # we say the one line that matters ourselves, above the progress bar
     "console": "off",  # a live bar redraws four times a second; captured, it is megabytes of nothing
     "init_timeout": 20,
@@ -43,10 +48,11 @@ class WandbTracker:
         say: Callable[[str], None] = print,
     ):
         self.say = say
-        self._run = None
+        self._run: wandb.Run | None = None
         self._highest = -1
-        arguments = {"dir": str(run_dir), "project": project, "name": name, "group": group, "job_type": job_type}
-        arguments |= {"tags": list(tags), "id": run_id, "config": config, "entity": entity, "resume": "allow"}
+        arguments: dict[str, Any] = {"dir": str(run_dir), "project": project, "entity": entity, "name": name}
+        arguments |= {"group": group, "job_type": job_type, "tags": list(tags)}
+        arguments |= {"id": run_id, "config": config, "resume": "allow"}
         try:
             self._start(mode, arguments)
         except Exception as error:  # missing, broken or too old a wandb included
@@ -98,7 +104,8 @@ def choose_mode(mode: Mode) -> tuple[Mode, str]:
             if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1")
             else os.environ.get("WANDB_MODE", "online")
         )
-        mode = {"dryrun": "offline", "offline": "offline", "disabled": "disabled"}.get(wanted.lower(), "online")
+        known: dict[str, Mode] = {"dryrun": "offline", "offline": "offline", "disabled": "disabled"}
+        mode = known.get(wanted.lower(), "online")
         if mode != "online":
             return mode, f"WANDB_MODE={wanted}"
     if mode != "online":
@@ -140,7 +147,7 @@ def _logged_in(host: str | None) -> bool:
         return True
     path = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     try:
-        return netrc.netrc(path).authenticators(host) is not None
+        return netrc.netrc(path).authenticators(host or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False
 

@@ -1,7 +1,7 @@
 """Averaged weights: an exponential moving average that is kept without waiting for the device."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 
@@ -18,7 +18,8 @@ class MovingAverage(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        averages, weights = list(self.module.parameters()), list(model.parameters())
+        averages: list[Tensor] = list(self.module.parameters())
+        weights: list[Tensor] = list(model.parameters())
         if self.n_averaged == 0:
             torch._foreach_copy_(averages, weights)
         else:

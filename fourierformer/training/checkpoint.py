@@ -25,6 +25,7 @@ from fourierformer.errors import UserError
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
 FORMAT = 1
+NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")  # of a complete checkpoint: step, revision
 
 
 class Checkpoints:
@@ -92,7 +93,7 @@ class Checkpoints:
 
     def _complete(self) -> list[Path]:
         """Newest first."""
-        found = [path for path in self.directory.glob("step_*") if _order(path)]
+        found = [path for path in self.directory.glob("step_*") if NAME.fullmatch(path.name)]
         return sorted(found, key=_order, reverse=True)
 
     def _free_name(self, step: int) -> Path:
@@ -103,7 +104,7 @@ class Checkpoints:
         """The new checkpoint is safe on the disk by now, so failing to delete an old one costs space and nothing
         else."""
         intact = [path for path in self._complete() if path not in self._damaged]
-        newest_of_step = {}
+        newest_of_step: dict[int, Path] = {}
         for path in intact:
             newest_of_step.setdefault(_order(path)[0], path)
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
@@ -191,10 +192,11 @@ def _best_flag(path: Path) -> bool | None:
         return None
 
 
-def _order(path: Path) -> tuple[int, int] | None:
-    """(step, revision) from the name of a complete checkpoint."""
-    match = re.fullmatch(r"step_(\d{8,})(?:-(\d+))?", path.name)
-    return (int(match[1]), int(match[2] or 1)) if match else None
+def _order(path: Path) -> tuple[int, int]:
+    """(step, revision) of a complete checkpoint."""
+    match = NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1]), int(match[2] or 1)
 
 
 def _human(size: int) -> str:

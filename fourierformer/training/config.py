@@ -1,6 +1,6 @@
 """How a run trains: the keys of configs/{trainer,optim,schedule}/*.yaml, and the ranges they may have."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from fourierformer.errors import SetupError, check_range
@@ -42,15 +42,29 @@ class TrainerConfig:
                 "set the other one to null"
             )
 
-    def in_steps(self, steps_per_epoch: int) -> "TrainerConfig":
+    def in_steps(self, steps_per_epoch: int) -> "TrainerInSteps":
         """The same with every length in steps."""
-        return replace(
-            self,
-            steps=self.steps or max(1, round(self.epochs * steps_per_epoch)),
-            epochs=None,
-            eval_every=self.eval_every or steps_per_epoch,
-            save_every=self.save_every or steps_per_epoch,
-        )
+        steps = self.steps
+        if steps is None:
+            assert self.epochs is not None  # __post_init__: one of the two is given
+            steps = max(1, round(self.epochs * steps_per_epoch))
+        lengths = {
+            "steps": steps,
+            "epochs": None,
+            "eval_every": self.eval_every or steps_per_epoch,
+            "save_every": self.save_every or steps_per_epoch,
+        }
+        return TrainerInSteps(**{field.name: getattr(self, field.name) for field in fields(self)} | lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerInSteps(TrainerConfig):
+    """What the loop runs by: every length is known."""
+
+    steps: int
+    epochs: None
+    eval_every: int
+    save_every: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,4 +108,7 @@ class ScheduleConfig:
             )
 
     def warmup(self, steps_per_epoch: int) -> int:
-        return round(self.warmup_epochs * steps_per_epoch) if self.warmup_steps is None else self.warmup_steps
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        assert self.warmup_epochs is not None  # __post_init__: one of the two is given
+        return round(self.warmup_epochs * steps_per_epoch)

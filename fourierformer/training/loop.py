@@ -12,20 +12,39 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fourierformer.errors import Diverged, Interrupted
 from fourierformer.tasks.base import Objective, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
-from fourierformer.training.config import TrainerConfig
+from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
 from fourierformer.training.processes import Processes
 from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
+
+if TYPE_CHECKING:
+    from torch.optim.swa_utils import AveragedModel
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """A layer that wants to know of every step: attention, see there."""
+
+    def begin_step(self, step: int) -> None: ...
+
+
+@runtime_checkable
+class Diagnosed(Protocol):
+    """A layer with numbers worth a curve."""
+
+    def diagnostics(self) -> dict[str, float]: ...
 
 
 @dataclass
@@ -49,10 +68,10 @@ class Fit:
         *,
         objective: Objective,
         model: nn.Module,
-        ema: nn.Module | None,
+        ema: "AveragedModel | None",
         optimizer: torch.optim.Optimizer,
         rate: Callable[[int], float],
-        config: TrainerConfig,
+        config: TrainerInSteps,
         seed: int,
         device: torch.device,
         tracker: Trackers,
@@ -69,7 +88,7 @@ class Fit:
         self.watch, self.on_log = watch, on_log
         self.shared = shared_model(model, self.processes, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self.told = [module for module in model.modules() if hasattr(module, "begin_step")]
+        self.told = [module for module in model.modules() if isinstance(module, Stepped)]
         self.progress = Progress()
         self.saved = 0
         self.waited, self.logged_at = 0.0, 0.0  # seconds spent waiting for data since the last log; train_seconds there
@@ -139,14 +158,15 @@ class Fit:
 
     def _exchange(self, last: bool) -> contextlib.AbstractContextManager:
         """Several processes exchange gradients once per step, during the backward pass of the last micro-batch."""
-        return contextlib.nullcontext() if last or self.processes.world == 1 else self.shared.no_sync()
+        if last or not isinstance(self.shared, DistributedDataParallel):
+            return contextlib.nullcontext()
+        return self.shared.no_sync()
 
     def _clip(self) -> Tensor:
         """The norm of the whole gradient, which is cut down to `clip` where that is set."""
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.config.clip is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip, norm)
         return norm
 
     def _count(self, loss: Tensor, bad: Tensor) -> None:
@@ -266,12 +286,10 @@ def shared_model(model: nn.Module, processes: Processes, device: torch.device) -
     if processes.world == 1:
         return model
     devices = [device] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(
-        model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
-    )
+    return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def diagnostics(model: nn.Module) -> dict[str, float]:
     """{"radius/00": 0.43, ...}: what attention layers say about themselves, by layer."""
-    layers = [m for m in model.modules() if hasattr(m, "diagnostics")]
+    layers = [m for m in model.modules() if isinstance(m, Diagnosed)]
     return {f"{name}/{i:02d}": value for i, m in enumerate(layers) for name, value in m.diagnostics().items()}

@@ -1,5 +1,7 @@
 """Optimizers: torch's fused ones, with parameter groups from what parameters say about themselves."""
 
+from collections.abc import Collection
+
 import torch
 from torch import nn
 
@@ -13,7 +15,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
     Fused, because fused optimizers skip a step on the device when `found_inf` is set: no host sync to guard a step.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    undecayed = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    undecayed: Collection[str] = getattr(model, "no_weight_decay", tuple)()
     for name, parameter in model.named_parameters():
         marked = name in undecayed or getattr(parameter, "no_weight_decay", False)
         decays = parameter.dim() > 1 and not marked
@@ -34,6 +36,7 @@ def guarded_step(optimizer: torch.optim.Optimizer, bad: torch.Tensor) -> None:
 
     `grad_scale` and `found_inf` are the attributes through which torch's own GradScaler talks to fused optimizers.
     """
-    optimizer.grad_scale, optimizer.found_inf = None, bad
+    # torch's annotations of Optimizer do not have the two
+    optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
     optimizer.step()
-    del optimizer.grad_scale, optimizer.found_inf
+    del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]

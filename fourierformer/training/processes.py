@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fourierformer.errors import Interrupted, SetupError, UserError
 
@@ -37,7 +37,7 @@ class Processes:
 
     def on_first(self, action: Callable[[], T]) -> T:
         """Process 0 does it, everybody gets the (picklable) result. Its UserError or Interrupted is raised everywhere;
-        another failure ends the others as a RuntimeError. `heard_from_first` tells the echo from the error itself."""
+        another failure ends the others as a RuntimeError. `already_reported` tells the echo from the error itself."""
         if self.world == 1:
             return action()
         if self.first:
@@ -45,8 +45,8 @@ class Processes:
         kind, outcome = _broadcast(None)
         if kind == "value":
             return outcome
-        error = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
-        error.heard_from_first = True
+        error: Any = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
+        error.already_reported = True
         raise error
 
     def _do_and_tell(self, action: Callable[[], T]) -> T:
@@ -88,12 +88,12 @@ class Processes:
         self.highest(0)
 
 
-def heard_from_first(error: BaseException) -> bool:
+def already_reported(error: BaseException) -> bool:
     """Whether this is the echo of an error of process 0, which reports it: the others stay silent."""
-    return getattr(error, "heard_from_first", False)
+    return getattr(error, "already_reported", False)
 
 
-def _broadcast(message):
+def _broadcast(message: Any) -> Any:
     import torch
     import torch.distributed as dist
 

@@ -31,8 +31,8 @@ def require_plain(value, where: str) -> None:
 def state_bytes(state: dict) -> int:
     """Bytes the file will need: each storage once (tied weights share one), 2 % and 1 MiB for the archive around
     them."""
-    storages = {}
-    stack = [state]
+    storages: dict[int, int] = {}
+    stack: list[object] = [state]
     while stack:
         value = stack.pop()
         if isinstance(value, torch.Tensor):
@@ -48,7 +48,7 @@ def state_bytes(state: dict) -> int:
 def write_state(path: Path, state: dict) -> dict:
     with open(path, "wb") as raw:
         file = HashedFile(raw)
-        torch.save(state, file)
+        torch.save(state, file)  # type: ignore[arg-type]  # annotated as IO[bytes]; it calls write and flush only
         if file.error:
             raise file.error
         raw.flush()

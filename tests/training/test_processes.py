@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from fourierformer.errors import Diverged, SetupError
 from fourierformer.training import processes
-from fourierformer.training.processes import Processes, find_processes, heard_from_first, join_processes
+from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SUBMITIT_"))}
 ENVIRONMENT["OMP_NUM_THREADS"] = "1"
@@ -84,7 +84,7 @@ def caught(action):
     try:
         processes.on_first(action)
     except BaseException as error:
-        return [type(error).__name__, str(error), heard_from_first(error)]
+        return [type(error).__name__, str(error), already_reported(error)]
 
 def fail(error):
     calls.append(error)
@@ -175,9 +175,9 @@ def test_errors_of_the_first_are_raised_everywhere(collectives):
 
 def test_an_echo_stays_one_when_pickled():
     error = SetupError("x")
-    error.heard_from_first = True
-    assert heard_from_first(pickle.loads(pickle.dumps(error)))
-    assert not heard_from_first(Diverged("x"))
+    error.already_reported = True
+    assert already_reported(pickle.loads(pickle.dumps(error)))
+    assert not already_reported(Diverged("x"))
 
 
 @pytest.mark.parametrize("dies", [0, 1])

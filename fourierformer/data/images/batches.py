@@ -12,8 +12,9 @@ import random
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from fourierformer.errors import SetupError
 CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the training process decides when to stop
 
+T = TypeVar("T")
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
@@ -67,7 +69,7 @@ def training_batches(
     start: int,
     workers: int,
     pin: bool,
-) -> Iterator[ImageBatch]:
+) -> Generator[ImageBatch, None, None]:
     """Every part of every step from `start` on, without end. Closing the iterator ends the loader processes."""
 
     def work() -> Iterator[_Work]:
@@ -153,7 +155,7 @@ def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, a
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _as_it_is(done: _Done) -> _Done:
+def _as_it_is(done: T) -> T:
     return done
 
 
@@ -173,7 +175,10 @@ class _Reader(Dataset):
         self.images, self.transform = images, transform
 
     def __getitem__(self, work: _Work) -> _Done:
-        tensors, labels, kept, unreadable = [], [], [], []
+        tensors: list[Tensor] = []
+        labels: list[int] = []
+        kept: list[int] = []
+        unreadable: list[int] = []
         with _generators_left_alone():
             for position, index in enumerate(work.images.tolist()):
                 found = self._read(index, unreadable, replace=work.seeds is not None)

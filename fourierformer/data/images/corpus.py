@@ -75,12 +75,13 @@ def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Trans
     from timm.data.transforms import str_to_interp_mode
     from torchvision import transforms
 
+    smallest, largest = augment.crop_scale
     transform = create_transform(
         size,
         is_training=True,
-        scale=tuple(augment.crop_scale),
+        scale=(smallest, largest),
         hflip=augment.flip,
-        color_jitter=augment.color_jitter or None,
+        color_jitter=augment.color_jitter or None,  # type: ignore[arg-type]  # annotated without None, which is "off"
         auto_augment=augment.randaugment,
         interpolation=augment.interpolation,
         mean=tuple(data.mean),

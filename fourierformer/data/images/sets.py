@@ -217,6 +217,7 @@ class InMemorySet(ImageSet):
         return self.images.name_of(index)
 
     def open(self, index: int) -> Image.Image:
+        assert self.decoded is not None  # before that, read() asks the set itself
         return Image.fromarray(self.decoded[index])
 
     def read(self, index: int) -> tuple[Image.Image, int]:

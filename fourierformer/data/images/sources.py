@@ -36,16 +36,16 @@ def check_source(data: ImageData) -> None:
     if data.source == "builtin":
         return
     found = _look(data)
-    if not all(found.values()):
+    if len(found) < len(SPLITS):
         reason = hub.why_unreachable(data)
-        if any(found.values()) or reason:
+        if found or reason:
             raise _missing(data, found, reason)
 
 
 def local_files(data: ImageData) -> dict[str, list[Path]] | None:
     """Every file of each split, or None unless both are on this disk."""
     found = _look(data)
-    return {split: _all_files(form) for split, form in found.items()} if all(found.values()) else None
+    return {split: _all_files(form) for split, form in found.items()} if len(found) == len(SPLITS) else None
 
 
 def _all_files(found: Found) -> list[Path]:
@@ -62,8 +62,8 @@ def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
     else:
         check_source(data)
         found = _look(data)
-        if all(found.values()):
-            splits = {split: _open(data, split, found[split], progress) for split in SPLITS}
+        if len(found) == len(SPLITS):
+            splits = {split: _open(data, split, form, progress) for split, form in found.items()}
         else:
             splits = _from_hub(data, progress)
     for split, images in splits.items():
@@ -73,8 +73,9 @@ def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
     return splits
 
 
-def _look(data: ImageData) -> dict[str, Found | None]:
-    return {split: _find(data, split) for split in SPLITS}
+def _look(data: ImageData) -> dict[str, Found]:
+    """The splits that are on this disk."""
+    return {split: form for split in SPLITS if (form := _find(data, split))}
 
 
 def _find(data: ImageData, split: str) -> Found | None:
@@ -140,7 +141,7 @@ def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
     """Both splits from the copy that `datasets` keeps, or through the network."""
     import datasets
 
-    splits = {}
+    splits: dict[str, ImageSet] = {}
     try:
         for split in SPLITS:
             progress(f"opening {data.hub} {data.hub_config or ''}: {split}")
@@ -186,12 +187,12 @@ def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
         )
 
 
-def _missing(data: ImageData, found: dict[str, Found | None], hub_reason: str) -> SetupError:
+def _missing(data: ImageData, found: dict[str, Found], hub_reason: str) -> SetupError:
     root = data.root_path
     if not root.exists():
         what = f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
     else:
-        lacking = [split for split in SPLITS if not found[split]]
+        lacking = [split for split in SPLITS if split not in found]
         names = {split: "|".join(NAMES[split]) for split in SPLITS}
         sought = [
             f"{names[split]}/<class>/*.jpeg, *{names[split]}*.tar, {names[split]}*.parquet for {split}"

@@ -69,7 +69,7 @@ def open_tars(data: ImageData, split: str, paths: list[Path], progress: Progress
     cached = data.cache_path / f"{data.name}-{split}-tars-{key}.npz"
     index = _load(cached)
     if index is None:
-        entries = []
+        entries: list[Entry] = []
         for number, path in enumerate(paths):
             progress(f"indexing {path.name} ({number + 1} of {len(paths)})")
             entries += _entries(number, path)
@@ -101,7 +101,8 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
         if member.isfile():
             yield member
-        tar.members.clear()  # or it would keep all of them: a gigabyte for ImageNet
+        # or it would keep all of them: a gigabyte for ImageNet. The annotations of Python's library lack `members`.
+        tar.members.clear()  # type: ignore[attr-defined]
 
 
 def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
@@ -166,8 +167,10 @@ def _label(path: Path, entry: Entry) -> int | None:
         text = os.pread(file.fileno(), entry.size, entry.offset)
     try:
         value = json.loads(text)
-        return int(value.get("label", value.get("cls"))) if isinstance(value, dict) else int(value)
-    except (ValueError, TypeError):
+        if isinstance(value, dict):
+            value = value["label"] if "label" in value else value["cls"]
+        return int(value)
+    except (ValueError, TypeError, KeyError):
         return None
 
 

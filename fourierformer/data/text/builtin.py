@@ -128,4 +128,7 @@ def _python_files() -> list[tuple[str, Path, int]]:
 
 
 def _numpy_folder() -> Path:
-    return Path(find_spec("numpy").origin).parent
+    numpy = find_spec("numpy")
+    assert numpy is not None  # a dependency
+    assert numpy.origin is not None  # a package with a file
+    return Path(numpy.origin).parent

@@ -98,7 +98,9 @@ def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpu
             with cache_lock(data, progress):
                 folder = find_prepared(data, source) or _prepare(data, source, progress)
         manifest = open_prepared(data, folder)
-    splits = {split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS}
+    splits: dict[str, np.ndarray] = {
+        split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS
+    }
     return Corpus(
         name=data.name,
         unit=data.unit,
@@ -126,7 +128,9 @@ def _prepare(data: TextData, source: Source | None, progress: Progress) -> Path:
     if data.unit == "pixel":
         return prepare(data, pixels.hub_source(data, progress), progress)
     with hub.downloaded(data, progress) as files:
-        return prepare(data, local_source(files), progress)
+        fetched = local_source(files)
+        assert fetched is not None  # every split is in that folder
+        return prepare(data, fetched, progress)
 
 
 def _missing(data: TextData, hub_reason: str) -> SetupError:

@@ -34,7 +34,9 @@ def local_source(data: TextData) -> Source | None:
     if data.source == "builtin":
         return _source(data, images, images.inputs("digits"))
     files = local_files(images.spec)
-    return files and _source(data, images, [_files_input(split, paths) for split, paths in files.items()])
+    if files is None:
+        return None
+    return _source(data, images, [_files_input(split, paths) for split, paths in files.items()])
 
 
 def hub_source(data: TextData, progress: Progress) -> Source:
@@ -59,8 +61,16 @@ class _Images:
     def spec(self) -> ImageData:
         """The same place as a data set of images; its pixels are not normalised."""
         data = self.data
-        place = {"root": data.root, "cache": data.cache, "hub": data.hub, "hub_config": data.hub_config}
-        return ImageData(name=data.name, source=data.source, **place, mean=[0.0] * 3, std=[1.0] * 3)
+        return ImageData(
+            name=data.name,
+            source=data.source,
+            root=data.root,
+            cache=data.cache,
+            hub=data.hub,
+            hub_config=data.hub_config,
+            mean=[0.0] * 3,
+            std=[1.0] * 3,
+        )
 
     @cached_property
     def splits(self) -> dict[str, ImageSet]:

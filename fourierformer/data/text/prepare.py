@@ -125,7 +125,7 @@ def _first_pass(source: Source, folder: Path, growing: Growing, progress: Progre
         with open(folder / f"{split}.ids", "wb") as file:
             for text in _texts(source, split):
                 ids = growing.encode(text)
-                file.write(ids)
+                file.write(ids.data)
                 seen = np.bincount(ids, minlength=len(growing))
                 seen[: len(tally)] += tally
                 tally = seen

@@ -29,8 +29,9 @@ class ShuffledSequences:
 
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int):
         self.sequences = tokens.reshape(-1, length)
-        order = {"seed": seed, "repeats": 1, "mix_batch": None, "mixing": False, "micro_batch": None}
-        self.order = ImageOrder(len(self.sequences), batch_size, **order)
+        self.order = ImageOrder(
+            len(self.sequences), batch_size, seed=seed, repeats=1, mix_batch=None, mixing=False, micro_batch=None
+        )
         self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:

@@ -42,8 +42,8 @@ class OrderedStreams:
         share = batch_size // world
         start = step % self.steps_per_epoch * self.length
         # reads only this slice of the memory-mapped file; int64 is what embeddings and losses take
-        part = self.streams[rank * share : (rank + 1) * share, start : start + self.length + 1]
-        part = torch.from_numpy(part.astype(np.int64))
+        read = self.streams[rank * share : (rank + 1) * share, start : start + self.length + 1]
+        part = torch.from_numpy(read.astype(np.int64))
         return part[:, :-1].contiguous(), part[:, 1:].contiguous()
 
     def tokens_after(self, steps: int) -> int:

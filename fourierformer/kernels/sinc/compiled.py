@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ class Call(ctypes.Structure):
 
 
 @functools.cache
-def _function(name: str) -> tuple[ctypes._CFuncPtr, int | None]:
+def _function(name: str) -> tuple[Callable[..., int], int | None]:
     function = getattr(library.load(), name)
     function.argtypes, function.restype = [ctypes.POINTER(Call)], ctypes.c_int
     return function, library.openmp_parallel()
@@ -59,8 +60,10 @@ def _call(
         raise MemoryError("Fourier attention: no memory for the kernel's own arrays")
 
 
-def _token_major(like: Tensor, batch: int, heads: int, tokens: int, width: int) -> Tensor:
-    """(B, H, N, D) laid out as (B, N, H, D): the model joins heads next, and need not copy."""
+def _token_major(like: Tensor, width: int) -> Tensor:
+    """As `like` (B, H, N, K), of another width, laid out as (B, N, H, width): the model joins heads next, and need not
+    copy."""
+    batch, heads, tokens, _ = like.shape
     return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
 
 
@@ -76,7 +79,7 @@ def sinc_forward(
     query two numbers that the backward needs (B, H, N, 2).
     """
     q, k, v, radius = map(_side_by_side, (q, k, v, radius))
-    output = _token_major(q, *q.shape[:3], v.shape[3])
+    output = _token_major(q, v.shape[3])
     norm = q.new_empty(*q.shape[:3], 2)
     keep = None if keep is None else keep.contiguous()
     _call("forward", norm, keep, power, eps, causal, q=q, k=k, v=v, radius=radius, output=output)
@@ -85,7 +88,7 @@ def sinc_forward(
 
 @sinc_forward.register_fake
 def _(q, k, v, radius, keep, power, eps, causal):
-    return _token_major(q, *q.shape[:3], v.shape[3]), q.new_empty(*q.shape[:3], 2)
+    return _token_major(q, v.shape[3]), q.new_empty(*q.shape[:3], 2)
 
 
 @torch.library.custom_op("fourierformer::sinc_attention_cpu_backward", mutates_args=(), device_types="cpu")
@@ -95,7 +98,7 @@ def sinc_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v and radius."""
     doutput, q, k, v, radius, output = map(_side_by_side, (doutput, q, k, v, radius, output))
-    dq, dk, dv = (_token_major(t, *t.shape) for t in (q, k, v))
+    dq, dk, dv = (_token_major(t, t.shape[3]) for t in (q, k, v))
     dradius = radius.new_empty(radius.shape)
     keep = None if keep is None else keep.contiguous()
     tensors = {"q": q, "k": k, "v": v, "radius": radius, "output": output, "doutput": doutput}
@@ -106,7 +109,7 @@ def sinc_backward(
 
 @sinc_backward.register_fake
 def _(doutput, q, k, v, radius, keep, output, norm, power, eps, causal):
-    return *(_token_major(t, *t.shape) for t in (q, k, v)), radius.new_empty(radius.shape)
+    return *(_token_major(t, t.shape[3]) for t in (q, k, v)), radius.new_empty(radius.shape)
 
 
 def _save(ctx, inputs, output) -> None:

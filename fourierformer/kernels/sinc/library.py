@@ -207,7 +207,7 @@ def openmp_parallel() -> int | None:
     places = [None, *sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))]
     for place in places:
         try:
-            return ctypes.cast(ctypes.CDLL(place and str(place)).GOMP_parallel, ctypes.c_void_p).value
+            return ctypes.cast(ctypes.CDLL(None if place is None else str(place)).GOMP_parallel, ctypes.c_void_p).value
         except (OSError, AttributeError):
             continue
     return None

@@ -48,7 +48,8 @@ class Tiles:
             yield d, difference, arguments(difference, self.radius[heads, d])
 
     def scores(self, heads: slice, rows: slice, columns: slice) -> Tensor:
-        scores = self.power * sum(log_sinc(z).sum(1) for _, _, z in self.coordinates(heads, rows, columns))
+        parts = (log_sinc(z).sum(1) for _, _, z in self.coordinates(heads, rows, columns))
+        scores = self.power * sum(parts, start=next(parts))
         if self.causal:
             scores.masked_fill_(future(rows.stop - rows.start, columns.stop, scores.device), -math.inf)
         if self.keep is not None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import torch
 import triton
@@ -80,7 +81,7 @@ def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
     return next(count for count in counts if stored % count == 0 and (count < stored or count == 4))
 
 
-def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: object) -> None:
+def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
     """One program per block of rows of each head."""
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
     major, processors = _facts(device)
