@@ -56,7 +56,7 @@ def fourier_attention(
     Returns:
         (batch, heads, N, Dv), in the dtype of q. Half-precision inputs are computed in float32.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from fourierformer import fourier_attention
         >>> q, k, v = torch.randn(3, 2, 8, 256, 16)  # batch 2, 8 heads, 256 tokens, 16 coordinates each

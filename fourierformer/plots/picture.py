@@ -67,6 +67,7 @@ class Picture:
     title: str
     keys: list[Key]
     caption: str = ""
+    description: str = ""  # written into the SVG file, unseen
 
     def inline(self) -> str:
         import matplotlib
@@ -93,10 +94,11 @@ class Picture:
         import matplotlib
 
         paths = [folder / f"{self.name}.{kind}" for kind in ("svg", "png")]
+        metadata = {"Date": None, "Title": self.title} | ({"Description": self.description} if self.description else {})
         # letters as outlines: the file looks the same on a machine without the font
         with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": self.name, "text.parse_math": False}):
             self._complete()
-            self.figure.savefig(paths[0], facecolor="white", metadata={"Date": None, "Title": self.title})
+            self.figure.savefig(paths[0], facecolor="white", metadata=metadata)
             self.figure.savefig(paths[1], facecolor="white", dpi=200)
         return paths
 
@@ -108,6 +110,8 @@ class Picture:
     def _complete(self) -> None:
         from matplotlib.lines import Line2D
 
+        if not self.keys:  # everything is labelled where it is drawn
+            return
         short = all(len(key.label) <= 12 for key in self.keys)
         columns = min(len(self.keys), 4 if short else 2)
         width, height = self.figure.get_size_inches()

@@ -36,20 +36,27 @@ def pairs(rows: list[Row], columns: Iterable[Column]) -> list[Pair]:
     return found
 
 
-def significance_lines(rows: list[Row], columns: Iterable[Column]) -> list[str]:
-    """Empty where every comparison rests on one seed: the table says that once for all of them."""
+def corrected_pairs(rows: list[Row], columns: Iterable[Column]) -> list[tuple[Pair, float | None]]:
+    """Every pair with its p, corrected over all of them; None where nothing could be tested."""
     found = pairs(rows, columns)
-    if all(pair.found.reason == NO_CLAIM for pair in found):
-        return []
     tested = {id(pair): pair.found.p for pair in found if pair.found.p is not None}
     corrected = dict(zip(tested, holm(tested.values()), strict=True))
+    return [(pair, corrected.get(id(pair))) for pair in found]
+
+
+def significance_lines(rows: list[Row], columns: Iterable[Column]) -> list[str]:
+    """Empty where every comparison rests on one seed: the table says that once for all of them."""
+    found = corrected_pairs(rows, columns)
+    if all(pair.found.reason == NO_CLAIM for pair, _ in found):
+        return []
     lines = []
-    for _, of_row in groupby(found, key=lambda pair: id(pair.row)):
+    for _, of_row in groupby(found, key=lambda item: id(item[0].row)):
         own = list(of_row)
-        texts = (_text(pair, corrected.get(id(pair))) for pair in own)
-        lines.append(f"{who(own[0].row, rows)} - {BASELINE}: {'; '.join(texts)}")
+        texts = (_text(pair, p) for pair, p in own)
+        lines.append(f"{who(own[0][0].row, rows)} - {BASELINE}: {'; '.join(texts)}")
+    tested = sum(p is not None for _, p in found)
     how = "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
-    return [*lines, f"{how}{len(tested)}; better or worse where it is below 0.05"] if tested else lines
+    return [*lines, f"{how}{tested}; better or worse where it is below 0.05"] if tested else lines
 
 
 def p_text(p: float) -> str:

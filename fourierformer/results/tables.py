@@ -80,5 +80,7 @@ def markdown_of(found: Iterable[Table]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Markdown inside a table cell: only what would break the grid or turn into markup."""
-    return re.sub(r"([|*<>`\[\]\\])", r"\\\1", text)
+    """Markdown inside a table cell: only what would break the grid or turn into markup. Angle brackets as entities:
+    not every reader of Markdown takes a backslash before them."""
+    text = re.sub(r"([|*`\[\]\\])", r"\\\1", text)
+    return text.replace("<", "&lt;").replace(">", "&gt;")
