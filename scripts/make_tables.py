@@ -1,9 +1,9 @@
-"""Runs -> comparison tables, beside the paper's numbers; runs -> committed evidence; evidence -> README.
+"""Runs -> comparison tables, beside the paper's numbers; runs -> committed evidence; evidence -> documents.
 
 python scripts/make_tables.py [RUNS...] [--format text|markdown|latex]     RUNS: folders of runs, or collected CSV files
 python scripts/make_tables.py --paper                                      Tables 1 to 3 line by line, with our numbers
 python scripts/make_tables.py runs/table1 --collect table1                 writes results/measured/table1.csv
-python scripts/make_tables.py --readme                                     README's results and its table of attentions
+python scripts/make_tables.py --docs                                       what is generated in README and docs/
 """
 
 import argparse
@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.plots.overview import save_overview
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
+from fourierformer.results.documents import write_documents
 from fourierformer.results.evidence import evidence
 from fourierformer.results.latex import latex_of
 from fourierformer.results.measured import MEASURED, committed, gather, refusal, write_measured
 from fourierformer.results.paper_tables import paper_tables
-from fourierformer.results.readme import write_readme
 from fourierformer.results.redundancy import head_tables
 from fourierformer.runs.launch import exit_on_user_error
 
@@ -35,13 +36,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv")
     parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
     parser.add_argument("--include-debug", action="store_true", help="collect debug runs too")
-    parser.add_argument("--readme", action="store_true", help="rewrite the generated parts of README.md")
+    parser.add_argument("--docs", action="store_true", help="rewrite the generated parts of README.md and docs/")
     return parser.parse_args()
 
 
 def main(arguments: argparse.Namespace) -> None:
-    if arguments.readme:
-        write_readme(REPOSITORY / "README.md")
+    if arguments.docs:
+        write_documents(REPOSITORY)
+        save_overview(REPOSITORY / "docs" / "pictures")
         return
     runs = gather(arguments.runs or default_places(arguments.paper))
     if not runs and not arguments.paper:

@@ -4,7 +4,7 @@ runs.py reads run directories and measured.py committed files of them, compariso
 says what each number is called and which way is better. layout.py puts the groups into tables, with the lines of
 remarks.py and significance.py under them; evidence.py, redundancy.py and paper_tables.py make the tables of intervals,
 of heads, and of what the paper prints (paper.py). tables.py writes all of them for the terminal and for Markdown,
-latex.py for a paper, readme.py for the README.
+latex.py for a paper, documents.py for README and docs/.
 Two rules hold everywhere: a run that cannot be used is named with its state, and a value that is not there is a dash.
 """
 

@@ -1,4 +1,4 @@
-"""scripts/make_tables.py: tables in three forms, runs into files, refusals said, the README written."""
+"""scripts/make_tables.py: tables in three forms, runs into files, refusals said, the documents written."""
 
 import re
 import sys
@@ -6,6 +6,8 @@ import sys
 import pytest
 from command_line import REPOSITORY
 from synthetic_runs import write_run
+
+from fourierformer.results.documents import DOCUMENTS
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import make_tables
@@ -116,23 +118,27 @@ def test_a_name_is_a_name_not_a_place(call, runs, name):
     assert len(err.splitlines()) == 1
 
 
-def test_the_readme_is_rewritten_between_its_markers_only(call, tmp_path, monkeypatch):
+def test_documents_are_rewritten_between_their_markers_only(call, tmp_path, monkeypatch):
     monkeypatch.setattr(make_tables, "REPOSITORY", tmp_path)
-    readme = tmp_path / "README.md"
-    code, _, err = call("--readme")
+    code, _, err = call("--docs")
     assert (code, "no such file" in err) == (2, True)
-    readme.write_text("# Title\n")
-    code, _, err = call("--readme")
-    assert (code, "results:begin" in err) == (2, True)
-    marked = "# Title\n<!-- results:begin -->\nold\n<!-- results:end -->\n<!-- attention:begin -->\n"
-    readme.write_text(marked + "old\n<!-- attention:end -->\nafter\n")
-    assert call("--readme")[0] == 0
-    text = readme.read_text()
-    assert text.startswith("# Title\n<!-- results:begin -->\n")
-    assert text.endswith("<!-- attention:end -->\nafter\n")
-    assert "old" not in text
-    assert call("--readme")[0] == 0
-    assert readme.read_text() == text
+    (tmp_path / "docs").mkdir()
+    for name in DOCUMENTS:
+        (tmp_path / name).write_text("# Title\n")
+    code, _, err = call("--docs")
+    assert (code, ":begin" in err) == (2, True)
+    for name, parts in DOCUMENTS.items():
+        marked = (f"<!-- {part}:begin -->\nold text\n<!-- {part}:end -->\n" for part in parts)
+        (tmp_path / name).write_text("# Title\n" + "".join(marked) + "after\n")
+    assert call("--docs")[0] == 0
+    texts = {name: (tmp_path / name).read_text() for name in DOCUMENTS}
+    for text in texts.values():
+        assert text.startswith("# Title\n<!-- ")
+        assert text.endswith(":end -->\nafter\n")
+        assert "old text" not in text
+    assert {path.name for path in (tmp_path / "docs/pictures").iterdir()} == {"overview.svg", "overview.png"}
+    assert call("--docs")[0] == 0
+    assert {name: (tmp_path / name).read_text() for name in DOCUMENTS} == texts
 
 
 def test_the_papers_tables_count_committed_runs_once(call, runs, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""README's generated parts: results are those of the committed files alone, and every attention has its row."""
+"""The generated parts of README and docs/: numbers are those of the committed files, and every attention has a row."""
 
 import re
 
@@ -9,17 +9,62 @@ from synthetic_runs import write_run, write_vision_run
 from fourierformer import attention
 from fourierformer.errors import SetupError
 from fourierformer.results import collect
+from fourierformer.results.documents import (
+    DOCUMENTS,
+    NOTHING,
+    headline,
+    quickstart,
+    reference_table,
+    section,
+    updated,
+)
 from fourierformer.results.measured import write_measured
 from fourierformer.results.mechanisms import mechanism_table
-from fourierformer.results.readme import NOTHING, section, updated
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-MARKED = f"before\n{BEGIN}\n{END}\n<!-- attention:begin -->\n<!-- attention:end -->\nafter\n"
+MARKED = f"before\n{BEGIN}\n{END}\nafter\n"
+PARTS = DOCUMENTS["docs/measurements.md"]
 
 
-def test_the_committed_readme_is_not_stale():
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert updated(text) == text, "run `python scripts/make_tables.py --readme`"
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_committed_document_is_stale(name):
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    assert updated(text, DOCUMENTS[name]) == text, "run `make docs`"
+
+
+def test_every_marker_in_a_document_is_known():
+    for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
+        found = re.findall(r"<!-- (\w+):begin -->", path.read_text(encoding="utf-8"))
+        assert found == list(DOCUMENTS.get(path.relative_to(REPOSITORY).as_posix(), {}))
+
+
+def test_the_headline_puts_the_rank_of_the_maps_beside_perplexity(tmp_path):
+    for seed in (1, 2, 3):
+        write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)
+        write_run(tmp_path / "runs", "fourier", seed, 58.0 + seed**2)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "table1_quick.csv")
+    header, _, softmax, fourier, _, origin = headline(tmp_path).splitlines()
+    assert header.endswith("| rank of the attention maps |")
+    assert softmax.endswith("| - | - | - |")  # no difference from itself, and nobody measured its heads
+    assert "fourier" in fourier
+    assert origin.startswith("From `results/measured/table1_quick.csv`: 6 runs")
+
+
+def test_the_table_of_make_train_is_what_it_prints(tmp_path):
+    write_run(tmp_path / "runs", "softmax", 1, 60.0)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "quickstart.csv")
+    first, *lines, last = quickstart(tmp_path).splitlines()
+    assert (first, last) == ("```text", "```")
+    assert any(re.match(r" ?softmax +1 ", line) for line in lines)
+
+
+def test_the_reference_lists_what_the_document_names():
+    text = "## A heading\n<!-- ::: fourierformer.available_attentions -->\n"
+    row = reference_table(text).splitlines()[-1]
+    link = "[`fourierformer.available_attentions`](../fourierformer/__init__.py)"
+    assert row.startswith(f"| {link} | Names of every attention")
+    with pytest.raises(SetupError, match=r"fourierformer\.nothing"):
+        reference_table("<!-- ::: fourierformer.nothing -->")
 
 
 def test_a_page_of_comparisons_is_left_to_a_command(tmp_path):
@@ -41,7 +86,7 @@ def test_a_section_per_file_with_tables_and_origin(tmp_path):
     write_measured(collect(tmp_path / "images"), tmp_path / "images_quick.csv")
     (tmp_path / "kernel_cpu.csv").write_text("shape,batch,ms\ndefault,4,371.7\n")
     text = section(tmp_path)
-    assert [line for line in text.splitlines() if line.startswith("### ")] == ["### images_quick", "### table1_quick"]
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## images_quick", "## table1_quick"]
     assert "fourier - softmax:" in text
     assert "95 % interval" in text
     origin = "4 runs, commit 0123abcd, a processor (2 cores), torch 2.11.0"
@@ -51,11 +96,11 @@ def test_a_section_per_file_with_tables_and_origin(tmp_path):
 def test_a_changed_number_makes_it_stale(tmp_path):
     write_run(tmp_path / "runs", "softmax", 1, 60.0)
     write_measured(collect(tmp_path / "runs"), tmp_path / "quick.csv")
-    text = updated(MARKED, tmp_path)
-    assert updated(text, tmp_path) == text
+    text = updated(MARKED, PARTS, tmp_path)
+    assert updated(text, PARTS, tmp_path) == text
     file = tmp_path / "quick.csv"
     file.write_text(file.read_text().replace(",60.0,", ",59.0,"))
-    assert updated(text, tmp_path) != text
+    assert updated(text, PARTS, tmp_path) != text
 
 
 def test_without_runs_it_says_so(tmp_path):
@@ -65,7 +110,7 @@ def test_without_runs_it_says_so(tmp_path):
 @pytest.mark.parametrize("text", ["", BEGIN, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
 def test_missing_or_doubled_markers_are_an_error(text):
     with pytest.raises(SetupError, match="results:begin"):
-        updated(text)
+        updated(text, PARTS)
 
 
 def test_every_attention_has_a_row_with_what_it_costs():

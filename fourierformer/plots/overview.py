@@ -1,0 +1,120 @@
+"""README's picture: whom a query attends to under softmax and under sinc^4, and the result of the quick comparison."""
+
+import hashlib
+import json
+import math
+import random
+from pathlib import Path
+
+from fourierformer.plots.picture import INK, Picture, series_colour
+from fourierformer.results.documents import QUOTED, attention_label, headline_rows, map_rank
+
+NAME, TITLE = "overview", "Whom a query attends to, and what the quick comparison found"
+RADIUS, POWER = 2.0, 4  # the paper's
+EDGE, CELLS = 3.0, 121  # the maps show keys from -EDGE to EDGE, that many per side
+Point = tuple[float, float]
+
+
+def scene(keys: int = 24, seed: int = 5) -> tuple[Point, list[Point]]:
+    """A query, and keys from a normal distribution by Python's generator, which is the same everywhere."""
+    draw = random.Random(seed)
+    points = [(round(1.1 * draw.gauss(0, 1), 3), round(1.1 * draw.gauss(0, 1), 3)) for _ in range(keys)]
+    return (0.9, 0.5), points
+
+
+def softmax_weight(query: Point, key: Point) -> float:
+    """exp(q k / sqrt(D)): it grows without bound along the query."""
+    return math.exp((query[0] * key[0] + query[1] * key[1]) / math.sqrt(2))
+
+
+def sinc_weight(query: Point, key: Point) -> float:
+    """prod_d sinc(R (q_d - k_d))^4: it is largest at the query, and 0 where a coordinate is pi / R away."""
+    weight = 1.0
+    for q, k in zip(query, key, strict=True):
+        z = RADIUS * (q - k)
+        weight *= (math.sin(z) / z if z else 1.0) ** POWER
+    return weight
+
+
+def shares(weight) -> list[float]:
+    """What each key gets: its weight divided by the sum."""
+    query, keys = scene()
+    weights = [weight(query, key) for key in keys]
+    return [w / sum(weights) for w in weights]
+
+
+def results() -> list[tuple[str, str, list[float], str]]:
+    """(model, attention, test perplexity of every seed, rank of the attention maps) of README's table."""
+    lines = []
+    for row, _, _ in headline_rows():
+        rank = map_rank(row)
+        values = [value for _, value in sorted(row.cell(QUOTED).values.items())]
+        lines.append((row.model, attention_label(row), values, f"rank {rank[0]:.1f} of {rank[1]}" if rank else ""))
+    return lines
+
+
+def fingerprint() -> str:
+    """Of every number that is drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
+    weights = [[round(share, 6) for share in shares(weight)] for weight in (softmax_weight, sinc_weight)]
+    return hashlib.sha256(json.dumps([scene(), weights, results()]).encode()).hexdigest()[:16]
+
+
+def save_overview(folder: Path) -> list[Path]:
+    """overview.svg and overview.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Picture(_figure(), NAME, TITLE, [], description=fingerprint()).save(folder)
+
+
+def _figure():
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.6, 3.1), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
+    _draw_weights(left, softmax_weight, "softmax: keys far along the query")
+    _draw_weights(middle, sinc_weight, "sinc⁴, R = 2: keys near the query")
+    _draw_results(right)
+    figure.get_layout_engine().set(wspace=0.04)
+    return figure
+
+
+def _draw_weights(axes, weight, title: str) -> None:
+    """Shade: the weight a key would have at each place, as a share of the largest. Discs: 24 keys, by their share."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    query, keys = scene()
+    places = [-EDGE + 2 * EDGE * i / (CELLS - 1) for i in range(CELLS)]
+    field = [[weight(query, (x, y)) for x in places] for y in places]
+    shades = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#5fa3d3"])
+    axes.imshow(field, origin="lower", extent=(-EDGE, EDGE) * 2, cmap=shades, interpolation="bilinear", rasterized=True)
+    attended = [600 * share for share in shares(weight)]
+    axes.scatter(*zip(*keys, strict=True), s=3, color=INK.fixed, alpha=0.5, linewidth=0)
+    axes.scatter(*zip(*keys, strict=True), s=attended, color=series_colour(0).fixed, alpha=0.7, linewidth=0)
+    axes.plot(*query, marker="*", color=series_colour(1).fixed, markersize=11, linestyle="none")
+    axes.annotate("query", query, (-13, 8), textcoords="offset points", fontsize=8, color=series_colour(1).fixed)
+    axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[-2, 0, 2], yticks=[-2, 0, 2])
+    axes.set_title(title, fontsize=9, color=INK.fixed)
+    axes.set_xlabel("first coordinate", fontsize=8, color=INK.fixed)
+    axes.set_ylabel("second coordinate", fontsize=8, color=INK.fixed)
+    axes.tick_params(colors=INK.fixed, labelsize=7, length=0, pad=4)
+    axes.spines[:].set(color=INK.fixed, alpha=0.3, linewidth=0.6)
+
+
+def _draw_results(axes) -> None:
+    """A dot per seed, a stroke at their mean, and the rank of the attention maps beside them."""
+    lines = results()
+    highest = max(value for _, _, values, _ in lines for value in values)
+    for i, (_, attention, values, rank) in enumerate(lines):
+        colour = INK.fixed if attention == "softmax" else series_colour(0 if "1e-6" in attention else 1).fixed
+        axes.plot(values, [i] * len(values), "o", color=colour, markersize=4, alpha=0.7, markeredgewidth=0)
+        axes.plot([sum(values) / len(values)] * 2, [i - 0.28, i + 0.28], color=colour, linewidth=1.6)
+        # white behind the text, so that no rule runs through it
+        look = {"fontsize": 7.5, "color": colour, "verticalalignment": "center", "backgroundcolor": "white"}
+        axes.text(1.04 * highest, i, rank, **look)
+    axes.set_yticks(range(len(lines)), [f"{model}, {attention}" for model, attention, _, _ in lines])
+    axes.set(ylim=(len(lines) - 0.5, -0.5), xlim=(0.9 * min(min(values) for _, _, values, _ in lines), 1.26 * highest))
+    axes.set_title("quick comparison, five or three seeds", fontsize=9, color=INK.fixed)
+    axes.set_xlabel("test perplexity (lower is better); rank of the maps", fontsize=8, color=INK.fixed)
+    axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
+    axes.tick_params(colors=INK.fixed, labelsize=8, length=0, pad=5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set(color=INK.fixed, alpha=0.4, linewidth=0.8)

@@ -1,0 +1,191 @@
+"""The generated parts of README and docs/, from committed files and the code alone, so that anyone gets the same text.
+
+A generated part stands between two comments, `<!-- name:begin -->` and `<!-- name:end -->`; what is around it is
+written by hand. `make docs` writes all of them, and a test fails where one is stale.
+"""
+
+import inspect
+import pydoc
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fourierformer.errors import SetupError
+from fourierformer.files import atomic_write_text
+from fourierformer.provenance import REPOSITORY
+from fourierformer.results.comparison import HEADS, Row, comparison, evaluations
+from fourierformer.results.evidence import evidence
+from fourierformer.results.layout import DASH, Table, columns_of, table_groups, tables
+from fourierformer.results.measured import MEASURED, is_measured, read_measured
+from fourierformer.results.mechanisms import mechanism_table
+from fourierformer.results.metrics import metric_text
+from fourierformer.results.redundancy import head_tables
+from fourierformer.results.runs import Run
+from fourierformer.results.significance import Pair, corrected_pairs, p_text, signed, significance_lines
+from fourierformer.results.tables import markdown_of, text_of
+
+NOTHING = "No measured runs are committed yet."
+QUICKSTART, HEADLINE = "quickstart.csv", "table1_quick.csv"  # the runs of `make train`, and of README's result
+QUOTED = ("test", "sliding")  # the evaluation that README quotes, as the paper does
+MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them
+
+
+def section(folder: Path = MEASURED) -> str:
+    """What belongs between the markers: per file of runs the tables, and where the numbers come from."""
+    parts = []
+    for path in sorted(folder.glob("*.csv")):
+        if not is_measured(path):
+            continue
+        runs = read_measured(path)
+        rows = comparison(runs)
+        shown = [_without_comparisons(t, path.name) if len(t.rows) > MANY_ROWS else t for t in tables(rows)]
+        parts.append(
+            f"## {path.stem}\n\n{markdown_of([*shown, *head_tables(rows)])}\n"
+            f"{_folded('Every number with its interval', markdown_of(evidence(rows)))}\n"
+            f"From `results/measured/{path.name}`: {origin(runs)}."
+        )
+    return "\n\n".join(parts) or NOTHING
+
+
+def _without_comparisons(table: Table, name: str) -> Table:
+    said = significance_lines(table.rows, columns_of(table.rows))
+    rest = [note for note in table.notes if note not in said]
+    where = f"python scripts/make_tables.py results/measured/{name}"
+    return replace(table, notes=[*rest, f"comparisons with the baseline, Holm-corrected: {where}"])
+
+
+def _folded(title: str, text: str) -> str:
+    """As GitHub shows it: a line that opens."""
+    return f"<details><summary>{title}</summary>\n\n{text}\n</details>\n"
+
+
+def origin(runs: Iterable[Run]) -> str:
+    """Commit, machine and torch of all runs, with the number of runs where they differ."""
+    runs = list(runs)
+    machines = [_machine(run) for run in runs]
+    commits = [f"commit {str(run.field('commit') or 'unknown')[:8]}" for run in runs]
+    torch = [f"torch {(run.meta.get('versions') or {}).get('torch', 'unknown')}" for run in runs]
+    return f"{len(runs)} runs, {', '.join(_counted(facts) for facts in (commits, machines, torch))}"
+
+
+def quickstart(folder: Path = MEASURED) -> str:
+    """The table that `make train` ends with, as it prints it."""
+    (table,) = tables(comparison(read_measured(folder / QUICKSTART)))
+    grid = text_of([replace(table, protocols=[], notes=[], scale=[])])
+    return f"```text\n{grid.strip()}\n```"
+
+
+def headline_rows(folder: Path = MEASURED) -> list[tuple[Row, Pair | None, float | None]]:
+    """Each configuration of README's table, its comparison with softmax, and p as docs/measurements.md has it."""
+    found = []
+    for rows in table_groups(comparison(read_measured(folder / HEADLINE))):
+        pairs = corrected_pairs(rows, columns_of(rows))
+        compared = {id(pair.row): (pair, p) for pair, p in pairs if pair.column == QUOTED}
+        found += [(row, *compared.get(id(row), (None, None))) for row in rows]
+    return found
+
+
+def headline(folder: Path = MEASURED) -> str:
+    """README's result: perplexity beside the rank of the attention maps, without which it would mislead."""
+    rows = headline_rows(folder)
+    header = ("model", "attention", "seeds", "test perplexity", "minus softmax's", "p", "rank of the attention maps")
+    lines = [header, ("---", "---", *("---:",) * 5), *(_headline_line(*row) for row in rows)]
+    runs = [run for row, _, _ in rows for run in row.runs]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + (
+        f"\n\nFrom `results/measured/{HEADLINE}`: {origin(runs)}."
+    )
+
+
+def attention_label(row: Row) -> str:
+    eps = row.settings.get("eps")
+    return row.attention if eps is None else f"{row.attention}, eps = {float(eps):g}".replace("e-0", "e-")
+
+
+def map_rank(row: Row) -> tuple[float, int] | None:
+    """The mean rank of a row's attention maps and the largest it could be, which is the number of tokens."""
+    cell = row.cell((QUOTED[0], HEADS), "rank")
+    length = next((found[QUOTED].get("context") for run in row.runs if QUOTED in (found := evaluations(run))), None)
+    return (cell.mean, length) if cell and length else None
+
+
+def _headline_line(row: Row, pair: Pair | None, p: float | None) -> tuple[str, ...]:
+    cell, rank = row.cell(QUOTED), map_rank(row)
+    value = f"{metric_text(cell.mean, row.primary)} ± {metric_text(cell.sd, row.primary)}"
+    difference, tested = DASH, DASH
+    if pair and p is not None:
+        difference = f"{signed(pair.found.difference, row.primary)} ± {metric_text(pair.found.half_width, row.primary)}"
+        tested = p_text(p).removeprefix("p ").removeprefix("= ")
+    ranked = f"{rank[0]:.1f} of {rank[1]}" if rank else DASH
+    return row.model, attention_label(row), str(row.n), value, difference, tested, ranked
+
+
+def reference_table(text: str) -> str:
+    """One row for every object that a comment `<!-- ::: dotted.name -->` of the document names."""
+    rows = [("name", "what it is for"), ("---", "---")]
+    for name in public_names(text):
+        found = pydoc.locate(name)
+        if found is None:
+            raise SetupError(f"no object is called {name}")
+        source = Path(inspect.getsourcefile(found)).relative_to(REPOSITORY)
+        first = " ".join(inspect.getdoc(found).split("\n\n")[0].split())
+        rows.append((f"[`{name}`](../{source.as_posix()})", first))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def public_names(text: str) -> list[str]:
+    return re.findall(r"^<!-- ::: ([\w.]+) -->$", text, flags=re.M)
+
+
+Part = Callable[[str, Path], str]  # from the document's text and the folder of measured runs
+DOCUMENTS: dict[str, dict[str, Part]] = {
+    "README.md": {
+        "quickstart": lambda _, folder: quickstart(folder),
+        "headline": lambda _, folder: headline(folder),
+    },
+    "docs/attention.md": {"attention": lambda *_: mechanism_table()},
+    "docs/measurements.md": {"results": lambda _, folder: section(folder)},
+    "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
+}
+
+
+def updated(text: str, parts: dict[str, Part], folder: Path = MEASURED) -> str:
+    """A document with its generated parts written anew."""
+    for name, part in parts.items():
+        text = _replaced(text, name, part(text, folder))
+    return text
+
+
+def _replaced(text: str, name: str, part: str) -> str:
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise SetupError(f"it needs one line {begin} and below it one line {end}: what is between them is generated")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{part}\n\n{end}{rest.split(end)[1]}"
+
+
+def write_documents(root: Path, folder: Path = MEASURED) -> None:
+    """Every document of DOCUMENTS under `root`; none is written if one of them cannot be."""
+    texts = {}
+    for name, parts in DOCUMENTS.items():
+        path = root / name
+        if not path.is_file():
+            raise SetupError(f"{path}: no such file")
+        try:
+            texts[path] = updated(path.read_text(encoding="utf-8"), parts, folder)
+        except SetupError as error:
+            raise SetupError(f"{path}: {error}") from None
+    for path, text in texts.items():
+        atomic_write_text(path, text)
+
+
+def _machine(run: Run) -> str:
+    gpus = run.meta.get("gpus") or []
+    names = ", ".join(f"{count} x {name}" for name, count in Counter(map(str, gpus)).items())
+    return names or f"{run.meta.get('cpu') or 'unknown CPU'} ({run.meta.get('cpus', '?')} cores)"
+
+
+def _counted(facts: list[str]) -> str:
+    counts = Counter(facts)
+    return next(iter(counts)) if len(counts) == 1 else " and ".join(f"{fact} ({n})" for fact, n in counts.items())
