@@ -5,7 +5,7 @@ UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report clean constraints
+.PHONY: help setup train test test-all lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report docs docs-site clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -61,6 +61,13 @@ evidence-gpu: setup ## Table 1 at WikiText-2 length, three seeds, nine minutes a
 
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py
+
+docs: setup ## write what is generated in README.md and docs/: tables of committed runs, of attentions, the picture
+	$(PY) scripts/make_tables.py --docs
+
+docs-site: setup ## the documents as a web site in build/site (installs MkDocs into .venv; serve it with `mkdocs serve`)
+	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[docs]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]')
+	$(PY) -m mkdocs build --quiet --strict
 
 constraints: ## resolve the pinned versions anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --upgrade --no-emit-index-url --no-header --no-annotate -q -o constraints.txt
