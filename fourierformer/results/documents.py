@@ -43,7 +43,7 @@ def section(folder: Path = MEASURED) -> str:
         shown = [_without_comparisons(t, path.name) if len(t.rows) > MANY_ROWS else t for t in tables(rows)]
         parts.append(
             f"## {path.stem}\n\n{markdown_of([*shown, *head_tables(rows)])}\n"
-            f"{_folded('Every number with its interval', markdown_of(evidence(rows)))}\n"
+            f"{_folded('Every number with its interval', evidence(rows))}\n"
             f"From `results/measured/{path.name}`: {origin(runs)}."
         )
     return "\n\n".join(parts) or NOTHING
@@ -56,9 +56,9 @@ def _without_comparisons(table: Table, name: str) -> Table:
     return replace(table, notes=[*rest, f"comparisons with the baseline, Holm-corrected: {where}"])
 
 
-def _folded(title: str, text: str) -> str:
-    """As GitHub shows it: a line that opens."""
-    return f"<details><summary>{title}</summary>\n\n{text}\n</details>\n"
+def _folded(title: str, tables: list[Table]) -> str:
+    """As GitHub shows it: a line that opens. Nothing where there is no table."""
+    return f"<details><summary>{title}</summary>\n\n{markdown_of(tables)}\n</details>\n" if tables else ""
 
 
 def origin(runs: Iterable[Run]) -> str:

@@ -1,4 +1,4 @@
-"""README's table of attention choices, from what the mechanisms say about themselves."""
+"""The table of attention choices in docs/attention.md, from what the mechanisms say about themselves."""
 
 import torch
 
