@@ -32,6 +32,7 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     markdown = re.sub(r"^<!-- (::: [\w.]+) -->$", r"\1", markdown, flags=re.M)  # unseen on GitHub, here the reference
     markdown = markdown.replace("<details>", '<details markdown="1">')  # or the tables inside stay as typed
+    markdown = re.sub(r"^```(\w+) (\S+)$", r'```\1 title="\2"', markdown, flags=re.M)  # a block that is a file
     here = os.path.dirname(page.file.src_uri) or "."
     return LINK.sub(lambda found: os.path.relpath(_uri(_path(found[1], page.file)), here), markdown)
 

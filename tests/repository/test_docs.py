@@ -26,7 +26,8 @@ STAND_INS = {"data=mine": "data=wikitext2"}  # what a reader is to write, beside
 
 
 def blocks(text: str, *languages: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.S | re.M)
+    """Of these languages; ```python some/file.py begins a file, which is for the test that writes it."""
+    found = re.findall(r"^```(.*?)\n(.*?)^```$", text, flags=re.S | re.M)
     return [block for language, block in found if language in languages]
 
 
