@@ -48,7 +48,8 @@ def results() -> list[tuple[str, str, list[float], str]]:
     lines = []
     for row, _, _ in headline_rows():
         rank = map_rank(row)
-        values = [value for _, value in sorted(row.cell(QUOTED).values.items())]
+        cell = row.cell(QUOTED)
+        values = [cell.values[seed] for seed in sorted(cell.values, key=str)] if cell else []
         lines.append((row.model, attention_label(row), values, f"rank {rank[0]:.1f} of {rank[1]}" if rank else ""))
     return lines
 
@@ -67,13 +68,13 @@ def save_overview(folder: Path) -> list[Path]:
 
 def _figure():
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(10.6, 3.1), layout="constrained")
+    figure = Figure(figsize=(10.6, 3.1), layout=ConstrainedLayoutEngine(wspace=0.04))
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
     _draw_weights(left, softmax_weight, "softmax: keys far along the query")
     _draw_weights(middle, sinc_weight, "sinc⁴, R = 2: keys near the query")
     _draw_results(right)
-    figure.get_layout_engine().set(wspace=0.04)
     return figure
 
 

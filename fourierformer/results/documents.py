@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
@@ -111,11 +112,12 @@ def map_rank(row: Row) -> tuple[float, int] | None:
 
 
 def _headline_line(row: Row, pair: Pair | None, p: float | None) -> tuple[str, ...]:
-    cell, rank = row.cell(QUOTED), map_rank(row)
-    value = f"{metric_text(cell.mean, row.primary)} ± {metric_text(cell.sd, row.primary)}"
-    difference, tested = DASH, DASH
-    if pair and p is not None:
-        difference = f"{signed(pair.found.difference, row.primary)} ± {metric_text(pair.found.half_width, row.primary)}"
+    cell, rank, key = row.cell(QUOTED), map_rank(row), row.primary
+    value = difference = tested = DASH
+    if cell:
+        value = metric_text(cell.mean, key) + ("" if cell.sd is None else f" ± {metric_text(cell.sd, key)}")
+    if pair and p is not None and pair.found.difference is not None and pair.found.half_width is not None:
+        difference = f"{signed(pair.found.difference, key)} ± {metric_text(pair.found.half_width, key)}"
         tested = p_text(p).removeprefix("p ").removeprefix("= ")
     ranked = f"{rank[0]:.1f} of {rank[1]}" if rank else DASH
     return row.model, attention_label(row), str(row.n), value, difference, tested, ranked
@@ -125,11 +127,11 @@ def reference_table(text: str) -> str:
     """One row for every object that a comment `<!-- ::: dotted.name -->` of the document names."""
     rows = [("name", "what it is for"), ("---", "---")]
     for name in public_names(text):
-        found = pydoc.locate(name)
+        found: Any = pydoc.locate(name)
         if found is None:
             raise SetupError(f"no object is called {name}")
-        source = Path(inspect.getsourcefile(found)).relative_to(REPOSITORY)
-        first = " ".join(inspect.getdoc(found).split("\n\n")[0].split())
+        source = Path(inspect.getfile(found)).relative_to(REPOSITORY)
+        first = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
         rows.append((f"[`{name}`](../{source.as_posix()})", first))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
