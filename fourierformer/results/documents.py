@@ -129,7 +129,7 @@ def reference_table(text: str) -> str:
     for name in public_names(text):
         found: Any = pydoc.locate(name)
         if found is None:
-            raise SetupError(f"no object is called {name}")
+            raise SetupError(f"it names {name}, which cannot be imported")
         source = Path(inspect.getfile(found)).relative_to(REPOSITORY)
         first = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
         rows.append((f"[`{name}`](../{source.as_posix()})", first))
