@@ -12,7 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,6 +149,16 @@ def hints_of(owner) -> dict[str, object]:
         hints = typing.get_type_hints(owner)
         return {f.name: hints[f.name] for f in fields(owner)}
     return {name: parameter.annotation for name, parameter in owner.items()}
+
+
+def completed(spec: type[RunSpec], values: dict) -> dict:
+    """A stored config with the keys that its version did not have yet, at what it did without them."""
+    found = dict(values)
+    for name, owner in sections(spec).items():
+        if isinstance(values.get(name), dict):
+            defaults = {f.name: f.default for f in fields(owner) if f.default is not MISSING}
+            found[name] = defaults | values[name]
+    return found
 
 
 def checked(config: DictConfig | dict, schema: Schema) -> dict:

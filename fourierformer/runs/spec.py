@@ -8,7 +8,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from fourierformer.attention import Attention, Geometry, available, build, knobs
-from fourierformer.config import RunSpec, checked, from_yaml, schema, specified
+from fourierformer.config import RunSpec, checked, completed, from_yaml, schema, specified
 from fourierformer.errors import SetupError
 from fourierformer.tasks import Task, task_named
 from fourierformer.training.processes import find_processes
@@ -34,7 +34,8 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 
 def stored_spec(run: Path) -> RunSpec:
     """Of a run directory."""
-    return read_spec(from_yaml(run / "config.yaml"))
+    values = from_yaml(run / "config.yaml")
+    return read_spec(completed(task_named(values.get("task")).spec, values))
 
 
 def task_of(spec: RunSpec) -> Task:

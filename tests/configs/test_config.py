@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from fourierformer import config as configs
 from fourierformer.errors import SetupError
-from fourierformer.runs.spec import read_spec
+from fourierformer.runs.spec import read_spec, stored_spec
 
 
 def composed(*overrides: str, script: str = "train_lm") -> dict:
@@ -137,6 +137,15 @@ def test_a_sweep_is_a_multirun(name):
 def test_every_group_says_what_its_files_are_for():
     for path in CONFIGS.rglob("*.yaml"):
         assert path.read_text().startswith("#"), path
+
+
+def test_a_config_stored_before_a_key_existed_is_read_with_its_default(tmp_path):
+    spec = read_spec(composed(script="train_vit"))
+    older = {**spec.values, "data": {key: value for key, value in spec.values["data"].items() if key != "in_memory"}}
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(older))
+    found = stored_spec(tmp_path)
+    assert found == spec
+    assert found.hash == spec.hash
 
 
 # -- identity -------------------------------------------------------------------------------------------------------
