@@ -7,7 +7,9 @@ The contract (see base.py, tests/attention/test_contract.py):
 * __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
 * forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
   geometry.causal no output depends on a later input.
-* what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`; `build` refuses with that reason.
+* forward(x, memory, keep=...): other sequences and padding, where `cross_ok` and `padding_ok` are True (see base.py).
+* what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`, and `build` refuses with that reason, or
+  in `cross_ok` / `padding_ok`, and `forward` does.
 * `start` and `mix_step`, where a state of constant size exists, give what `forward` gives, token by token.
 * random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer).
 """
@@ -70,10 +72,15 @@ def _refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:
     return None
 
 
-def available(*, causal: bool | None = None, grid: bool = True) -> list[str]:
-    """Names of all mechanisms, or of those that can be causal / bidirectional."""
+def available(
+    *, causal: bool | None = None, grid: bool = True, cross: bool = False, padding: bool = False
+) -> list[str]:
+    """Names of all mechanisms, or of those that can be causal / bidirectional, can attend to another sequence, can
+    ignore padding."""
     _load_all()
-    return sorted(n for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None)
+    able = {n: e.cls for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None}
+    able = {n: c for n, c in able.items() if c.cross_ok is True or not cross}
+    return sorted(n for n, c in able.items() if c.padding_ok is True or not padding)
 
 
 def mechanism(name: str) -> type[Attention]:
