@@ -17,6 +17,7 @@ The contract (see base.py, tests/attention/test_contract.py):
 import importlib
 import inspect
 import pkgutil
+import re
 from dataclasses import dataclass
 
 from fourierformer.attention.base import Attention, Geometry
@@ -28,26 +29,57 @@ __all__ = ["Attention", "Geometry", "available", "build", "idea", "knobs", "mech
 @dataclass(frozen=True)
 class Entry:
     cls: type[Attention]
-    idea: str  # one line for the table of mechanisms
+    idea: str  # one line for the table of attentions
     defaults: dict[str, object]  # knobs whose default differs under this name
 
 
 _registry: dict[str, Entry] = {}
 
 
-def register(name: str, idea: str, **defaults):
+def register(name: str, idea: str = "", **defaults):
     """Class decorator: makes the class an attention choice called `name`, with other defaults where given.
 
-    `idea` is its line in README's table of mechanisms.
+    `idea` is its line in the table of attentions. A mistake ends here, in one line that says what to write.
     """
+    _check_name(name)
+    if not isinstance(idea, str) or not idea.strip():
+        raise SetupError(
+            f"attention '{name}' needs an idea for the table: @register('{name}', 'what it does, in a line')"
+        )
 
     def add(cls: type[Attention]) -> type[Attention]:
-        if name in _registry:
-            raise ValueError(f"attention '{name}' is registered twice")
+        _check_class(name, cls, defaults)
         _registry[name] = Entry(cls, idea, defaults)
         return cls
 
     return add
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise SetupError(
+            f"'{name}' cannot name an attention: write lower-case letters, digits and _, beginning with a letter, "
+            "as in 'my_kernel'"
+        )
+
+
+def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, Attention)):
+        what = getattr(cls, "__name__", repr(cls))
+        raise SetupError(
+            f"attention '{name}' must be a class of attention: write class {what}(Attention), with Attention from "
+            "fourierformer.attention"
+        )
+    before = _registry[name].cls if name in _registry else None
+    # the same class of a file that is loaded again, in a notebook say, takes its own place
+    if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
+        owner = f"{before.__module__}.{before.__name__}"
+        raise SetupError(f"attention '{name}' is registered already, by {owner}: write another name")
+    for knob in defaults:
+        if knob not in (valid := _knobs(cls)):
+            raise SetupError(f"@register('{name}', ..., {knob}=...): there is no such knob{did_you_mean(knob, valid)}")
 
 
 def _entry(name: str) -> Entry:
@@ -94,9 +126,12 @@ def idea(name: str) -> str:
 def knobs(name: str) -> dict[str, inspect.Parameter]:
     """The keyword-only arguments of a mechanism with the defaults they have under this name."""
     entry = _entry(name)
-    parameters = inspect.signature(entry.cls.__init__).parameters.values()
-    own = {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    return {n: p.replace(default=entry.defaults.get(n, p.default)) for n, p in own.items()}
+    return {n: p.replace(default=entry.defaults.get(n, p.default)) for n, p in _knobs(entry.cls).items()}
+
+
+def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def build(name: str, geometry: Geometry, **values) -> Attention:

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
+from fourierformer.results.mechanisms import mechanism_table
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LENGTH = 197
@@ -418,6 +419,67 @@ def test_keep_must_be_a_bool_for_every_token(keep):
 def test_memory_must_have_the_batch_and_the_width_of_x(memory):
     with pytest.raises(ValueError, match=r"memory must be \(batch, keys, dim\)"):
         built("softmax", True)(tokens(5), memory)
+
+
+# -- registering -------------------------------------------------------------------------------------------------------
+
+
+class Mine(attention.Attention):
+    def __init__(self, geometry: Geometry, *, window: int = 32):
+        super().__init__(geometry)
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """A copy, so that nothing stays registered."""
+    attention.available()
+    monkeypatch.setattr(attention, "_registry", dict(attention._registry))
+    return attention._registry
+
+
+@pytest.mark.parametrize(
+    ("arguments", "defaults", "cls", "message"),
+    [
+        (("mine",), {}, Mine, "needs an idea .* @register\\('mine', 'what it does, in a line'\\)"),
+        (("mine", "  "), {}, Mine, "needs an idea"),
+        (("mine", 3), {}, Mine, "needs an idea"),
+        ((Mine,), {}, Mine, "write @register\\('name', 'what it does'\\)"),
+        (("Mine", "idea"), {}, Mine, "lower-case letters.*'my_kernel'"),
+        (("my kernel", "idea"), {}, Mine, "lower-case letters"),
+        (("2nd", "idea"), {}, Mine, "lower-case letters"),
+        (
+            ("softmax", "idea"),
+            {},
+            Mine,
+            "registered already, by fourierformer.attention.softmax.Softmax: .*another name",
+        ),
+        (("mine", "idea"), {}, dict, "write class dict\\(Attention\\), with Attention from fourierformer.attention"),
+        (("mine", "idea"), {}, len, "write class len\\(Attention\\)"),
+        (("mine", "idea"), {"windw": 3}, Mine, "no such knob \\(did you mean 'window'\\?\\)"),
+    ],
+)
+def test_a_mistake_in_registering_ends_there_in_one_line(arguments, defaults, cls, message, registry):
+    before = dict(registry)
+    with pytest.raises(SetupError, match=message) as error:
+        attention.register(*arguments, **defaults)(cls)
+    assert "\n" not in str(error.value)
+    assert registry == before
+
+
+def test_registering_twice_is_refused_and_loading_a_file_again_is_not(registry):
+    attention.register("mine", "idea", window=3)(Mine)
+    assert attention.knobs("mine")["window"].default == 3
+    with pytest.raises(SetupError, match="registered already"):
+        attention.register("mine", "another idea")(Mine)
+    again = type("Mine", (attention.Attention,), {"__module__": Mine.__module__})
+    attention.register("mine", "a better idea")(again)
+    assert attention.mechanism("mine") is again
+
+
+def test_a_table_needs_neither_cost_nor_state_nor_source(registry):
+    attention.register("mine", "idea")(Mine)
+    (row,) = [line for line in mechanism_table().splitlines() if line.startswith("| `mine` |")]
+    assert row.count("not stated") == 3
 
 
 def test_who_can_attend_to_another_sequence_and_ignore_padding():
