@@ -16,6 +16,7 @@ The contract (see base.py, tests/attention/test_contract.py):
 
 import importlib
 import inspect
+import keyword
 import pkgutil
 import re
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.errors import SetupError, did_you_mean
 
-__all__ = ["Attention", "Geometry", "available", "build", "idea", "knobs", "mechanism", "register"]
+__all__ = ["Attention", "Geometry", "available", "build", "check_name", "idea", "knobs", "mechanism", "register"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Entry:
 
 
 _registry: dict[str, Entry] = {}
+YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null")
 
 
 def register(name: str, idea: str = "", **defaults):
@@ -41,7 +43,7 @@ def register(name: str, idea: str = "", **defaults):
 
     `idea` is its line in the table of attentions. A mistake ends here, in one line that says what to write.
     """
-    _check_name(name)
+    check_name(name)
     if not isinstance(idea, str) or not idea.strip():
         raise SetupError(
             f"attention '{name}' needs an idea for the table: @register('{name}', 'what it does, in a line')"
@@ -55,7 +57,8 @@ def register(name: str, idea: str = "", **defaults):
     return add
 
 
-def _check_name(name: object) -> None:
+def check_name(name: object) -> None:
+    """SetupError where an attention cannot be called so: it names a file, a class and a config."""
     if not isinstance(name, str):
         raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -63,6 +66,8 @@ def _check_name(name: object) -> None:
             f"'{name}' cannot name an attention: write lower-case letters, digits and _, beginning with a letter, "
             "as in 'my_kernel'"
         )
+    if keyword.iskeyword(name) or name in YAML_WORDS:
+        raise SetupError(f"'{name}' cannot name an attention: it is a word of Python or YAML; write 'my_{name}', say")
 
 
 def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:

@@ -52,9 +52,10 @@ class Attention(nn.Module):
     # True, or the reason why the mechanism cannot do it; `build` refuses with that reason.
     causal_ok: ClassVar[bool | str] = True
     full_ok: ClassVar[bool | str] = True
-    # Likewise for another sequence's keys and values and for padding; `forward` refuses with that reason.
-    cross_ok: ClassVar[bool | str] = "it was written for keys and values of its own sequence"
-    padding_ok: ClassVar[bool | str] = "it was written without a way to leave keys out"
+    # Likewise for another sequence's keys and values and for padding; `forward` refuses with that reason. An instance
+    # may say so of itself.
+    cross_ok: bool | str = "it was written for keys and values of its own sequence"
+    padding_ok: bool | str = "it was written without a way to leave keys out"
     needs_grid: ClassVar[bool] = False
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
@@ -180,11 +181,13 @@ def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def visible_keys(queries: int, keep: Tensor, *, causal: bool) -> Tensor:
-    """Which keys each query may see where some are left out: keep (B, M) -> boolean (B, 1, queries, M), or (B, 1, 1, M)
-    where all queries see the same. Bottom-right aligned if causal."""
+def visible_keys(q: Tensor, k: Tensor, *, causal: bool, keep: Tensor | None = None) -> Tensor:
+    """Which keys each query may see, as a boolean mask for weights (B, H, N, M): those of its past if causal (the last
+    query sees all), and of them those to keep (B, M)."""
+    if keep is None:
+        keep = torch.ones(1, k.shape[-2], dtype=torch.bool, device=k.device)
     kept = keep[:, None, None]
-    return kept & bottom_right_causal(queries, keep.shape[1], keep.device) if causal else kept
+    return kept & bottom_right_causal(q.shape[-2], k.shape[-2], k.device) if causal else kept
 
 
 def sees_nothing(queries: int, keep: Tensor, *, causal: bool) -> Tensor:

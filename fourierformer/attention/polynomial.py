@@ -176,7 +176,7 @@ class PolynomialAttention(Attention):
         weights = self.series.kernel(q @ k.mT, self.order)
         queries, keys = weights.shape[-2:]
         if keep is not None:
-            mask = visible_keys(queries, keep, causal=causal)
+            mask = visible_keys(q, k, causal=causal, keep=keep)
             weights, visible = weights.masked_fill(~mask, 0.0), mask.sum(-1, keepdim=True)
             total = torch.maximum(weights.sum(-1, keepdim=True), FLOOR * visible)
             return weights, total.masked_fill(visible == 0, 1.0)

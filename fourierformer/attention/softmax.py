@@ -36,7 +36,7 @@ def dot_product_attention(
     queries, keys = q.shape[-2], k.shape[-2]
     if keep is not None:
         nothing = sees_nothing(queries, keep, causal=causal)
-        mask = visible_keys(queries, keep, causal=causal) | nothing  # an empty row of a softmax would be 0 / 0
+        mask = visible_keys(q, k, causal=causal, keep=keep) | nothing  # an empty row of a softmax would be 0 / 0
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(nothing, 0.0)
     if not causal or queries == 1:  # a single last query sees every key
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
