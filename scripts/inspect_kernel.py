@@ -42,6 +42,7 @@ class Case:
     log: bool
     tile: Tile
     chunk: int
+    keep: bool = False  # some keys are left out
 
     def matrix_instruction(self) -> str:
         return "HMMA" if self.tile.rows < 64 else MATRIX_INSTRUCTION[self.arch]  # the newer ones take 64 rows
@@ -71,7 +72,7 @@ class Case:
         found = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": wide}
         found |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
         found |= {"PRECISE": self.precise, "NODES": self.nodes, "CHUNK": self.chunk}
-        found |= {"ROWS": self.tile.rows, "COLUMNS": self.tile.columns}
+        found |= {"ROWS": self.tile.rows, "COLUMNS": self.tile.columns} | kept(self.keep)
         if self.kernel != "forward":
             found |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel == "keys"}
         return found
@@ -112,13 +113,19 @@ def compile_case(case: Case) -> Found:
     )
 
 
-def compile_preparation(arch: int, width: int) -> int:
+def kept(keep: bool) -> dict[str, None]:
+    """An argument that is None is no argument: the compiler leaves out what belongs to it."""
+    return {} if keep else {"Keep": None}
+
+
+def compile_preparation(arch: int, width: int, keep: bool) -> int:
     """Spilling instructions of the kernels that choose the number of features and write them."""
     stored = triton.cdiv(width, 4) * 4
     kernels = [(features.choose_nodes, {"WIDTH": width, "LOADED": triton.next_power_of_2(width)})]
     for precise in (False, True):
         kernels.append((features.write_features, {"WIDTH": width, "STORED": stored, "PRECISE": precise}))
-    return sum(spills(compile_ahead(kernel, settings, arch, 4).asm["sass"]) for kernel, settings in kernels)
+    compiled = [compile_ahead(kernel, settings | kept(keep), arch, 4) for kernel, settings in kernels]
+    return sum(spills(kernel.asm["sass"]) for kernel in compiled)
 
 
 def spills(sass: str) -> int:
@@ -143,7 +150,7 @@ def argument_type(name: str) -> str:
         return "i32"
     if name in ("eps", "log2_eps"):
         return "fp32"
-    return "*i32" if name == "Tier" else "*fp16" if name in HALVES else "*fp32"
+    return {"Tier": "*i32", "Keep": "*u8"}.get(name, "*fp16" if name in HALVES else "*fp32")
 
 
 def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], float]:
@@ -200,7 +207,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
                 tiles = [*tiles, FEW_ROWS]
             for tile in tiles:
                 steps = args.chunk or chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
-                found.append(Case(arch, kernel, width, nodes, precise, log, tile, steps))
+                found.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))
     return found
 
 
@@ -214,6 +221,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, help="coordinates written out, instead of the table's")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
+    parser.add_argument("--keep", action="store_true", help="where some keys are left out")
     parser.add_argument("--check", action="store_true", help="exit 1 when something is wrong")
     parser.add_argument("--mix", action="store_true", help="which instructions")
     args = parser.parse_args()
@@ -237,7 +245,7 @@ def main() -> None:
         if args.mix:
             print("   ", ", ".join(f"{name} {count:.1f}" for name, count in list(found.per_pair.items())[:14]))
     for arch, width in itertools.product(args.arch or SHARED_MEMORY, [] if args.kernel else args.width or WIDTHS):
-        found = compile_preparation(arch, width)
+        found = compile_preparation(arch, width, args.keep)
         wrong += bool(found)
         print(f"features {width:5} {arch:22}  {found} instructions spill registers")
     if args.check and wrong:

@@ -7,45 +7,84 @@ The contract (see base.py, tests/attention/test_contract.py):
 * __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
 * forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
   geometry.causal no output depends on a later input.
-* what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`; `build` refuses with that reason.
+* forward(x, memory, keep=...): other sequences and padding, where `cross_ok` and `padding_ok` are True (see base.py).
+* what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`, and `build` refuses with that reason, or
+  in `cross_ok` / `padding_ok`, and `forward` does.
 * `start` and `mix_step`, where a state of constant size exists, give what `forward` gives, token by token.
 * random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer).
 """
 
 import importlib
 import inspect
+import keyword
 import pkgutil
+import re
 from dataclasses import dataclass
 
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.errors import SetupError, did_you_mean
 
-__all__ = ["Attention", "Geometry", "available", "build", "idea", "knobs", "mechanism", "register"]
+__all__ = ["Attention", "Geometry", "available", "build", "check_name", "idea", "knobs", "mechanism", "register"]
 
 
 @dataclass(frozen=True)
 class Entry:
     cls: type[Attention]
-    idea: str  # one line for the table of mechanisms
+    idea: str  # one line for the table of attentions
     defaults: dict[str, object]  # knobs whose default differs under this name
 
 
 _registry: dict[str, Entry] = {}
+YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null")
 
 
-def register(name: str, idea: str, **defaults):
+def register(name: str, idea: str = "", **defaults):
     """Class decorator: makes the class an attention choice called `name`, with other defaults where given.
 
-    `idea` is its line in README's table of mechanisms.
+    `idea` is its line in the table of attentions. A mistake ends here, in one line that says what to write.
     """
+    check_name(name)
+    if not isinstance(idea, str) or not idea.strip():
+        raise SetupError(
+            f"attention '{name}' needs an idea for the table: @register('{name}', 'what it does, in a line')"
+        )
 
     def add(cls: type[Attention]) -> type[Attention]:
-        if name in _registry:
-            raise ValueError(f"attention '{name}' is registered twice")
+        _check_class(name, cls, defaults)
         _registry[name] = Entry(cls, idea, defaults)
         return cls
 
     return add
+
+
+def check_name(name: object) -> None:
+    """SetupError where an attention cannot be called so: it names a file, a class and a config."""
+    if not isinstance(name, str):
+        raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise SetupError(
+            f"'{name}' cannot name an attention: write lower-case letters, digits and _, beginning with a letter, "
+            "as in 'my_kernel'"
+        )
+    if keyword.iskeyword(name) or name in YAML_WORDS:
+        raise SetupError(f"'{name}' cannot name an attention: it is a word of Python or YAML; write 'my_{name}', say")
+
+
+def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, Attention)):
+        what = getattr(cls, "__name__", repr(cls))
+        raise SetupError(
+            f"attention '{name}' must be a class of attention: write class {what}(Attention), with Attention from "
+            "fourierformer.attention"
+        )
+    before = _registry[name].cls if name in _registry else None
+    # the same class of a file that is loaded again, in a notebook say, takes its own place
+    if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
+        owner = f"{before.__module__}.{before.__name__}"
+        raise SetupError(f"attention '{name}' is registered already, by {owner}: write another name")
+    for knob in defaults:
+        if knob not in (valid := _knobs(cls)):
+            raise SetupError(f"@register('{name}', ..., {knob}=...): there is no such knob{did_you_mean(knob, valid)}")
 
 
 def _entry(name: str) -> Entry:
@@ -70,10 +109,15 @@ def _refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:
     return None
 
 
-def available(*, causal: bool | None = None, grid: bool = True) -> list[str]:
-    """Names of all mechanisms, or of those that can be causal / bidirectional."""
+def available(
+    *, causal: bool | None = None, grid: bool = True, cross: bool = False, padding: bool = False
+) -> list[str]:
+    """Names of all mechanisms, or of those that can be causal / bidirectional, can attend to another sequence, can
+    ignore padding."""
     _load_all()
-    return sorted(n for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None)
+    able = {n: e.cls for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None}
+    able = {n: c for n, c in able.items() if c.cross_ok is True or not cross}
+    return sorted(n for n, c in able.items() if c.padding_ok is True or not padding)
 
 
 def mechanism(name: str) -> type[Attention]:
@@ -87,9 +131,12 @@ def idea(name: str) -> str:
 def knobs(name: str) -> dict[str, inspect.Parameter]:
     """The keyword-only arguments of a mechanism with the defaults they have under this name."""
     entry = _entry(name)
-    parameters = inspect.signature(entry.cls.__init__).parameters.values()
-    own = {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    return {n: p.replace(default=entry.defaults.get(n, p.default)) for n, p in own.items()}
+    return {n: p.replace(default=entry.defaults.get(n, p.default)) for n, p in _knobs(entry.cls).items()}
+
+
+def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def build(name: str, geometry: Geometry, **values) -> Attention:

@@ -28,7 +28,7 @@ from fourierformer.attention.aft_weights import (
     running,
     single,
 )
-from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.base import Attention, Geometry, State, sees_nothing
 from fourierformer.errors import SetupError
 
 DENSE = (
@@ -39,7 +39,7 @@ DENSE = (
 class AFT(Attention):
     """The gate around `average`, which is what the variants define. In float32 at least."""
 
-    partial_queries = True
+    partial_queries = padding_ok = True
     source = "Zhai et al. 2021, arXiv 2105.14103"
 
     @property
@@ -47,7 +47,7 @@ class AFT(Attention):
         """H, and the width of a key and of a value in each of the H parts."""
         return self.geometry.heads, self.geometry.head_dim, self.geometry.head_dim
 
-    def average(self, k: Tensor, v: Tensor) -> Tensor:
+    def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         """k (B, H, N, 1 or D), v (B, H, N, D) -> (B, H, N, D), or (B, H, 1, D) where all are equal."""
         raise TypeError(f"{type(self).__name__} does not define average()")
 
@@ -55,10 +55,16 @@ class AFT(Attention):
         """`average` for one more token."""
         raise TypeError(f"{type(self).__name__} does not define next_sums()")
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal, queries = self.geometry.causal and not cross, q.shape[-2]
         with torch.autocast(q.device.type, enabled=False):
             dtype = torch.promote_types(q.dtype, torch.float32)
-            average = self.average(k.to(dtype), v.to(dtype))[:, :, -q.shape[-2] :]
+            k = k.to(dtype) if keep is None else k.to(dtype).masked_fill(~keep[:, None, :, None], EMPTY)
+            average = self.average(k, v.to(dtype), causal)[:, :, -queries:]
+            if keep is not None:  # where all keys are equally empty, their average is one of all
+                average = average.masked_fill(sees_nothing(queries, keep, causal=causal), 0.0)
             return (q.to(dtype).sigmoid() * average).to(v.dtype)
 
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -78,10 +84,11 @@ class AFT(Attention):
 class AFTSimple(AFT):
     """w = 0: no positions (AFT-simple of the paper). O(N C) time, causal by a scan of 2 log2(N) steps."""
 
+    cross_ok = True
     cost, state = "N C", "3 C"
 
-    def average(self, k: Tensor, v: Tensor) -> Tensor:
-        return running(single(k, v)).average if self.geometry.causal else pooled(k, v).average
+    def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        return running(single(k, v)).average if causal else pooled(k, v).average
 
     def start(self, batch: int) -> State | None:
         return tuple(single(*self._nothing(batch, 1))) if self.geometry.causal else None
@@ -93,6 +100,8 @@ class AFTSimple(AFT):
 
 class BiasedAFT(AFT):
     """Position biases w_tu that are 0 where t and u are more than `reach` apart (on a grid, in rows or in columns)."""
+
+    cross_ok = "its biases belong to pairs of positions of one sequence, and between two sequences there are none"
 
     def __init__(self, geometry: Geometry, reach: int):
         super().__init__(geometry)
@@ -108,13 +117,13 @@ class BiasedAFT(AFT):
         grid, or of a sequence cut into rows. The prefix is in none of them."""
         raise TypeError(f"{type(self).__name__} does not define row_biases()")
 
-    def average(self, k: Tensor, v: Tensor) -> Tensor:
+    def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         tokens = k.shape[-2]
         size, reach = (self.grid[1], self.reach) if self.grid else (max(CHUNK, power_of_two(self.reach)), 1)
         if tokens > DENSE and (2 * reach + 1) * size < tokens:
             return self._banded_average(k, v, size, reach)
         w = self.biases(tokens).to(k.dtype)
-        return causal_average(w, k, v) if self.geometry.causal else block(w, k, v).average
+        return causal_average(w, k, v) if causal else block(w, k, v).average
 
     def _banded_average(self, k: Tensor, v: Tensor, size: int, reach: int) -> Tensor:
         tokens, prefix = k.shape[-2], self.prefix

@@ -51,8 +51,10 @@ class AFTConv(WindowedAFT):
     def widths(self) -> tuple[int, int, int]:
         return self.aft_heads, 1, self.geometry.dim // self.aft_heads
 
-    def project(self, x: Tensor, last: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """q and v (B, aft_heads, N, C / aft_heads), k (B, aft_heads, N, 1)."""
+    def project(
+        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q and v (B, aft_heads, N, C / aft_heads), k (B, aft_heads, N, 1). There is no memory: `cross_ok`."""
         dim = self.geometry.dim
         parts = self.qkv(x).split((dim, self.aft_heads, dim), dim=-1)
         q, k, v = (part.unflatten(-1, (self.aft_heads, -1)).transpose(1, 2) for part in parts)

@@ -1,7 +1,7 @@
 """The attention contract: what a model tells a mechanism (Geometry) and what a mechanism owes a model (Attention)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fourierformer.errors import SetupError
 
 State = tuple[Tensor, ...]
+NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,17 @@ class Attention(nn.Module):
     # True, or the reason why the mechanism cannot do it; `build` refuses with that reason.
     causal_ok: ClassVar[bool | str] = True
     full_ok: ClassVar[bool | str] = True
+    # Likewise for another sequence's keys and values and for padding; `forward` refuses with that reason. An instance
+    # may say so of itself.
+    cross_ok: bool | str = "it was written for keys and values of its own sequence"
+    padding_ok: bool | str = "it was written without a way to leave keys out"
     needs_grid: ClassVar[bool] = False
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
-    # For README's table of mechanisms, per layer and sequence: N tokens, D coordinates per head, C = H D channels
-    cost: ClassVar[str]  # time
-    state: ClassVar[str]  # numbers that decoding one more token needs
-    source: ClassVar[str]
+    # For the table of attentions, per layer and sequence: N tokens, D coordinates per head, C = H D channels
+    cost: ClassVar[str] = NOT_STATED  # time
+    state: ClassVar[str] = NOT_STATED  # numbers that decoding one more token needs
+    source: ClassVar[str] = NOT_STATED
 
     def __init__(self, geometry: Geometry):
         super().__init__()
@@ -65,8 +70,17 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
         self.proj = nn.Linear(geometry.dim, geometry.dim, bias=geometry.bias)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        """The mechanism: q, k, v (B, H, N, K) and the layer's input x (B, N, dim) -> (B, H, N, K)."""
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        """The mechanism: q (B, H, N, K), k and v (B, H, M, K), and what k and v were made from, x (B, M, dim), ->
+        (B, H, N, K).
+
+        keep (B, M), bool: False for keys that no query may see; a query that is left without any gets 0. Passed only
+        where `padding_ok` is True. cross: k and v come from another sequence, so M is any number and every query sees
+        every key, in a causal model too. Passed only where `cross_ok` is True. A class that declares neither may write
+        mix(self, q, k, v, x).
+        """
         raise TypeError(f"{type(self).__name__} does not define mix()")
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
@@ -96,25 +110,63 @@ class Attention(nn.Module):
         """Which implementation runs on this device; printed at the start of a run and kept in its summary."""
         return "torch"
 
-    def forward(self, x: Tensor, last: int | None = None) -> Tensor:
-        """All positions, or only the `last` ones when no more are needed (they still attend to everything)."""
-        if last is not None and not self.partial_queries:
-            return self.forward(x)[:, -last:]
-        return self._merge(self.mix(*self.project(x, last), x))
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, *, keep: Tensor | None = None, last: int | None = None
+    ) -> Tensor:
+        """Every position of x (B, N, dim) attends to x, or to another sequence `memory` (B, M, dim): (B, N, dim).
+
+        memory is attended to without causality: every query sees all of it, in a causal model too.
+        keep (B, M), bool: False where what is attended to is padding. What such a token holds is never read (it may be
+        NaN, and its gradient is 0), and no query sees it. A query that is left without keys gets what `proj` makes of
+        zeros. Outputs at padded positions of x mean nothing.
+        last: only that many last positions of x are queries, and only their outputs come back.
+        """
+        source = x if memory is None else memory
+        options: dict[str, Any] = {}  # for mix, which need not know of what is not there
+        if memory is not None:
+            self._check_memory(x, memory)
+            options["cross"] = True
+        if keep is not None:
+            self._check_keep(source, keep)
+            source = source.masked_fill(~keep[..., None], 0.0)
+            x, memory = (source, None) if memory is None else (x, source)
+            options["keep"] = keep
+        queries = last if self.partial_queries else None
+        y = self._merge(self.mix(*self.project(x, memory, queries), source, **options))
+        return y if last is None or self.partial_queries else y[:, -last:]
+
+    def _check_memory(self, x: Tensor, memory: Tensor) -> None:
+        if self.cross_ok is not True:
+            raise SetupError(f"{type(self).__name__} attention cannot attend to another sequence: {self.cross_ok}")
+        if memory.dim() != 3 or memory.shape[::2] != x.shape[::2]:
+            raise ValueError(f"memory must be (batch, keys, dim), got {tuple(memory.shape)} with x {tuple(x.shape)}")
+
+    def _check_keep(self, source: Tensor, keep: Tensor) -> None:
+        if self.padding_ok is not True:
+            raise SetupError(f"{type(self).__name__} attention cannot ignore padding: {self.padding_ok}")
+        if keep.dtype != torch.bool or keep.shape != source.shape[:2]:
+            raise ValueError(
+                f"keep must be a bool tensor (batch, keys) = {tuple(source.shape[:2])}, True for tokens and False for "
+                f"padding, got {keep.dtype} {tuple(keep.shape)}"
+            )
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far."""
         mixed, state = self.mix_step(*self.project(x), x, state)
         return self._merge(mixed), state
 
-    def project(self, x: Tensor, last: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as `mix` gets them: (B, N, dim) -> three times (B, H, N, K), q for the `last` positions only."""
-        if last is None:
+    def project(
+        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v as `mix` gets them: q (B, H, N, K) of x, or of its `last` positions only, k and v (B, H, M, K) of
+        memory, which is x unless given."""
+        if memory is None and last is None:
             q, k, v = self.qkv(x).chunk(3, dim=-1)
-        else:  # queries for the last positions only: the same weights, a third of the work saved
+        else:  # parts of the same weights: nothing is computed for tokens that are only queries, or only keys
             weight, bias, dim = self.qkv.weight, self.qkv.bias, self.geometry.dim
-            q = F.linear(x[:, -last:], weight[:dim], None if bias is None else bias[:dim])
-            k, v = F.linear(x, weight[dim:], None if bias is None else bias[dim:]).chunk(2, dim=-1)
+            queries, source = x if last is None else x[:, -last:], x if memory is None else memory
+            q = F.linear(queries, weight[:dim], None if bias is None else bias[:dim])
+            k, v = F.linear(source, weight[dim:], None if bias is None else bias[dim:]).chunk(2, dim=-1)
         return self._split(q), self._split(k), self._split(v)
 
     def _merge(self, mixed: Tensor) -> Tensor:
@@ -127,3 +179,19 @@ class Attention(nn.Module):
 def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor:
     """Boolean (queries, keys), True = may attend: the last query sees all keys."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def visible_keys(q: Tensor, k: Tensor, *, causal: bool, keep: Tensor | None = None) -> Tensor:
+    """Which keys each query may see, as a boolean mask for weights (B, H, N, M): those of its past if causal (the last
+    query sees all), and of them those to keep (B, M)."""
+    if keep is None:
+        keep = torch.ones(1, k.shape[-2], dtype=torch.bool, device=k.device)
+    kept = keep[:, None, None]
+    return kept & bottom_right_causal(q.shape[-2], k.shape[-2], k.device) if causal else kept
+
+
+def sees_nothing(queries: int, keep: Tensor, *, causal: bool) -> Tensor:
+    """True for queries without any visible key: keep (B, M) -> boolean (B, 1, queries or 1, 1), in time linear in M.
+    Causal queries are the last ones of M."""
+    seen = keep.cumsum(1)[:, -queries:] if causal else keep.sum(1, keepdim=True)
+    return (seen == 0)[:, None, :, None]

@@ -91,6 +91,8 @@ class FastWeight(Attention):
     """
 
     full_ok = "the delta rule overwrites in the order of writing, and the patches of an image have no order"
+    cross_ok = "a query reads the memory as it stands at its own position, and it has none in another sequence"
+    padding_ok = True
     cost, state, source = "N M C, M = 2 D nu", "M C", "Schlag et al. 2021, arXiv 2102.11174"
     frequencies: Tensor  # of the performer's features
 
@@ -114,8 +116,13 @@ class FastWeight(Attention):
             generator = torch.Generator().manual_seed(seed_of("fast_weight", geometry.seed, geometry.layer))
             self.register_buffer("frequencies", orthogonal_gaussian(random, width, generator).float())
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        mixed = delta_rule(self._features(q), self._features(k), v, self._rates(x), form=self.form)
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        rates = self._rates(x)
+        if keep is not None:  # padding writes nothing
+            rates = rates.masked_fill(~keep[:, None], 0.0)
+        mixed = delta_rule(self._features(q), self._features(k), v, rates, form=self.form)
         return mixed / math.sqrt(self.geometry.head_dim)
 
     def start(self, batch: int) -> State:

@@ -36,7 +36,7 @@ class DPFP(Attention):
     A query and a key share a feature only where both have the same signs in its two coordinates.
     """
 
-    partial_queries = True
+    partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N M C, M = 2 D nu", "M (C + H)", "Schlag et al. 2021, arXiv 2102.11174"
 
     def __init__(self, geometry: Geometry, *, nu: int = 3, form: Form = "auto"):
@@ -44,9 +44,11 @@ class DPFP(Attention):
         check_nu(nu, geometry.head_dim)
         self.nu, self.form = nu, form
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        fq, fk = self._features(q), self._features(k)
-        return linear_attention(fq, fk, v, causal=self.geometry.causal, form=self.form, eps=EPS)
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        fq, fk, causal = self._features(q), self._features(k), self.geometry.causal and not cross
+        return linear_attention(fq, fk, v, causal=causal, form=self.form, eps=EPS, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         return linear_maps(self._features(q), self._features(k), causal=self.geometry.causal, eps=EPS)

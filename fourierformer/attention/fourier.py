@@ -61,7 +61,7 @@ class Fourier(Attention):
     to, sum_j w_ij / (eps + sum_j w_ij). Where eps = 1e-6 has taken it all, a layer is off: its gradient is gone too.
     """
 
-    partial_queries = True
+    partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
     mass: Tensor
 
@@ -96,11 +96,13 @@ class Fourier(Attention):
         self.radius = marked(parameter, lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
         self.register_buffer("mass", torch.tensor(math.nan), persistent=False)  # see _watch
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
         # Not where one query at a time is asked for (sliding windows, generation): there it would be a third more work.
-        if self.eps and not self.training and q.shape[-2] == k.shape[-2] > 1:
-            self._watch(q, k)
-        return self._attend(q, k, v, self.backend)
+        if self.eps and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
+            self._watch(q, k, keep, cross)
+        return self._attend(q, k, v, self.backend, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         """What is done to the identity: w_ij / (eps + sum_j w_ij). Rows sum to less than 1 if eps > 0.
@@ -110,11 +112,15 @@ class Fourier(Attention):
         dtype = torch.promote_types(q.dtype, torch.float32)
         identity = torch.eye(k.shape[-2], dtype=dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         with torch.autocast(q.device.type, enabled=False):
-            return self._attend(q.to(dtype), k.to(dtype), identity, "auto" if q.device.type == "cpu" else "portable")
+            backend = "auto" if q.device.type == "cpu" else "portable"
+            return self._attend(q.to(dtype), k.to(dtype), identity, backend, causal=self.geometry.causal)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, backend: str) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, backend: str, *, causal: bool, keep: Tensor | None = None
+    ) -> Tensor:
+        q, k, v, radius = self._kernel(q, k, v)
         return sinc_attention(
-            *self._kernel(q, k, v), power=self.power, eps=self.eps, causal=self.geometry.causal, backend=backend
+            q, k, v, radius, power=self.power, eps=self.eps, causal=causal, keep=keep, backend=backend
         )
 
     def _kernel(self, q: Tensor, k: Tensor, *v: Tensor) -> tuple[Tensor, ...]:
@@ -126,10 +132,18 @@ class Fourier(Attention):
         return q, k, *v, radius
 
     @torch.no_grad()
-    def _watch(self, q: Tensor, k: Tensor) -> None:
+    def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
         """Keeps what `diagnostics` tells of the last query, which sees every key, on average over heads."""
-        q, k, radius = self._kernel(q[:WATCHED, :, -1:].float(), k[:WATCHED].float())
+        q, k, keep = q[:WATCHED], k[:WATCHED], None if keep is None else keep[:WATCHED]
+        if keep is None or cross:
+            q = q[:, :, -1:]
+        else:  # the last one that is not padding
+            last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
+            q = q.take_along_dim(last[:, None, None, None], 2)
+        q, k, radius = self._kernel(q.float(), k.float())
         scores = self.power * log_sinc_value((q - k) * (radius[:, None] if radius.dim() else radius)).sum(-1)
+        if keep is not None:
+            scores = scores.masked_fill(~keep[:, None], -math.inf)
         self.mass.copy_((scores.logsumexp(-1) - math.log(self.eps)).sigmoid().mean())
 
     def diagnostics(self) -> dict[str, float]:

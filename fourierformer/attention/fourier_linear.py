@@ -104,19 +104,22 @@ class FourierLinear(FeatureAttention):
         self.radius = marked(nn.Parameter(torch.full((geometry.heads, 1), start)), no_weight_decay=True)
         self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _watch
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
             scaled = self._scaled(*wide(q, k))
-            self._watch(*scaled)
+            self._watch(*scaled, keep, cross)
             if self._by_kernel(k.shape[-2]):
-                return (self._taylor_maps(*scaled) @ v.to(scaled[0].dtype)).to(v.dtype)
-        return super().mix(q, k, v, x)
+                return (self._taylor_maps(*scaled, causal, keep) @ v.to(scaled[0].dtype)).to(v.dtype)
+        return super().mix(q, k, v, x, keep=keep, cross=cross)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         if self.method != "taylor":
             return super().maps(q, k)
         with torch.autocast(q.device.type, enabled=False):
-            return self._taylor_maps(*self._scaled(*wide(q, k)))
+            return self._taylor_maps(*self._scaled(*wide(q, k)), self.geometry.causal)
 
     def phi(self, q: Tensor, k: Tensor) -> Featured:
         q, k = self._scaled(q, k)
@@ -149,20 +152,40 @@ class FourierLinear(FeatureAttention):
             return False
         return self.form == "parallel" or keys <= max(PARALLEL_UP_TO, self.features)
 
-    def _taylor_maps(self, q: Tensor, k: Tensor) -> Tensor:
+    def _taylor_maps(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> Tensor:
         weights = taylor_kernel(q @ k.mT, self.order) * _mass(k)[..., None, :]
-        weights = weights.tril(k.shape[-2] - q.shape[-2]) if self.geometry.causal else weights
+        if keep is not None:
+            weights = weights.masked_fill(~keep[:, None, None], 0.0)
+        weights = weights.tril(k.shape[-2] - q.shape[-2]) if causal else weights
         return weights / (weights.sum(-1, keepdim=True) + EPS)
 
     @torch.no_grad()
-    def _watch(self, q: Tensor, k: Tensor) -> None:
-        """Keeps what `diagnostics` tells; q and k are scaled."""
+    def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
+        """Keeps what `diagnostics` tells; q and k are scaled. Padding does not count."""
+        of_queries = None if keep is None or cross else keep[:, -q.shape[2] :]
         if self.method == "gauss":
-            reach = torch.maximum(q.amax(2) - k.amin(2), k.amax(2) - q.amin(2)).amax()
+            (q_low, q_high), (k_low, k_high) = _range(q, of_queries), _range(k, keep)
+            reach = torch.maximum(q_high - k_low, k_high - q_low).amax()
             self.strain.copy_((self.power * reach / 2 + 2) / self.nodes)
             return
-        squares = q.square().sum(-1).mean((0, 2)) + k.square().sum(-1).mean((0, 2))  # per head
+        squares = _mean_square(q, of_queries) + _mean_square(k, keep)
         self.strain.copy_(squares.amax() * (1 / 2 if self.method == "taylor" else self.power / 6))
+
+
+def _range(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Smallest and largest number of each coordinate over the tokens that count, (B, H, K) each."""
+    if keep is None:
+        return x.amin(2), x.amax(2)
+    left_out = ~keep[:, None, :, None]
+    return x.masked_fill(left_out, math.inf).amin(2), x.masked_fill(left_out, -math.inf).amax(2)
+
+
+def _mean_square(x: Tensor, keep: Tensor | None) -> Tensor:
+    """|x|^2 per head, on average over the tokens that count."""
+    squares = x.square().sum(-1)
+    if keep is None:
+        return squares.mean((0, 2))
+    return (squares * keep[:, None]).sum((0, 2)) / keep.sum()
 
 
 def _mass(k: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ class Gaussian(Attention):
     paper, with sigma^2 = sqrt(D) giving the usual 1/sqrt(D). Costs what softmax costs.
     """
 
-    partial_queries = True
+    partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 
     def __init__(self, geometry: Geometry, *, bandwidth: float | None = None, normalize_keys: bool = False):
@@ -30,10 +30,12 @@ class Gaussian(Attention):
         self.bandwidth = math.sqrt(geometry.head_dim) if bandwidth is None else bandwidth
         self.normalize_keys = normalize_keys
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
         if self.normalize_keys:
             k = F.normalize(k, dim=-1)
-        return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal)
+        return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         if self.normalize_keys:
@@ -42,10 +44,13 @@ class Gaussian(Attention):
             return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1 / self.bandwidth)
 
 
-def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, causal: bool) -> Tensor:
+def gaussian_attention(
+    q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, causal: bool, keep: Tensor | None = None
+) -> Tensor:
     with torch.autocast(q.device.type, enabled=False):  # |k|^2 needs float32: its rounding error enters an exponent
         q, k = as_dot_product(q, k)
-        return dot_product_attention(q, k, v.to(q.dtype), causal=causal, scale=1 / bandwidth).to(v.dtype)
+        mixed = dot_product_attention(q, k, v.to(q.dtype), causal=causal, scale=1 / bandwidth, keep=keep)
+        return mixed.to(v.dtype)
 
 
 def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ class FeatureAttention(Attention):
     Linear in the number of tokens: the sums over keys are kept instead of the keys (recurrence.py).
     """
 
-    partial_queries = True
+    partial_queries = cross_ok = padding_ok = True
     cost, state = "N M C", "M (C + H)"
     features: int
 
@@ -52,10 +52,13 @@ class FeatureAttention(Attention):
         """Features of q (B, H, n, K) and k (B, H, N, K), both float32 at least."""
         raise TypeError(f"{type(self).__name__} does not define phi()")
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
             f = self.phi(*wide(q, k))
-            return linear_attention(f.q, f.k, v, causal=self.geometry.causal, form=self.form, **f.options)
+            return linear_attention(f.q, f.k, v, causal=causal, form=self.form, keep=keep, **f.options)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):

@@ -14,7 +14,7 @@ from fourierformer.attention.features import (
     trigonometric_features,
 )
 from fourierformer.attention.linear import FeatureAttention, Featured, check_features
-from fourierformer.attention.recurrence import Form, linear_step, wide
+from fourierformer.attention.recurrence import Form, linear_attention, linear_step, wide
 from fourierformer.errors import SetupError
 
 # Added to a key's features, whose mean is 1: keys far from every frequency weigh alike instead of 0 / 0.
@@ -93,9 +93,24 @@ class PerformerTrig(FeatureAttention):
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
         )
 
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal = self.geometry.causal and not cross
+        with torch.autocast(q.device.type, enabled=False):
+            wide_q, wide_k = wide(q, k)
+            f = self._weighed(wide_q, wide_k, causal, keep)
+            return linear_attention(f.q, f.k, v, causal=causal, form=self.form, keep=keep, **f.options)
+
     def phi(self, q: Tensor, k: Tensor) -> Featured:
+        return self._weighed(q, k, self.geometry.causal)
+
+    def _weighed(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> Featured:
+        """Features with the masses of the keys, and where causal the decays."""
         f, exponent = self._waves(q, k)
-        if not self.geometry.causal:
+        if keep is not None:  # exponents are never negative: no maximum is that of a key that is left out
+            exponent = exponent.masked_fill(~keep[:, None], 0.0)
+        if not causal:
             return Featured(f.q, f.k, f.options | {"mass": (exponent - exponent.amax(-1, keepdim=True)).exp()})
         peak = exponent.cummax(-1).values
         before = torch.cat([peak[..., :1], peak[..., :-1]], dim=-1)

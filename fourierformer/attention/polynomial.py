@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.base import Attention, Geometry, State, visible_keys
 from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, linear_attention, linear_start, linear_step
 from fourierformer.errors import SetupError
 
@@ -110,7 +110,7 @@ class PolynomialAttention(Attention):
     work, and more memory, than the weights themselves.
     """
 
-    partial_queries = True
+    partial_queries = cross_ok = padding_ok = True
     cost, state = "min(N, M) N C, M = C(D+n, n)", "M (C + H)"
     series: ClassVar[Series]
     phi: Any  # Monomials, or None where the chunk form is refused
@@ -133,17 +133,20 @@ class PolynomialAttention(Attention):
             )
         self.phi = Monomials(width, self.series.coefficients(order)) if fits else None
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
             q, k = self._scaled(q), self._scaled(k)
             if self._by_features(k.shape[-2]):
-                return linear_attention(self.phi(q), self.phi(k), v, causal=self.geometry.causal, floor=FLOOR)
-            weights, total = self._weights(q, k)
+                return linear_attention(self.phi(q), self.phi(k), v, causal=causal, floor=FLOOR, keep=keep)
+            weights, total = self._weights(q, k, causal, keep)
             return (weights @ v.to(weights.dtype) / total).to(v.dtype)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
-            weights, total = self._weights(self._scaled(q), self._scaled(k))
+            weights, total = self._weights(self._scaled(q), self._scaled(k), self.geometry.causal)
             return weights / total
 
     def start(self, batch: int) -> State | None:
@@ -168,12 +171,17 @@ class PolynomialAttention(Attention):
         """Half of 1 / sqrt(D) on each side, in float32 at least."""
         return x.to(torch.promote_types(x.dtype, torch.float32)) * self.geometry.head_dim**-0.25
 
-    def _weights(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _weights(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """kappa(q.k), 0 for keys that are hidden, and the sum over keys to divide by."""
         weights = self.series.kernel(q @ k.mT, self.order)
         queries, keys = weights.shape[-2:]
+        if keep is not None:
+            mask = visible_keys(q, k, causal=causal, keep=keep)
+            weights, visible = weights.masked_fill(~mask, 0.0), mask.sum(-1, keepdim=True)
+            total = torch.maximum(weights.sum(-1, keepdim=True), FLOOR * visible)
+            return weights, total.masked_fill(visible == 0, 1.0)
         visible = torch.full((queries, 1), keys, device=q.device)
-        if self.geometry.causal:
+        if causal:
             weights = weights.tril(keys - queries)
             visible = torch.arange(keys - queries + 1, keys + 1, device=q.device)[:, None]
         return weights, torch.maximum(weights.sum(-1, keepdim=True), FLOOR * visible)

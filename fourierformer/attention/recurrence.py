@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fourierformer.attention.base import State
+from fourierformer.attention.base import State, sees_nothing
 
 Form = Literal["auto", "parallel", "chunk"]
 PARALLEL_UP_TO = 256  # keys; beyond, auto works in chunks: they take the same time at 256 (one core, D = 16)
@@ -46,6 +46,7 @@ def linear_attention(
     mass: Tensor | None = None,
     floor: float = 0.0,
     eps: float = 0.0,
+    keep: Tensor | None = None,
 ) -> Tensor:
     """Features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's dtype.
 
@@ -53,14 +54,20 @@ def linear_attention(
     `mass` (B, H, N), default 1: what a key counts for, A_ij = fq_i.fk_j mass_j.
     den_i = max(sum_j A_ij + eps, floor * visible mass): where weights can be negative, `floor` keeps their sum from 0.
     The visible mass is that of the keys query i sees, faded like A; without gate and mass, their number.
+    `keep` (B, N), bool: False for keys that are left out. They have no mass, nothing fades while they pass, and a query
+    that sees no other gets 0.
     """
     _check(causal, log_decay)
     with torch.autocast(v.device.type, enabled=False):
         dtype = v.dtype
         fq, fk, v, log_decay, mass = wide(fq, fk, v, log_decay, mass)
+        nothing = None
+        if keep is not None:
+            nothing = sees_nothing(fq.shape[-2], keep, causal=causal)
+            log_decay, mass = _leave_out(keep[:, None], log_decay, mass, fk.dtype)
         sums = _sums(fq, fk, _with_mass(v, mass), causal, form, log_decay)
         visible = _visible(fq, fk, causal, form, log_decay, mass) if floor else None
-        return _normalised(sums, visible, floor, eps).to(dtype)
+        return _normalised(sums, visible, floor, eps, nothing).to(dtype)
 
 
 def linear_maps(
@@ -145,10 +152,23 @@ def _with_mass(v: Tensor, mass: Tensor | None) -> Tensor:
     return values if mass is None else values * mass[..., None]
 
 
-def _normalised(sums: Tensor, visible: Tensor | None, floor: float, eps: float) -> Tensor:
+def _leave_out(
+    keep: Tensor, log_decay: Tensor | None, mass: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor]:
+    """log_decay and mass (B, H, N) with 0 for the keys that are not in keep (B, 1, N)."""
+    mass = keep.to(dtype) if mass is None else mass.masked_fill(~keep, 0.0)
+    return None if log_decay is None else log_decay.masked_fill(~keep, 0.0), mass
+
+
+def _normalised(
+    sums: Tensor, visible: Tensor | None, floor: float, eps: float, nothing: Tensor | None = None
+) -> Tensor:
+    """`nothing`: True for queries that see no key at all, whose sums are 0."""
     total = sums[..., -1:] + eps
     if floor and visible is not None:
         total = torch.maximum(total, floor * visible[..., None])
+    if nothing is not None:
+        total = total.masked_fill(nothing, 1.0)
     return sums[..., :-1] / total
 
 
@@ -158,9 +178,9 @@ def _visible(fq: Tensor, fk: Tensor, causal: bool, form: Form, log_decay: Tensor
     if log_decay is None and mass is None:
         count = torch.arange(1, keys + 1, device=fk.device, dtype=fk.dtype) if causal else fk.new_full((1,), keys)
         return count[-queries:]
-    one = torch.ones_like(fk[..., :1])  # the same sums with a single feature that is 1
-    mass = one if mass is None else mass[..., None]
-    return _sums(one[..., :queries, :], one, mass, causal, form, log_decay)[..., 0]
+    one_q, one_k = torch.ones_like(fq[..., :1]), torch.ones_like(fk[..., :1])  # sums with a single feature that is 1
+    mass = one_k if mass is None else mass[..., None]
+    return _sums(one_q, one_k, mass, causal, form, log_decay)[..., 0]
 
 
 def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_decay: Tensor | None) -> Tensor:

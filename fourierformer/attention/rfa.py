@@ -34,10 +34,12 @@ class RFA(Attention):
 
     With the gate g_t = sigmoid(w.x_t + b) per head (section 3.2), the sums are running means with a memory:
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T. It needs a past, so `gate=auto` has it where the model is causal.
+    Padding writes nothing and lets nothing fade.
     No maps: with the gate the weights follow from the layer's input too.
     """
 
-    partial_queries = True
+    partial_queries = padding_ok = True
+    cross_ok: bool | str = True
     cost, state = "N M C", "M (C + H)"
     source = "Peng et al. 2021, arXiv 2103.02143"
     frequencies: Tensor
@@ -66,13 +68,19 @@ class RFA(Attention):
         if geometry.causal if gate == "auto" else gate:
             self.gate = nn.Linear(geometry.dim, geometry.heads, bias=False)
             self.gate_bias = nn.Parameter(torch.full((geometry.heads,), GATE_BIAS))
+            self.cross_ok = (
+                "its gate lets the past of one sequence fade, and another sequence is no past: attention.gate=false "
+                "can, or a bidirectional layer"
+            )
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
         gate = self._gate(x)
         with torch.autocast(q.device.type, enabled=False):
             fq, fk = self._phi(q), self._phi(k)
-            causal, form = self.geometry.causal, self.form
-            return linear_attention(fq, fk, v, causal=causal, form=form, floor=self.floor, **gate)
+            causal, form = self.geometry.causal and not cross, self.form
+            return linear_attention(fq, fk, v, causal=causal, form=form, floor=self.floor, keep=keep, **gate)
 
     def start(self, batch: int) -> State:
         weight, heads, width = self.qkv.weight, self.geometry.heads, self.geometry.head_dim

@@ -7,26 +7,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, bottom_right_causal
+from fourierformer.attention.base import Attention, bottom_right_causal, sees_nothing, visible_keys
 
 
 @register("softmax", "exponentials of scaled dot products")
 class Softmax(Attention):
     """softmax(q k^T / sqrt(D)) v through torch's fused kernels (Vaswani et al. 2017). O(N^2 D) time, O(N) memory."""
 
-    partial_queries = True
+    partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "Vaswani et al. 2017, arXiv 1706.03762"
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        return dot_product_attention(q, k, v, causal=self.geometry.causal)
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        return dot_product_attention(q, k, v, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         return dot_product_maps(q, k, causal=self.geometry.causal, scale=1 / math.sqrt(self.geometry.head_dim))
 
 
-def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None) -> Tensor:
-    """SDPA whose causal mask is aligned bottom-right when there are fewer queries than keys (torch's is top-left)."""
+def dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, keep: Tensor | None = None
+) -> Tensor:
+    """SDPA whose causal mask is aligned bottom-right when there are fewer queries than keys (torch's is top-left).
+
+    keep (B, M), bool: False for keys that are left out.
+    """
     queries, keys = q.shape[-2], k.shape[-2]
+    if keep is not None:
+        nothing = sees_nothing(queries, keep, causal=causal)
+        mask = visible_keys(q, k, causal=causal, keep=keep) | nothing  # an empty row of a softmax would be 0 / 0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(nothing, 0.0)
     if not causal or queries == 1:  # a single last query sees every key
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     if queries == keys:

@@ -49,7 +49,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, h: Tensor, last: int | None = None) -> Tensor:
         residual = h if last is None else h[:, -last:]
-        return self._after_attention(residual, self.attention(h, last))
+        return self._after_attention(residual, self.attention(h, last=last))
 
     def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""

@@ -67,8 +67,8 @@ def bias(layer: attention.Attention, t: int, u: int) -> Tensor:
     return layer.gamma * (taps[:, row, column] - taps.flatten(1).mean(1)) / spread + layer.beta
 
 
-def definition(layer: attention.Attention, x: Tensor) -> Tensor:
-    """proj(sigmoid(Q) * sum_u softmax_u(K_u + w_tu) V_u), every channel by itself."""
+def definition(layer: attention.Attention, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """proj(sigmoid(Q) * sum_u softmax_u(K_u + w_tu) V_u), every channel by itself, over the keys to keep."""
     n, width = x.shape[1], layer.qkv.out_features - 2 * DIM
     q, k, v = layer.qkv(x).split((DIM, width, DIM), dim=-1)
     w = torch.stack([torch.stack([bias(layer, t, u) for u in range(n)]) for t in range(n)])  # (n, n, H or 1)
@@ -77,6 +77,8 @@ def definition(layer: attention.Attention, x: Tensor) -> Tensor:
     if layer.geometry.causal:
         future = torch.ones(n, n, dtype=torch.bool).triu(1)
         logits = logits.masked_fill(future[..., None], -math.inf)
+    if keep is not None:
+        logits = logits.masked_fill(~keep[:, None, :, None], -math.inf)
     return layer.proj(q.sigmoid() * torch.einsum("btuc,buc->btc", logits.softmax(2), v))
 
 
@@ -87,6 +89,20 @@ def test_is_a_softmax_over_all_keys_per_channel(name, causal, n, monkeypatch):
     monkeypatch.setattr(aft_weights, "CHUNK", 8)  # 27 tokens are three chunks and a part of one
     layer, x = build(name, causal), tokens(n)
     torch.testing.assert_close(layer(x), definition(layer, x), **EXACT)
+
+
+@pytest.mark.parametrize(("causal", "grid"), [(True, None), (False, None), (False, (6, 5))])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dense", [0, 256])
+def test_padding_leaves_positions_as_they_are(name, causal, grid, dense, monkeypatch):
+    """Whichever way the sums are computed. The first and the sixth key stay, and with them a key for every query."""
+    monkeypatch.setattr(aft, "DENSE", dense)
+    monkeypatch.setattr(aft, "CHUNK", 4)
+    window = {"window": 3} if name in WINDOWED else {}
+    layer, x = build(name, causal, length=31, grid=grid, prefix=1 if grid else 0, **window), tokens(31)
+    keep = torch.rand(2, 31, generator=torch.Generator().manual_seed(0)) < 0.4
+    keep[:, 0] = keep[:, 5] = True
+    torch.testing.assert_close(layer(x, keep=keep)[keep], definition(layer, x, keep)[keep], **EXACT)
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 2])

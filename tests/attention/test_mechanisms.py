@@ -117,6 +117,20 @@ def test_mass_is_what_a_row_of_the_maps_sums_to(name, causal):
     assert layer.diagnostics()["mass"] == pytest.approx(mass, rel=1e-5)
 
 
+def test_mass_is_that_of_the_keys_that_are_kept():
+    layer = attention.build("fourier", Geometry(dim=64, heads=4, length=64, causal=False), eps=0.02, radius=0.7).eval()
+    q, k, v = heads(3)
+    keep = torch.ones(2, 33, dtype=torch.bool)
+    keep[0, :10], keep[:, 30:] = False, False
+    layer.mix(q, k, v, v, keep=keep)
+    alone = [layer.maps(q[b : b + 1], k[b : b + 1, :, keep[b]]).sum(-1)[0].T for b in range(2)]  # (N, H)
+    expected = torch.stack([masses[29] for masses in alone]).mean().item()  # of the last query that is no padding
+    assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
+    layer.mix(q, k, v, v, keep=keep, cross=True)  # queries are another sequence
+    expected = torch.stack([masses[32] for masses in alone]).mean().item()
+    assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_layer_that_eps_has_switched_off_is_reported():
     """q, k ~ 3 N(0, 1) at R = 2: hardly any of 16 factors is above 1/10, and 10^-64 is nothing beside 1e-6."""
     q, k, v = (3 * t for t in heads(4))

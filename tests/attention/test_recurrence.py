@@ -100,6 +100,40 @@ def test_bidirectional_forms_are_the_formula(case, queries):
     assert_same(linear_maps(fq, fk, causal=False, **options) @ v, expected)
 
 
+@pytest.mark.parametrize(
+    ("case", "causal"), [(c, True) for c in CASES] + [(c, False) for c in CASES if "log_decay" not in CASES[c]]
+)
+@pytest.mark.parametrize("form", ["auto", "parallel", "chunk"])
+def test_keys_left_out_are_as_if_they_were_not_there(case, causal, form):
+    """Neither counted nor faded by; their queries see what came before. Sequence 1 has nothing before token 70."""
+    data = drawn(150)
+    keep = torch.rand(BATCH, 150, generator=torch.Generator().manual_seed(1)) < 0.5
+    keep[1, :70] = False
+    out = linear_attention(
+        data["fq"], data["fk"], data["v"], causal=causal, form=form, keep=keep, **options_of(case, data)
+    )
+    for row in range(BATCH):
+        alone = {name: t[row : row + 1, :, keep[row]] for name, t in data.items()}
+        expected = formula(alone["fq"], alone["fk"], alone["v"], causal=causal, **options_of(case, alone))
+        assert_same(out[row : row + 1, :, keep[row]], expected)
+    assert not out[1, :, : 70 if causal else 0].any()
+    nothing = linear_attention(
+        data["fq"], data["fk"], data["v"], causal=causal, form=form, keep=keep & False, **options_of(case, data)
+    )
+    assert not nothing.any()
+
+
+@pytest.mark.parametrize("case", [c for c, options in CASES.items() if "log_decay" not in options])
+@pytest.mark.parametrize("queries", [3, 90])
+def test_bidirectional_queries_may_be_more_than_keys(case, queries):
+    data, more = drawn(20), drawn(queries, seed=1)
+    options = options_of(case, data)
+    found = linear_attention(more["fq"], data["fk"], data["v"], causal=False, **options)
+    for i in range(queries):
+        one = formula(more["fq"][:, :, i : i + 1], data["fk"], data["v"], causal=False, **options)
+        assert_same(found[:, :, i : i + 1], one)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_both_forms_have_the_same_gradients(case):
     data = {name: t.requires_grad_() for name, t in drawn(150).items()}

@@ -98,10 +98,11 @@ def matmul_precision(precision):
         torch.set_float32_matmul_precision(before)
 
 
-def run_fused(tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False):
+def run_fused(tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False, keep=None):
     """As `run`, for the fused backend on the device it is tested on."""
     with matmul_precision(precision):
-        options = {"power": power, "eps": eps, "causal": causal, "backend": "fused"}
+        keep = None if keep is None else keep.to(DEVICE)
+        options = {"power": power, "eps": eps, "causal": causal, "keep": keep, "backend": "fused"}
         return run(sinc_attention, tensors, doutput, dtype, DEVICE, **options)
 
 
@@ -122,9 +123,11 @@ def allowed(tensors, doutput, precision, **options):
     return [max(column) for column in zip(*bounds, strict=True)]
 
 
-def assert_rule(found, tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False):
+def assert_rule(
+    found, tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False, keep=None
+):
     """The accuracy rule for what `run_fused` gave, one radius per coordinate. Half precision rounds as well."""
-    options = {"power": power, "eps": eps, "causal": causal}
+    options = {"power": power, "eps": eps, "causal": causal, "keep": keep}
     *qkv, radius, doutput = [t.float().double() for t in (*tensors, doutput)]
     full = radius.expand(qkv[0].shape[1], qkv[0].shape[3]).contiguous()
     bounds = allowed([*qkv, full], doutput, precision, **options)

@@ -183,8 +183,6 @@ def test_fused_says_why_not(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="TRITON_INTERPRET=1"):
         choose_backend(torch.zeros(1), "fused")
-    with pytest.raises(ValueError, match="cannot leave keys out"):
-        choose_backend(torch.zeros(1), "fused", keep=torch.ones(1, 1, dtype=torch.bool))
 
 
 @needs_fused
@@ -245,6 +243,29 @@ def test_shapes_and_dtypes_are_checked():
     for keep in (torch.ones(1, 4, dtype=torch.bool), torch.ones(1, 5)):
         with pytest.raises(ValueError, match=r"keep must be a bool tensor \(batch, keys\)"):
             sinc_attention(q, k, v, radius, keep=keep)
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+@pytest.mark.parametrize("garbage", [1e4, float("nan")])
+def test_public_function_leaves_keys_out(backend, garbage):
+    """What they hold, NaN too, changes nothing; the last sequence has no other keys, and gets zeros."""
+    device = device_of(backend)
+    tensors, doutput = inputs(batch=3, heads=1, queries=6, keys=9, width=4)
+    keep = torch.tensor([[1, 0, 1, 1, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0, 1, 0], [0] * 9], dtype=torch.bool)
+    dirty = [tensors[0], *(t.masked_fill(~keep[:, None, :, None], garbage) for t in tensors[1:3]), tensors[3]]
+    q, k, v, radius = (t.to(device, torch.float32).requires_grad_() for t in dirty)
+    output = fourierformer.fourier_attention(q, k, v, radius, keep=keep.to(device), backend=backend)
+    output.backward(doutput.to(output))
+    for b in range(2):
+        alone = [t[b : b + 1].to(device, torch.float32) for t in tensors[:3]]
+        alone[1:] = [t[:, :, keep[b]] for t in alone[1:]]
+        expected = fourierformer.fourier_attention(*alone, 2.0, backend=backend)
+        torch.testing.assert_close(output[b : b + 1], expected, rtol=1e-4, atol=1e-5)
+    assert not output[2].any()
+    assert all(t.grad.isfinite().all() for t in (q, k, v, radius))
+    assert not q.grad[2].any()
+    for gradient in (k.grad.cpu(), v.grad.cpu()):
+        assert not gradient[~keep[:, None, :, None].expand_as(gradient)].any()
 
 
 def test_public_function_takes_a_number():

@@ -48,6 +48,14 @@ def test_every_tile_compiles_well(kernel, arch, what):
     assert len(result.stdout.splitlines()) >= 3
 
 
+@pytest.mark.full("compiles tiles")
+@pytest.mark.parametrize("kernel", ["forward", "queries", "keys"])
+def test_leaving_keys_out_spills_nothing(kernel):
+    cases = ["--nodes", "16", "--nodes", "0", "--width", "16", "--width", "64", "--mode", "half"]
+    result = inspect("--kernel", kernel, "--arch", "90", "--keep", *cases)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.full("compiles a large tile")
 def test_a_tile_that_spills_is_an_error():
     large = ["--kernel", "keys", "--arch", "90", "--width", "64", "--nodes", "16", "--log", "--tile", "128,128,4"]
@@ -67,7 +75,7 @@ def test_no_fusion_spoils_the_split_of_an_angle():
     """x rate - k with the product unrounded, beside the product rounded, would count what rounding lost twice."""
     program = """
 from inspect_kernel import compile_ahead, features
-settings = {"WIDTH": 16, "STORED": 16, "PRECISE": True}
+settings = {"WIDTH": 16, "STORED": 16, "PRECISE": True, "Keep": None}
 print(compile_ahead(features.write_features, settings, 90, 4).asm["ptx"])
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

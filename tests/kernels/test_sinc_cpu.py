@@ -166,8 +166,6 @@ def test_every_radius_shape_in_float32(backend, shape):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("garbage", [1e4, math.nan])
 def test_keys_left_out_are_as_if_they_were_not_there(backend, causal, garbage):
-    if backend == "portable" and math.isnan(garbage):
-        pytest.skip("0 times NaN is NaN in a matrix product")
     tensors, doutput = inputs(batch=2, queries=40, keys=50)
     keep = torch.rand(2, 50, generator=torch.Generator().manual_seed(0)) < 0.6
     keep[1, :30] = False  # a whole vector of keys, and rows that see none

@@ -93,6 +93,58 @@ def test_a_common_offset_costs_no_digits(offset, precision):
     check_fused([q + offset, k + offset, v, radius], doutput, precision=precision, eps=1e-6)
 
 
+def left_out(batch, keys, seed=0):
+    """Some keys of each sequence, the first of all among them."""
+    keep = torch.rand(batch, keys, generator=torch.Generator().manual_seed(seed)) < 0.6
+    keep[:, 0], keep[:, 1] = False, True
+    return keep
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+@pytest.mark.parametrize(("sizes", "precision"), split([(12, 12), (5, 70), (70, 5)], [(12, 12), (3, 20)]))
+@pytest.mark.parametrize("causal", [False, True])
+def test_keys_that_are_left_out(sizes, precision, causal, eps):
+    queries, keys = sizes
+    tensors, doutput = inputs(2, 1, queries, keys, width=4, value_width=5, radius=[[2.0] * 4])
+    options = {"precision": precision, "eps": eps, "causal": causal, "keep": left_out(2, keys)}
+    check_fused(tensors, doutput, **options)
+
+
+@pytest.mark.parametrize(("garbage", "eps"), [(1e4, 1e-6), (float("nan"), 0.0), (float("inf"), 1e-6)])
+def test_what_keys_hold_that_are_left_out_changes_no_bit(garbage, eps):
+    """In heads of every kind: 16 and 32 features, and the printed formula. Neither does it choose the kind."""
+    tensors, doutput = inputs(2, 3, queries=12, width=4, radius=[[2.0], [8.0], [100.0]])
+    keep = left_out(2, 12)
+    keep[1] = False
+    dirty = [t.clone() for t in tensors]
+    for t in dirty[1:3]:
+        t.masked_fill_(~keep[:, None, :, None], garbage)
+    options = {"precision": "highest", "eps": eps, "causal": True, "keep": keep}
+    clean = run_fused(tensors, doutput, **options)
+    assert all(torch.equal(a, b) for a, b in zip(run_fused(dirty, doutput, **options), clean, strict=True))
+    output, dq, dk, dv, _ = clean
+    assert not output[1].any()
+    assert not dq[1].any()
+    for gradient in (dk, dv):
+        assert not gradient[~keep[:, None, :, None].expand_as(gradient)].any()
+        assert gradient[0].any()
+
+
+def test_leaving_no_key_out_changes_no_bit():
+    tensors, doutput = inputs(heads=3, queries=20, width=4, radius=[[2.0], [8.0], [100.0]])
+    options = {"precision": "highest", "eps": 0.0, "causal": True}
+    output, *gradients = run_fused(tensors, doutput, **options, keep=torch.ones(1, 20, dtype=torch.bool))
+    plain, *others = run_fused(tensors, doutput, **options)
+    assert torch.equal(output, plain)
+    assert all(torch.equal(a, b) for a, b in zip(gradients[:3], others[:3], strict=True))
+    assert error(gradients[3], others[3].double()) < 1e-5  # the gradient of the radius is taken about another token
+
+
+def test_a_common_offset_costs_no_digits_where_keys_are_left_out():
+    (q, k, v, radius), doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
+    check_fused([q + 100, k + 100, v, radius], doutput, precision="highest", eps=1e-6, keep=left_out(1, 12))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     tensors, doutput = inputs(heads=1, queries=12, width=8, radius=[[2.0] * 8])

@@ -15,6 +15,7 @@ from fourierformer.kernels.sinc import sinc_attention
 
 pytestmark = [needs_fused, quiet_interpreter]
 OPTIONS = {"power": 4, "eps": 1e-6, "causal": True}
+KEEP = torch.tensor([[False, True, True, False, True]])
 LEAVES = ("q", "k", "v", "radius")
 
 
@@ -47,12 +48,13 @@ def assert_same(found, expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_torch_accepts_the_operators(operators):
+@pytest.mark.parametrize("left_out", [False, True])
+def test_torch_accepts_the_operators(operators, left_out):
     q, k, v, radius, doutput = tensors_of()
     leaves = [t.clone().requires_grad_() for t in (q, k, v, radius)]
-    settings = tuple(OPTIONS.values())
-    torch.library.opcheck(operators.sinc_attention, (*leaves, *settings))
-    saved = (q, k, v, radius, *operators.sinc_attention(q, k, v, radius, *settings))
+    settings, keep = tuple(OPTIONS.values()), KEEP.to(DEVICE) if left_out else None
+    torch.library.opcheck(operators.sinc_attention, (*leaves, keep, *settings))
+    saved = (q, k, v, radius, keep, *operators.sinc_attention(q, k, v, radius, keep, *settings))
     torch.library.opcheck(operators.sinc_attention_backward, (doutput, *saved, *settings))
 
 
@@ -61,9 +63,10 @@ def test_shapes_for_tracing_are_those_of_the_kernels(operators, dtype):
     (*qkv, radius), doutput = inputs(2, 2, queries=3, keys=5, width=4, value_width=7, radius=torch.ones(2, 4))
     tensors = [t.transpose(1, 2).contiguous().transpose(1, 2).to(DEVICE, dtype) for t in (*qkv, doutput)]
     q, k, v, doutput, radius = *tensors, radius.to(DEVICE, torch.float32)
-    saved = (q, k, v, radius, *operators.sinc_attention(q, k, v, radius, *OPTIONS.values()))
+    keep = KEEP.expand(2, 5).to(DEVICE)
+    saved = (q, k, v, radius, keep, *operators.sinc_attention(q, k, v, radius, keep, *OPTIONS.values()))
     for operator, arguments in (
-        (operators.sinc_attention, saved[:4]),
+        (operators.sinc_attention, saved[:5]),
         (operators.sinc_attention_backward, (doutput, *saved)),
     ):
         traced = operator(*(t.to("meta") for t in arguments), *OPTIONS.values())
@@ -143,7 +146,7 @@ def test_operations_are_counted_per_pair():
 def test_the_normaliser_has_no_gradient(operators):
     q, k, v, radius, _ = tensors_of()
     leaves = [t.requires_grad_() for t in (q, k, v, radius)]
-    output, lost, norm, tier = operators.sinc_attention(*leaves, *OPTIONS.values())
+    output, lost, norm, tier = operators.sinc_attention(*leaves, None, *OPTIONS.values())
     assert output.requires_grad
     assert not lost.requires_grad
     assert not norm.requires_grad

@@ -30,7 +30,7 @@ def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: boo
     """See op.py, which is imported at the first call: machines without Triton never do."""
     from fourierformer.kernels.sinc import op
 
-    return op.sinc_attention_fused(*arguments, power=power, eps=eps, causal=causal)
+    return op.sinc_attention_fused(*arguments, power=power, eps=eps, causal=causal, keep=keep)
 
 
 # name -> f(q, k, v, radius, *, power, eps, causal, keep)
@@ -44,7 +44,7 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 _announced: set[tuple[str, str]] = set()
 
 
-def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, keep: Tensor | None = None) -> tuple[str, str]:
+def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4) -> tuple[str, str]:
     """(name, reason) of the backend that would serve a query tensor like this one.
 
     ValueError for an unknown name, and for a name that cannot serve it.
@@ -58,7 +58,7 @@ def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, keep: Te
         best, why = ("compiled", "built for this processor") if on_cpu else ("fused", "Triton on a GPU")
     else:
         best, why = backend, "asked for by name"
-    obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q, keep)
+    obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q)
     if not obstacle:
         return best, why
     if backend == "auto":
@@ -73,10 +73,8 @@ def why_not_compiled(q: Tensor, power: int = 4) -> str | None:
     return compiled.why_not(power, q.shape[-1]) or library.why_unavailable()
 
 
-def why_not_fused(q: Tensor, keep: Tensor | None = None) -> str | None:
+def why_not_fused(q: Tensor) -> str | None:
     """What keeps the Triton kernels from serving such tensors; None if nothing does."""
-    if keep is not None:
-        return "it cannot leave keys out yet (keep=)"
     if q.dtype == torch.float64:
         return "it computes in float32, q is float64"
     if q.device.type not in ("cuda", "cpu"):
@@ -109,7 +107,7 @@ def sinc_attention(
 ) -> Tensor:
     """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D) -> (B, H, N, Dv).
 
-    keep (B, M), bool: False for keys that no query may see (padding); what they hold has no influence.
+    keep (B, M), bool: False for keys that no query may see (padding); what they hold has no influence, NaN included.
     Differentiable in the four tensors, once. Half-precision inputs are computed in float32 and the result is cast back.
     So it is under autocast, where q, k and v may differ in dtype.
     """
@@ -117,7 +115,7 @@ def sinc_attention(
     q, k, v = _one_dtype(q, k, v)
     _check_shapes(q, k, v, radius, keep)
     _refuse_tangents(q, k, v, radius)
-    name, reason = choose_backend(q, backend, power=power, keep=keep)
+    name, reason = choose_backend(q, backend, power=power)
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)

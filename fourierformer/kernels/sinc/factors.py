@@ -39,6 +39,15 @@ def place(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr,
 
 
 @triton.jit
+def exist(tokens, count, Keep):
+    """Which of these tokens are there: not behind the last one, and not left out (Keep: 0 for those that are)."""
+    there = tokens < count
+    if Keep is not None:
+        there = tl.load(Keep + tokens, mask=there, other=0) != 0
+    return there
+
+
+@triton.jit
 def product(X, Y, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr, AGAIN: tl.constexpr):
     """sinc(z) of a tile. X, Y: pointers to the tokens' features; LOST: from a feature to what float16 lost of it.
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, place
+from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, exist, place
 
 # Launch option of both kernels. Fusing a product with a sum would leave it unrounded in one place and rounded in
 # another, and the difference of the two is what splitting an angle without loss stands on. (tl.fma stays.)
@@ -16,7 +16,7 @@ NEAREST, FURTHEST = tl.constexpr(2e-2), tl.constexpr(32768.0)
 
 @triton.jit
 def choose_nodes(
-    Q, K, Radius, Tier,
+    Q, K, Radius, Tier, Keep,
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, H, N, M,
     WIDTH: tl.constexpr, LOADED: tl.constexpr,
 ):  # fmt: skip
@@ -27,8 +27,10 @@ def choose_nodes(
     b, h = head // H, head % H
     d = tl.arange(0, LOADED)
     used = d < WIDTH
-    q_low, q_high = _range(Q + b * q_batch + h * q_head + d[None, :] * q_width, q_token, N, used, LOADED)
-    k_low, k_high = _range(K + b * k_batch + h * k_head + d[None, :] * k_width, k_token, M, used, LOADED)
+    if Keep is not None:  # (B, M), 0 for keys that are left out
+        Keep += b * M
+    q_low, q_high = _range(Q + b * q_batch + h * q_head + d[None, :] * q_width, q_token, N, None, used, LOADED)
+    k_low, k_high = _range(K + b * k_batch + h * k_head + d[None, :] * k_width, k_token, M, Keep, used, LOADED)
     radius = tl.abs(tl.load(Radius + h * WIDTH + d, mask=used, other=0.0))
     reach = tl.max(radius * tl.maximum(q_high - k_low, k_high - q_low), 0)
     furthest = tl.max(radius * tl.maximum(tl.maximum(q_high, k_high), -tl.minimum(q_low, k_low)), 0)
@@ -37,13 +39,13 @@ def choose_nodes(
 
 
 @triton.jit
-def _range(X, token, N, used, LOADED: tl.constexpr):
+def _range(X, token, N, Keep, used, LOADED: tl.constexpr):
     """Smallest and largest number of each coordinate; minus and plus infinity where one is not a number."""
     low = tl.full([LOADED], float("inf"), tl.float32)
     high = tl.full([LOADED], float("-inf"), tl.float32)
     for start in range(0, N, PANEL):
         n = start + tl.arange(0, PANEL)
-        inside = (n < N)[:, None] & used[None, :]
+        inside = exist(n, N, Keep)[:, None] & used[None, :]
         x = tl.load(X + n.to(tl.int64)[:, None] * token, mask=inside, other=0.0).to(tl.float32)
         low = tl.minimum(low, tl.min(tl.where(inside, tl.where(x == x, x, float("-inf")), float("inf")), 0))
         high = tl.maximum(high, tl.max(tl.where(inside, tl.where(x == x, x, float("inf")), float("-inf")), 0))
@@ -52,7 +54,7 @@ def _range(X, token, N, used, LOADED: tl.constexpr):
 
 @triton.jit
 def write_features(
-    Q, K, Radius, Tier, Table, QF, KF,
+    Q, K, Radius, Tier, Keep, Table, QF, KF,
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, q_features, k_features, H, N, M,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
@@ -69,13 +71,15 @@ def write_features(
     if panel < q_panels:
         Q += b * q_batch + h * q_head
         _write_panel(
-            Q, q_token, q_width, panel, N, Radius, Table, QF + head * q_features, nodes, WIDTH, STORED, PRECISE
+            Q, q_token, q_width, panel, N, None, Radius, Table, QF + head * q_features, nodes, WIDTH, STORED, PRECISE
         )
     else:
         K += b * k_batch + h * k_head
         panel -= q_panels
+        if Keep is not None:  # (B, M), 0 for keys that are left out
+            Keep += b * M
         _write_panel(
-            K, k_token, k_width, panel, M, Radius, Table, KF + head * k_features, nodes, WIDTH, STORED, PRECISE
+            K, k_token, k_width, panel, M, Keep, Radius, Table, KF + head * k_features, nodes, WIDTH, STORED, PRECISE
         )
 
 
@@ -87,28 +91,29 @@ def _panels(N):
 
 @triton.jit
 def _write_panel(
-    X, token, width, panel, N, Radius, Table, Features, nodes,
+    X, token, width, panel, N, Keep, Radius, Table, Features, nodes,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Zeros for tokens that do not exist; coordinates that do not exist are 0, and sinc(0) = 1."""
+    """Zeros for tokens that do not exist or are left out; coordinates that do not exist are 0, and sinc(0) = 1."""
     if nodes == 16:
-        _write_nodes(X, token, width, panel, N, Radius, Table, Features, WIDTH, STORED, PRECISE, 16)
+        _write_nodes(X, token, width, panel, N, Keep, Radius, Table, Features, WIDTH, STORED, PRECISE, 16)
     if nodes == 32:
-        _write_nodes(X, token, width, panel, N, Radius, Table + 48, Features, WIDTH, STORED, PRECISE, 32)
+        _write_nodes(X, token, width, panel, N, Keep, Radius, Table + 48, Features, WIDTH, STORED, PRECISE, 32)
 
 
 @triton.jit
 def _write_nodes(
-    X, token, width, panel, N, Radius, Table, Features,
+    X, token, width, panel, N, Keep, Radius, Table, Features,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
     n = panel * PANEL + tl.arange(0, PANEL)
     X += n.to(tl.int64) * token
     Features += place(panel * PANEL, PANEL, STORED, NODES, PRECISE)[:, None]
     c = tl.arange(0, 8)[None, :]
-    inside = (n < N)[:, None]
+    there = exist(n, N, Keep)
+    inside = there[:, None]
     for d in range(0, STORED):
-        x = tl.load(X + d * width, mask=(n < N) & (d < WIDTH), other=0.0).to(tl.float32)
+        x = tl.load(X + d * width, mask=there & (d < WIDTH), other=0.0).to(tl.float32)
         radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
         scaled = x * radius
         lost = tl.fma(x, radius, -scaled)

@@ -11,6 +11,7 @@ import triton.language as tl
 from fourierformer.kernels.sinc.factors import (
     PANEL,
     argument,
+    exist,
     exp2,
     log2,
     log_sinc_slope,
@@ -28,7 +29,7 @@ TINY = tl.constexpr(1e-30)
 
 @triton.jit
 def forward(
-    Q, K, V, QF, KF, Radius, Tier, Out, Lost, Norm,
+    Q, K, V, QF, KF, Radius, Tier, Keep, Out, Lost, Norm,
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, v_batch, v_head, v_token, v_width,
     q_features, k_features, H, N, M, eps, log2_eps,
     WIDTH: tl.constexpr, STORED: tl.constexpr, V_WIDTH: tl.constexpr, V_LOADED: tl.constexpr,
@@ -38,7 +39,8 @@ def forward(
     """One block of queries of one head against all keys it sees.
 
     Out (B H, N, V_WIDTH), and in Lost, if its dtype is 16 bits wide, what it lost; Norm (B H, N): 1 / (eps + sum of
-    weights), or its log2 where LOG. q_features, k_features: size of one head in QF, KF.
+    weights), or its log2 where LOG. q_features, k_features: size of one head in QF, KF. Keep (B, M), or None: 0 for
+    keys that are left out. Their features are 0, as are those of tokens that do not exist; their values are not read.
     """
     blocks = tl.cdiv(N, ROWS)
     head = (tl.program_id(0) // blocks).to(tl.int64)
@@ -54,6 +56,8 @@ def forward(
     XF = QF + head * q_features + place(first, ROWS, STORED, NODES, PRECISE)
     KF += head * k_features
     Radius += h * WIDTH
+    if Keep is not None:
+        Keep += b * M
     last = M
     if CAUSAL:
         last = tl.minimum(M, first + ROWS + (M - N))
@@ -67,8 +71,9 @@ def forward(
         keys = start + tl.arange(0, COLUMNS)
         Y = K + keys.to(tl.int64) * k_token
         if NODES == 0:
+            there = exist(keys, M, Keep)
             weights = _printed_weights(
-                X, Y, q_width, k_width, Radius, queries < N, keys < M, ROWS, COLUMNS, WIDTH, POWER, LOG
+                X, Y, q_width, k_width, Radius, queries < N, there, ROWS, COLUMNS, WIDTH, POWER, LOG
             )
         else:
             YF = KF + place(start, COLUMNS, STORED, NODES, PRECISE)
@@ -77,6 +82,8 @@ def forward(
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS=False)):
             last_seen = _last_seen(queries, N, M, CAUSAL)
             weights = tl.where(keys[None, :] <= last_seen[:, None], weights, float("-inf") if LOG else 0.0)
+        if NODES == 0 and Keep is not None:
+            weights = tl.where(there[None, :], weights, float("-inf") if LOG else 0.0)
         if LOG:
             higher = tl.maximum(top, tl.max(weights, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -86,7 +93,7 @@ def forward(
             output *= rescale[:, None]
             top = higher
         total += tl.sum(weights, 1)
-        v = _load_values(V, start + _swapped(COLUMNS), M, e, v_token, v_width, V_WIDTH)
+        v = _load_values(V, start + _swapped(COLUMNS), M, Keep, e, v_token, v_width, V_WIDTH)
         output = _dot(_swap(weights), v, output, PRECISE)
     empty = total == 0
     total = tl.where(empty, 1.0, total)
@@ -193,7 +200,7 @@ def _power(x, POWER: tl.constexpr):
 
 @triton.jit
 def backward(
-    X, Y, A, B, XF, YF, Table, Radius, Tier, Out, Lost, Norm, Delta, Sums, DX, DV, Moments,
+    X, Y, A, B, XF, YF, Table, Radius, Tier, Keep, Out, Lost, Norm, Delta, Sums, DX, DV, Moments,
     x_batch, x_head, x_token, x_width, y_batch, y_head, y_token, y_width,
     a_batch, a_head, a_token, a_width, b_batch, b_head, b_token, b_width,
     x_features, y_features, sums_size, moment_size, first_moment, H, N, M,
@@ -207,7 +214,7 @@ def backward(
     the two sides differ only in where the numbers per query (Norm, Delta) lie and in dv, which falls to the keys.
     Moments (B H, moment_size): each block's sum of (x - centre) d/d(R x), WIDTH numbers, added up by the caller; those
     of this launch begin at first_moment. Sums (B H, sums_size): for the sums over j while they grow, because registers
-    cannot be indexed; a block of rows has its own part of it, coordinate after coordinate.
+    cannot be indexed; a block of rows has its own part of it, coordinate after coordinate. Keep as in `forward`.
     """
     row_count, column_count = N, M
     if KEYS:
@@ -224,13 +231,16 @@ def backward(
     d = tl.arange(0, LOADED)
     X += b * x_batch + h * x_head
     Y += b * y_batch + h * y_head
-    FirstKey = X if KEYS else Y
+    Centre = X if KEYS else Y  # the first key
+    if Keep is not None:  # which may be padding, and hold anything: the first query
+        Centre = Y if KEYS else X
+        Keep += b * M
     X += rows.to(tl.int64) * x_token
     B += b * b_batch + h * b_head
     XF += head * x_features + place(first, ROWS, STORED, NODES, PRECISE)
     YF += head * y_features
     Radius += h * WIDTH
-    inside = rows < row_count
+    inside = exist(rows, row_count, Keep if KEYS else None)  # a key that is left out is not read, its gradients are 0
     row_values = inside[:, None] & (e < V_WIDTH)[None, :]
     at = rows.to(tl.int64)[:, None] * a_token + e[None, :] * a_width
     a = tl.load(A + b * a_batch + h * a_head + at, mask=row_values, other=0.0).to(tl.float32)
@@ -256,7 +266,7 @@ def backward(
     for start in range(begin, end, COLUMNS):
         tl.debug_barrier()  # whichever thread added to a sum in the tile before, another may do so in this one
         columns = start + tl.arange(0, COLUMNS)
-        there = columns < column_count
+        there = exist(columns, column_count, None if KEYS else Keep)
         YC = Y + columns.to(tl.int64) * y_token
         YFC = YF + place(start, COLUMNS, STORED, NODES, PRECISE)
         if NODES == 0:
@@ -275,11 +285,13 @@ def backward(
             else:
                 visible = columns[None, :] <= _last_seen(rows, N, M, CAUSAL)[:, None]
             shares = tl.where(visible, shares, 0.0)
+        if NODES == 0 and Keep is not None:
+            shares = tl.where(inside[:, None] & there[None, :], shares, 0.0)
         if KEYS:
             swapped = start + _swapped(COLUMNS)
-            other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH)
+            other = _load_values(B, swapped, column_count, None, e, b_token, b_width, V_WIDTH)
             dvalues = _dot(_swap(shares), other, dvalues, PRECISE)
-        other = _load_values(B, columns, column_count, e, b_token, b_width, V_WIDTH)
+        other = _load_values(B, columns, column_count, None if KEYS else Keep, e, b_token, b_width, V_WIDTH)
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
@@ -291,15 +303,20 @@ def backward(
     # All slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
     mask = inside[:, None] & (d < WIDTH)[None, :]
     x = tl.load(X[:, None] + d[None, :] * x_width, mask=mask, other=0.0).to(tl.float32)
-    centre = tl.load(FirstKey + d * (x_width if KEYS else y_width), mask=d < WIDTH, other=0.0).to(tl.float32)
+    if Keep is None:
+        centre_width = x_width if KEYS else y_width
+    else:
+        centre_width = y_width if KEYS else x_width
+    centre = tl.load(Centre + d * centre_width, mask=d < WIDTH, other=0.0).to(tl.float32)
     moment = tl.sum(tl.where(mask, slopes * (x - centre[None, :]), 0.0), 0)
     tl.store(Moments + head * moment_size + first_moment + block * WIDTH + d, moment, mask=d < WIDTH)
     radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
     at = (head * row_count + rows)[:, None] * WIDTH + d[None, :]
-    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=mask)
+    written = (rows < row_count)[:, None]
+    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=written & (d < WIDTH)[None, :])
     if KEYS:
         at = (head * M + rows)[:, None] * V_WIDTH + e[None, :]
-        tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=row_values)
+        tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=written & (e < V_WIDTH)[None, :])
 
 
 @triton.jit
@@ -311,10 +328,11 @@ def _at_the_edge(first, start, N, M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
 
 
 @triton.jit
-def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr):
+def _load_values(V, tokens, count, Keep, e, token, width, V_WIDTH: tl.constexpr):
     """float32 [tokens, value coordinates], 0 where there is none."""
     at = tokens.to(tl.int64)[:, None] * token + e[None, :] * width
-    return tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
+    there = exist(tokens, count, Keep)
+    return tl.load(V + at, mask=there[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit

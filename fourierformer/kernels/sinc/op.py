@@ -44,7 +44,17 @@ def slope_factors(nodes: int, device: torch.device) -> Tensor:
 class Prepared:
     """What forward and backward share: the features of queries and keys, the tier of each head, and the settings."""
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, tier: Tensor, power: int, eps: float, causal: bool):
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        radius: Tensor,
+        tier: Tensor,
+        keep: Tensor | None,
+        power: int,
+        eps: float,
+        causal: bool,
+    ):
         self.tier = tier
         _, self.heads, self.queries, self.width = q.shape
         self.keys = k.shape[2]
@@ -55,8 +65,9 @@ class Prepared:
         self.q_features, self.k_features = (self._empty_features(x) for x in (q, k))
         panels = (padded(self.queries) + padded(self.keys)) // features.PANEL.value
         features.write_features[(len(self.tier) * panels,)](
-            q, k, radius, self.tier, quadrature(q.device), self.q_features, self.k_features, *q.stride(), *k.stride(),
-            self.q_features.shape[1], self.k_features.shape[1], self.heads, self.queries, self.keys,
+            q, k, radius, self.tier, keep, quadrature(q.device), self.q_features, self.k_features,
+            *q.stride(), *k.stride(), self.q_features.shape[1], self.k_features.shape[1],
+            self.heads, self.queries, self.keys,
             WIDTH=self.width, STORED=self.stored, PRECISE=self.precise, **features.EXACT,
         )  # fmt: skip
 
@@ -68,11 +79,11 @@ class Prepared:
         launch(kernel, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
 
 
-def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
+def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor, keep: Tensor | None) -> None:
     """Fills in the tier of each head."""
     _, heads, queries, width = q.shape
     features.choose_nodes[(len(tier),)](
-        q, k, radius, tier, *q.stride(), *k.stride(), heads, queries, k.shape[2],
+        q, k, radius, tier, keep, *q.stride(), *k.stride(), heads, queries, k.shape[2],
         WIDTH=width, LOADED=triton.next_power_of_2(width), **features.EXACT,
     )  # fmt: skip
 
@@ -86,6 +97,11 @@ def value_settings(v: Tensor) -> dict[str, int]:
     return {"V_WIDTH": v.shape[3], "V_LOADED": max(16, triton.next_power_of_2(v.shape[3]))}
 
 
+def as_bytes(keep: Tensor | None) -> Tensor | None:
+    """(B, M) side by side, as the kernels read it."""
+    return None if keep is None else keep.contiguous().view(torch.uint8)
+
+
 def is_precise(dtype: torch.dtype) -> bool:
     """torch's own switch is about float32: half-precision inputs have lost the digits already."""
     return dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
@@ -93,19 +109,20 @@ def is_precise(dtype: torch.dtype) -> bool:
 
 @torch.library.custom_op("fourierformer::sinc_attention", mutates_args=())
 def sinc_forward(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k, v as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, what a 16-bit dtype lost of it
-    (else nothing), the normaliser (B, H, N), and the tier of each head.
+    """q, k, v, keep as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, what a 16-bit dtype lost of
+    it (else nothing), the normaliser (B, H, N), and the tier of each head.
     """
     output, lost, norm, tier = _forward_results(q, v)
+    keep = as_bytes(keep)
     with on_device_of(q):
-        choose_tier(q, k, radius, tier)
-        shared = Prepared(q, k, radius, tier, power, eps, causal)
+        choose_tier(q, k, radius, tier, keep)
+        shared = Prepared(q, k, radius, tier, keep, power, eps, causal)
         for nodes in TIERS:
             shared.launch(
                 fused.forward, shared.queries, nodes,
-                q, k, v, shared.q_features, shared.k_features, radius, tier, output, lost, norm,
+                q, k, v, shared.q_features, shared.k_features, radius, tier, keep, output, lost, norm,
                 *q.stride(), *k.stride(), *v.stride(), shared.q_features.shape[1], shared.k_features.shape[1],
                 shared.heads, shared.queries, shared.keys, eps, math.log2(eps) if eps > 0 else -math.inf,
                 **value_settings(v),
@@ -126,19 +143,20 @@ def _forward_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 @sinc_forward.register_fake
-def _(q, k, v, radius, power, eps, causal):
+def _(q, k, v, radius, keep, power, eps, causal):
     return _forward_results(q, v)
 
 
 @torch.library.custom_op("fourierformer::sinc_attention_backward", mutates_args=())
 def sinc_backward(
-    doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, output: Tensor, lost: Tensor,
+    doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, lost: Tensor,
     norm: Tensor, tier: Tensor, power: int, eps: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v in their dtype, and of radius (H, D)."""
     dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
+    keep = as_bytes(keep)
     with on_device_of(q):
-        shared = Prepared(q, k, radius, tier, power, eps, causal)
+        shared = Prepared(q, k, radius, tier, keep, power, eps, causal)
         delta = torch.empty_like(norm)
         sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
         blocks = [triton.cdiv(t.shape[2], BACKWARD_ROWS) for t in (q, k)]
@@ -151,7 +169,7 @@ def sinc_backward(
             for nodes in TIERS:
                 shared.launch(
                     fused.backward, x.shape[2], nodes,
-                    x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, tier,
+                    x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, tier, keep,
                     output, lost, norm, delta, sums, dx, dv, moments,
                     *x.stride(), *y.stride(), *a.stride(), *b.stride(), x_features.shape[1], y_features.shape[1],
                     sums.shape[1], moments[0].numel(), keys * blocks[0] * shared.width,
@@ -163,22 +181,22 @@ def sinc_backward(
 
 
 @sinc_backward.register_fake
-def _(doutput, q, k, v, radius, output, lost, norm, tier, power, eps, causal):
+def _(doutput, q, k, v, radius, keep, output, lost, norm, tier, power, eps, causal):
     return *(t.new_empty(t.shape) for t in (q, k, v)), radius.new_empty(radius.shape)
 
 
-def _keep(ctx, inputs, output) -> None:
-    q, k, v, radius, ctx.power, ctx.eps, ctx.causal = inputs
-    ctx.save_for_backward(q, k, v, radius, *output)
+def _save(ctx, inputs, output) -> None:
+    q, k, v, radius, keep, ctx.power, ctx.eps, ctx.causal = inputs
+    ctx.save_for_backward(q, k, v, radius, keep, *output)
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _differentiate(ctx, doutput, *_):
     gradients = sinc_backward(doutput, *ctx.saved_tensors, ctx.power, ctx.eps, ctx.causal)
-    return *gradients, None, None, None
+    return *gradients, None, None, None, None
 
 
-sinc_forward.register_autograd(_differentiate, setup_context=_keep)
+sinc_forward.register_autograd(_differentiate, setup_context=_save)
 
 
 def _refuse_second_derivative(ctx, *_):
@@ -207,8 +225,8 @@ def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
 
 
 def sinc_attention_fused(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
     """Same contract as the reference, except float64."""
     scale = radius.float().expand(q.shape[1], q.shape[3]).contiguous()
-    return sinc_forward(q, k, v, scale, power, eps, causal)[0]
+    return sinc_forward(q, k, v, scale, keep, power, eps, causal)[0]

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fourierformer.kernels.sinc.reference import SERIES, SERIES_BELOW, arguments, differences, first_only, future
+from fourierformer.kernels.sinc.reference import (
+    SERIES,
+    SERIES_BELOW,
+    arguments,
+    blank_left_out,
+    differences,
+    first_only,
+    future,
+)
 
 TILE = 2**20  # numbers in all tensors of a tile together: in float32 4 MiB, which stay in the last-level cache
 ROWS = 32  # query rows of a tile at most: more waste the half that causal attention does not see
@@ -162,6 +170,8 @@ def sinc_attention_portable(
     batch, heads, _, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)
+    if keep is not None:
+        k, v = blank_left_out(keep, k, v)
     flat = [t.to(dtype).flatten(0, 1) for t in (q, k, v)]
     kept = None if keep is None else keep.repeat_interleave(heads, 0)
     output = _SincAttention.apply(*flat, scale.flatten(0, 1), kept, power, eps, causal)

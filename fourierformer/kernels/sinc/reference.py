@@ -103,6 +103,11 @@ def future(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.ones(rows, columns, dtype=torch.bool, device=device).triu(columns - rows + 1)
 
 
+def blank_left_out(keep: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """Keys or values (B, H, M, D) with 0 where keep (B, M) is False: a weight of 0 would not hide NaN."""
+    return [t.masked_fill(~keep[:, None, :, None], 0.0) for t in tensors]
+
+
 def sinc_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
@@ -112,6 +117,8 @@ def sinc_attention_reference(
     A query with no weight at all (it sees no key, or eps = 0 and every weight is exactly 0) gets the output 0.
     """
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    if keep is not None:
+        k, v = blank_left_out(keep, k, v)
     with torch.autocast(q.device.type, enabled=False):
         scale = radius.to(dtype).expand(q.shape[1], q.shape[3])[:, None, None, :]
         z = arguments(differences(q.to(dtype)[:, :, :, None, :], k.to(dtype)[:, :, None, :, :]), scale)
