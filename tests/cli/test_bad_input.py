@@ -48,7 +48,7 @@ WRONG = {
     "model.dim=63": "model.dim=63 must be even and divisible by model.heads=4",
     "model.dim=${nope}": "cannot resolve 'model.dim': Interpolation key 'nope' not found",
     "experiment_name=a/b": "experiment_name='a/b' becomes a folder",
-    "evaluation.protocols=[slide]": "expected a list of 'segment' or 'sliding'",
+    "evaluation.protocols=[slide]": "expected a list of 'segment' or 'overlapping' or 'sliding'",
     "evaluation.max_tokens=1": "evaluation.max_tokens=1: must be at least 100",
 }
 
