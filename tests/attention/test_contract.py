@@ -25,12 +25,11 @@ WITH_POSITIONS = {"aft_full", "aft_local", "aft_conv"}
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
-def built(name: str, causal: bool, seed: int = 0, length: int = LENGTH) -> attention.Attention:
+def built(name: str, causal: bool, seed: int = 0, length: int = LENGTH, bias: bool = False) -> attention.Attention:
     torch.manual_seed(seed)
     grid = (14, 14) if attention.mechanism(name).needs_grid else None
-    return attention.build(
-        name, Geometry(dim=32, heads=4, length=length, causal=causal, grid=grid, prefix=1 if grid else 0)
-    )
+    geometry = Geometry(dim=32, heads=4, length=length, causal=causal, bias=bias, grid=grid, prefix=1 if grid else 0)
+    return attention.build(name, geometry)
 
 
 def has_maps(name: str) -> bool:
@@ -172,8 +171,9 @@ def test_unknown_names_and_knobs_suggest_the_nearest(name, knob, hint):
 
 
 def in_float64(name: str, causal: bool) -> attention.Attention:
-    """In evaluation, where mechanisms watch what their diagnostics tell."""
-    return built(name, causal, length=40).double().eval()
+    """In evaluation, where mechanisms watch what their diagnostics tell; with biases, so that the keys and values of
+    padding are not 0."""
+    return built(name, causal, length=40, bias=True).double().eval()
 
 
 def results(layer, x, memory=None, *, rows=slice(None), **options) -> dict[str, torch.Tensor]:
@@ -282,16 +282,18 @@ def test_keeping_everything_is_the_same_as_no_padding(name, causal):
 
 @pytest.mark.parametrize(("name", "causal"), PADDING)
 def test_queries_without_a_key_get_zeros(name, causal):
-    """The second sequence is nothing but padding; of the first a causal query sees nothing before token 5."""
+    """The second sequence is nothing but padding; of the first a causal query sees nothing before token 5. What comes
+    out is what the projection makes of zeros."""
     layer = in_float64(name, causal)
     x = tokens(33).double()
     keep = kept(2, 33, first=5)
     keep[1] = False
     found = results(layer, x, keep=keep)
     assert all(value is None or value.isfinite().all() for value in found.values())
-    blind = found["y"][1], found["y"][0, : 5 if causal else 0]
-    assert not any(y.any() for y in blind)
-    assert found["y"][0, 5:].abs().amin(-1).gt(0).all()
+    of_zeros = layer.proj.bias.detach()
+    assert (found["y"][1] == of_zeros).all()
+    assert (found["y"][0, : 5 if causal else 0] == of_zeros).all()
+    assert (found["y"][0, 5:] != of_zeros).any(-1).all()
     assert not found["x"][1].any()
 
 
@@ -377,7 +379,7 @@ def test_padding_of_another_sequence(name, causal, garbage):
     found["memory"] = found["memory"][:, :11]
     assert_equal(found, expected, **EXACT)
     nothing = results(layer, x, memory, keep=kept(2, 15, end=0))
-    assert not nothing["y"].any()
+    assert (nothing["y"] == layer.proj.bias).all()
     assert all(value is None or value.isfinite().all() for value in nothing.values())
 
 
