@@ -6,7 +6,7 @@ composed here. A test holds that Hydra composes the same values.
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -196,10 +196,11 @@ class RandomImages(ClassificationObjective):
         super().__init__(*parts, size=size, **settings)
         self.size = size
 
-    def _restart(self, step: int) -> None:
+    def _restarted(self, step: int) -> Generator[ImageBatch, None, None]:
         self._stream = self._endless(step)
+        return self._stream
 
-    def _endless(self, step: int) -> Iterator[ImageBatch]:
+    def _endless(self, step: int) -> Generator[ImageBatch, None, None]:
         largest = max(len(part.rows) for part in self.order.parts(step))
         images = torch.randn(largest, 3, self.size, self.size)
         labels = torch.randint(self.classes, (largest,))

@@ -13,6 +13,8 @@ from command_line import REPOSITORY
 
 from benchmarks import gpu
 
+pytestmark = pytest.mark.full("a whole run of every part")
+
 ABSENT = ("hydra", "omegaconf", "wandb", "datasets")  # on a machine that has torch, triton and timm only
 COMMAND = [sys.executable, "-m", "benchmarks.gpu"]
 

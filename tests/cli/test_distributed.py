@@ -104,6 +104,7 @@ def test_a_sweep_under_torchrun_is_refused(tmp_path, capfd):
     assert "start each run with torchrun by itself" in capfd.readouterr().err
 
 
+@pytest.mark.full("several processes, several starts")
 def test_sigterm_to_torchrun_saves_once(alone, tmp_path):
     """Real torchrun: the agent hands the signal to its workers, which agree on a step."""
     long = (*IMAGES, "trainer.steps=2000", "trainer.eval_every=1000", "trainer.save_every=1000")

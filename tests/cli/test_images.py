@@ -54,6 +54,7 @@ def test_the_same_command_again_is_done(uninterrupted, capfd):
     assert "already done" in capfd.readouterr().out
 
 
+@pytest.mark.full("several trainings")
 def test_loader_processes_survive_a_stop_and_change_nothing(uninterrupted, tmp_path):
     """Ctrl-C reaches every process of a terminal's group. Two loader processes before the stop, none afterwards."""
     process = start(*IMAGES, *LONG, "data.workers=2", f"runs_root={tmp_path}", script="train_vit")
@@ -72,6 +73,7 @@ def test_loader_processes_survive_a_stop_and_change_nothing(uninterrupted, tmp_p
         assert torch.equal(newest(run)["model"][key], value), key
 
 
+@pytest.mark.full("decodes and measures 10,000 images")
 def test_cifar10_agrees_with_a_count_by_hand(real_data, tmp_path):
     """Trains a few steps on real images; the recorded accuracies against logits of pixels that were read by hand."""
     from fourierformer.runs.parts import open_run

@@ -43,6 +43,7 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes by step times of this machine")
 
 
+@pytest.mark.full("plans 88 runs")
 @pytest.mark.parametrize(
     ("script", "sweep", "runs"),
     [(train_lm, "table1", 20), (train_vit, "table2", 10), (train_lm, "table3", 10), (train_lm, "radius", 48)],

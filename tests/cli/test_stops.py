@@ -72,6 +72,7 @@ def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
     assert not list(tmp_path.rglob("step_*"))
 
 
+@pytest.mark.full("a training killed many times")
 def test_killed_again_and_again_it_still_ends_with_the_same_weights(smoke, uninterrupted, tmp_path):
     for wait in (0.0, 0.9):
         process = start(*smoke, *LONG, f"runs_root={tmp_path}")

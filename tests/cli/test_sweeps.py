@@ -62,6 +62,7 @@ def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):
     assert not list(tmp_path.rglob("config.yaml"))
 
 
+@pytest.mark.full("sweeps in processes of their own")
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
 def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
@@ -73,6 +74,7 @@ def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
     check_table(output, tmp_path)
 
 
+@pytest.mark.full("sweeps in processes of their own")
 def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
     """Jobs in other processes are told, save, and those not begun do not begin."""
     length = ("trainer.steps=1000", "trainer.eval_every=500", "trainer.save_every=500", "trainer.log_every=50")

@@ -38,7 +38,13 @@ def split(highest, high):
     return [(case, precision) for precision, cases in chosen.items() for case in cases]
 
 
-@pytest.mark.parametrize(("width", "precision"), split([8, 10, 24, 30, 128], [16, 32, 48, 64, 96]))
+def wide_in_full(cases, limit=32):
+    """Widths beyond the limit take the interpreter half a minute each."""
+    full = pytest.mark.full("the interpreter is slow at large widths")
+    return [pytest.param(*case, marks=full if case[0] > limit else ()) for case in cases]
+
+
+@pytest.mark.parametrize(("width", "precision"), wide_in_full(split([8, 10, 24, 30, 128], [16, 32, 48, 64, 96])))
 def test_widths(width, precision):
     tensors, doutput = inputs(heads=1, queries=12, width=width, radius=torch.full((1, width), 2.0))
     check_fused(tensors, doutput, precision=precision, eps=1e-6, causal=True)
