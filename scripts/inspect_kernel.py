@@ -123,8 +123,9 @@ def compile_preparation(arch: int, width: int, keep: bool) -> int:
     stored = triton.cdiv(width, 4) * 4
     kernels = [(features.choose_nodes, {"WIDTH": width, "LOADED": triton.next_power_of_2(width)})]
     for precise in (False, True):
-        kernels.append((features.write_features, {"WIDTH": width, "STORED": stored, "PRECISE": precise}))
-    compiled = [compile_ahead(kernel, settings | kept(keep), arch, 4) for kernel, settings in kernels]
+        settings = {"WIDTH": width, "STORED": stored, "PRECISE": precise}
+        kernels.append((features.write_features, settings | kept(keep)))
+    compiled = [compile_ahead(kernel, settings, arch, 4) for kernel, settings in kernels]
     return sum(spills(kernel.asm["sass"]) for kernel in compiled)
 
 

@@ -139,11 +139,8 @@ def test_what_keys_hold_that_are_left_out_changes_no_bit(garbage, eps):
 def test_leaving_no_key_out_changes_no_bit():
     tensors, doutput = inputs(heads=3, queries=20, width=4, radius=[[2.0], [8.0], [100.0]])
     options = {"precision": "highest", "eps": 0.0, "causal": True}
-    output, *gradients = run_fused(tensors, doutput, **options, keep=torch.ones(1, 20, dtype=torch.bool))
-    plain, *others = run_fused(tensors, doutput, **options)
-    assert torch.equal(output, plain)
-    assert all(torch.equal(a, b) for a, b in zip(gradients[:3], others[:3], strict=True))
-    assert error(gradients[3], others[3].double()) < 1e-5  # the gradient of the radius is taken about another token
+    kept = run_fused(tensors, doutput, **options, keep=torch.ones(1, 20, dtype=torch.bool))
+    assert all(torch.equal(a, b) for a, b in zip(kept, run_fused(tensors, doutput, **options), strict=True))
 
 
 def test_a_common_offset_costs_no_digits_where_keys_are_left_out():

@@ -16,7 +16,7 @@ NEAREST, FURTHEST = tl.constexpr(2e-2), tl.constexpr(32768.0)
 
 @triton.jit
 def choose_nodes(
-    Q, K, Radius, Tier, Keep,
+    Q, K, Radius, Tier,
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, H, N, M,
     WIDTH: tl.constexpr, LOADED: tl.constexpr,
 ):  # fmt: skip
@@ -27,10 +27,8 @@ def choose_nodes(
     b, h = head // H, head % H
     d = tl.arange(0, LOADED)
     used = d < WIDTH
-    if Keep is not None:  # (B, M), 0 for keys that are left out
-        Keep += b * M
-    q_low, q_high = _range(Q + b * q_batch + h * q_head + d[None, :] * q_width, q_token, N, None, used, LOADED)
-    k_low, k_high = _range(K + b * k_batch + h * k_head + d[None, :] * k_width, k_token, M, Keep, used, LOADED)
+    q_low, q_high = _range(Q + b * q_batch + h * q_head + d[None, :] * q_width, q_token, N, used, LOADED)
+    k_low, k_high = _range(K + b * k_batch + h * k_head + d[None, :] * k_width, k_token, M, used, LOADED)
     radius = tl.abs(tl.load(Radius + h * WIDTH + d, mask=used, other=0.0))
     reach = tl.max(radius * tl.maximum(q_high - k_low, k_high - q_low), 0)
     furthest = tl.max(radius * tl.maximum(tl.maximum(q_high, k_high), -tl.minimum(q_low, k_low)), 0)
@@ -39,13 +37,13 @@ def choose_nodes(
 
 
 @triton.jit
-def _range(X, token, N, Keep, used, LOADED: tl.constexpr):
+def _range(X, token, N, used, LOADED: tl.constexpr):
     """Smallest and largest number of each coordinate; minus and plus infinity where one is not a number."""
     low = tl.full([LOADED], float("inf"), tl.float32)
     high = tl.full([LOADED], float("-inf"), tl.float32)
     for start in range(0, N, PANEL):
         n = start + tl.arange(0, PANEL)
-        inside = exist(n, N, Keep)[:, None] & used[None, :]
+        inside = (n < N)[:, None] & used[None, :]
         x = tl.load(X + n.to(tl.int64)[:, None] * token, mask=inside, other=0.0).to(tl.float32)
         low = tl.minimum(low, tl.min(tl.where(inside, tl.where(x == x, x, float("-inf")), float("inf")), 0))
         high = tl.maximum(high, tl.max(tl.where(inside, tl.where(x == x, x, float("inf")), float("-inf")), 0))

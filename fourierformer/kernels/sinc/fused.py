@@ -40,7 +40,7 @@ def forward(
 
     Out (B H, N, V_WIDTH), and in Lost, if its dtype is 16 bits wide, what it lost; Norm (B H, N): 1 / (eps + sum of
     weights), or its log2 where LOG. q_features, k_features: size of one head in QF, KF. Keep (B, M), or None: 0 for
-    keys that are left out. Their features are 0, as are those of tokens that do not exist; their values are not read.
+    keys that are left out. Their features are 0, and so are their weights; only the printed formula has to ask.
     """
     blocks = tl.cdiv(N, ROWS)
     head = (tl.program_id(0) // blocks).to(tl.int64)
@@ -56,8 +56,6 @@ def forward(
     XF = QF + head * q_features + place(first, ROWS, STORED, NODES, PRECISE)
     KF += head * k_features
     Radius += h * WIDTH
-    if Keep is not None:
-        Keep += b * M
     last = M
     if CAUSAL:
         last = tl.minimum(M, first + ROWS + (M - N))
@@ -71,19 +69,18 @@ def forward(
         keys = start + tl.arange(0, COLUMNS)
         Y = K + keys.to(tl.int64) * k_token
         if NODES == 0:
-            there = exist(keys, M, Keep)
             weights = _printed_weights(
-                X, Y, q_width, k_width, Radius, queries < N, there, ROWS, COLUMNS, WIDTH, POWER, LOG
+                X, Y, q_width, k_width, Radius, queries < N, keys < M, ROWS, COLUMNS, WIDTH, POWER, LOG
             )
         else:
             YF = KF + place(start, COLUMNS, STORED, NODES, PRECISE)
             weights = _weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
-        # Tokens that do not exist have features 0, and so the weight 0.
+        # Tokens that do not exist, or are left out, have features 0, and so the weight 0.
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS=False)):
             last_seen = _last_seen(queries, N, M, CAUSAL)
             weights = tl.where(keys[None, :] <= last_seen[:, None], weights, float("-inf") if LOG else 0.0)
         if NODES == 0 and Keep is not None:
-            weights = tl.where(there[None, :], weights, float("-inf") if LOG else 0.0)
+            weights = tl.where(exist(keys, M, Keep + b * M)[None, :], weights, float("-inf") if LOG else 0.0)
         if LOG:
             higher = tl.maximum(top, tl.max(weights, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -93,7 +90,7 @@ def forward(
             output *= rescale[:, None]
             top = higher
         total += tl.sum(weights, 1)
-        v = _load_values(V, start + _swapped(COLUMNS), M, Keep, e, v_token, v_width, V_WIDTH)
+        v = _load_values(V, start + _swapped(COLUMNS), M, e, v_token, v_width, V_WIDTH)
         output = _dot(_swap(weights), v, output, PRECISE)
     empty = total == 0
     total = tl.where(empty, 1.0, total)
@@ -231,16 +228,13 @@ def backward(
     d = tl.arange(0, LOADED)
     X += b * x_batch + h * x_head
     Y += b * y_batch + h * y_head
-    Centre = X if KEYS else Y  # the first key
-    if Keep is not None:  # which may be padding, and hold anything: the first query
-        Centre = Y if KEYS else X
-        Keep += b * M
+    FirstKey = X if KEYS else Y
     X += rows.to(tl.int64) * x_token
     B += b * b_batch + h * b_head
     XF += head * x_features + place(first, ROWS, STORED, NODES, PRECISE)
     YF += head * y_features
     Radius += h * WIDTH
-    inside = exist(rows, row_count, Keep if KEYS else None)  # a key that is left out is not read, its gradients are 0
+    inside = rows < row_count
     row_values = inside[:, None] & (e < V_WIDTH)[None, :]
     at = rows.to(tl.int64)[:, None] * a_token + e[None, :] * a_width
     a = tl.load(A + b * a_batch + h * a_head + at, mask=row_values, other=0.0).to(tl.float32)
@@ -266,7 +260,7 @@ def backward(
     for start in range(begin, end, COLUMNS):
         tl.debug_barrier()  # whichever thread added to a sum in the tile before, another may do so in this one
         columns = start + tl.arange(0, COLUMNS)
-        there = exist(columns, column_count, None if KEYS else Keep)
+        there = columns < column_count
         YC = Y + columns.to(tl.int64) * y_token
         YFC = YF + place(start, COLUMNS, STORED, NODES, PRECISE)
         if NODES == 0:
@@ -286,12 +280,16 @@ def backward(
                 visible = columns[None, :] <= _last_seen(rows, N, M, CAUSAL)[:, None]
             shares = tl.where(visible, shares, 0.0)
         if NODES == 0 and Keep is not None:
-            shares = tl.where(inside[:, None] & there[None, :], shares, 0.0)
+            if KEYS:
+                visible = exist(rows, M, Keep + b * M)[:, None]
+            else:
+                visible = exist(columns, M, Keep + b * M)[None, :]
+            shares = tl.where(visible, shares, 0.0)
         if KEYS:
             swapped = start + _swapped(COLUMNS)
-            other = _load_values(B, swapped, column_count, None, e, b_token, b_width, V_WIDTH)
+            other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH)
             dvalues = _dot(_swap(shares), other, dvalues, PRECISE)
-        other = _load_values(B, columns, column_count, None if KEYS else Keep, e, b_token, b_width, V_WIDTH)
+        other = _load_values(B, columns, column_count, e, b_token, b_width, V_WIDTH)
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
@@ -303,20 +301,15 @@ def backward(
     # All slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
     mask = inside[:, None] & (d < WIDTH)[None, :]
     x = tl.load(X[:, None] + d[None, :] * x_width, mask=mask, other=0.0).to(tl.float32)
-    if Keep is None:
-        centre_width = x_width if KEYS else y_width
-    else:
-        centre_width = y_width if KEYS else x_width
-    centre = tl.load(Centre + d * centre_width, mask=d < WIDTH, other=0.0).to(tl.float32)
+    centre = tl.load(FirstKey + d * (x_width if KEYS else y_width), mask=d < WIDTH, other=0.0).to(tl.float32)
     moment = tl.sum(tl.where(mask, slopes * (x - centre[None, :]), 0.0), 0)
     tl.store(Moments + head * moment_size + first_moment + block * WIDTH + d, moment, mask=d < WIDTH)
     radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
     at = (head * row_count + rows)[:, None] * WIDTH + d[None, :]
-    written = (rows < row_count)[:, None]
-    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=written & (d < WIDTH)[None, :])
+    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=mask)
     if KEYS:
         at = (head * M + rows)[:, None] * V_WIDTH + e[None, :]
-        tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=written & (e < V_WIDTH)[None, :])
+        tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=row_values)
 
 
 @triton.jit
@@ -328,11 +321,10 @@ def _at_the_edge(first, start, N, M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
 
 
 @triton.jit
-def _load_values(V, tokens, count, Keep, e, token, width, V_WIDTH: tl.constexpr):
+def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr):
     """float32 [tokens, value coordinates], 0 where there is none."""
     at = tokens.to(tl.int64)[:, None] * token + e[None, :] * width
-    there = exist(tokens, count, Keep)
-    return tl.load(V + at, mask=there[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
+    return tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit

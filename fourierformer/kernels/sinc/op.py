@@ -79,11 +79,11 @@ class Prepared:
         launch(kernel, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
 
 
-def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor, keep: Tensor | None) -> None:
+def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
     """Fills in the tier of each head."""
     _, heads, queries, width = q.shape
     features.choose_nodes[(len(tier),)](
-        q, k, radius, tier, keep, *q.stride(), *k.stride(), heads, queries, k.shape[2],
+        q, k, radius, tier, *q.stride(), *k.stride(), heads, queries, k.shape[2],
         WIDTH=width, LOADED=triton.next_power_of_2(width), **features.EXACT,
     )  # fmt: skip
 
@@ -97,9 +97,18 @@ def value_settings(v: Tensor) -> dict[str, int]:
     return {"V_WIDTH": v.shape[3], "V_LOADED": max(16, triton.next_power_of_2(v.shape[3]))}
 
 
-def as_bytes(keep: Tensor | None) -> Tensor | None:
-    """(B, M) side by side, as the kernels read it."""
-    return None if keep is None else keep.contiguous().view(torch.uint8)
+def leave_out(keep: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """keep (B, M) as bytes; k and v with a key that is kept, and 0, in place of what is left out.
+
+    What stands there is then finite, and no key of another range chooses the tier of a head. (Masks in the loops over
+    tiles instead: registers spilled, on the keys' side at 64 coordinates.)
+    """
+    if keep is None:
+        return None, k, v
+    left_out = ~keep[:, None, :, None]
+    first = k.take_along_dim(keep.int().argmax(1)[:, None, None, None], 2)
+    k = torch.where(left_out, first.masked_fill(left_out.all(2, keepdim=True), 0.0), k)
+    return keep.contiguous().view(torch.uint8), k, v.masked_fill(left_out, 0.0)
 
 
 def is_precise(dtype: torch.dtype) -> bool:
@@ -115,9 +124,9 @@ def sinc_forward(
     it (else nothing), the normaliser (B, H, N), and the tier of each head.
     """
     output, lost, norm, tier = _forward_results(q, v)
-    keep = as_bytes(keep)
     with on_device_of(q):
-        choose_tier(q, k, radius, tier, keep)
+        keep, k, v = leave_out(keep, k, v)
+        choose_tier(q, k, radius, tier)
         shared = Prepared(q, k, radius, tier, keep, power, eps, causal)
         for nodes in TIERS:
             shared.launch(
@@ -154,8 +163,8 @@ def sinc_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v in their dtype, and of radius (H, D)."""
     dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
-    keep = as_bytes(keep)
     with on_device_of(q):
+        keep, k, v = leave_out(keep, k, v)
         shared = Prepared(q, k, radius, tier, keep, power, eps, causal)
         delta = torch.empty_like(norm)
         sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
