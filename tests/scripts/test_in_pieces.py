@@ -94,7 +94,17 @@ def test_bad_input_is_refused(arguments, words):
 
 
 def test_make_evidence_runs_table_1_on_the_given_data():
-    command = ["make", "-n", "-o", "setup", "evidence-gpu", "DATA=/some/where", "PIECE=2", "ARGS=trainer.save_every=50"]
+    command = [
+        "make",
+        "--no-print-directory",
+        "-n",
+        "-o",
+        "setup",
+        "evidence-gpu",
+        "DATA=/some/where",
+        "PIECE=2",
+        "ARGS=trainer.save_every=50",
+    ]
     printed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     _, script, option, minutes, training, *overrides = shlex.split(printed.strip().splitlines()[-1])
     assert (script, option, minutes, training) == ("scripts/in_pieces.py", "--minutes", "2", "train_lm.py")
