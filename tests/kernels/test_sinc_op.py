@@ -128,7 +128,7 @@ def test_data_parallel_training_sees_its_gradients(process_group):
     assert "radius" in alone
 
 
-def test_operations_are_counted_per_pair():
+def test_operations_are_counted_per_pair(operators):
     q, k, v, radius, _ = tensors_of(tokens=5, heads=2, width=4, value_width=3)
     leaves = [t.requires_grad_() for t in (q, k, v, radius)]
     with FlopCounterMode(display=False) as counter:
