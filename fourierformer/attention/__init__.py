@@ -8,8 +8,8 @@ The contract (see base.py, tests/attention/test_contract.py):
 * forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
   geometry.causal no output depends on a later input.
 * forward(x, memory, keep=...): other sequences and padding, where `cross_ok` and `padding_ok` are True (see base.py).
-* what a mechanism cannot do it says in `causal_ok` / `full_ok` / `needs_grid`, and `build` refuses with that reason, or
-  in `cross_ok` / `padding_ok`, and `forward` does.
+* a mechanism states what it cannot do, with the reason: in `causal_ok` / `full_ok` / `needs_grid`, where `build`
+  refuses with it, and in `cross_ok` / `padding_ok`, where `forward` does.
 * `start` and `mix_step`, where a state of constant size exists, give what `forward` gives, token by token.
 * random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer).
 """
@@ -41,7 +41,7 @@ YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null")
 def register(name: str, idea: str = "", **defaults):
     """Class decorator: makes the class an attention choice called `name`, with other defaults where given.
 
-    `idea` is its line in the table of attentions. A mistake ends here, in one line that says what to write.
+    `idea` is its line in the table of attentions. A mistake is a SetupError here, whose one line says what to write.
     """
     check_name(name)
     if not isinstance(idea, str) or not idea.strip():
@@ -58,7 +58,7 @@ def register(name: str, idea: str = "", **defaults):
 
 
 def check_name(name: object) -> None:
-    """SetupError where an attention cannot be called so: it names a file, a class and a config."""
+    """SetupError unless an attention can have this name, which is also that of a file, a class and a config."""
     if not isinstance(name, str):
         raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -74,11 +74,11 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
     if not (isinstance(cls, type) and issubclass(cls, Attention)):
         what = getattr(cls, "__name__", repr(cls))
         raise SetupError(
-            f"attention '{name}' must be a class of attention: write class {what}(Attention), with Attention from "
+            f"attention '{name}' must be a subclass of Attention: write class {what}(Attention), with Attention from "
             "fourierformer.attention"
         )
     before = _registry[name].cls if name in _registry else None
-    # the same class of a file that is loaded again, in a notebook say, takes its own place
+    # the same class of a file that is loaded again, in a notebook say, replaces its older version
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
         owner = f"{before.__module__}.{before.__name__}"
         raise SetupError(f"attention '{name}' is registered already, by {owner}: write another name")
@@ -95,7 +95,7 @@ def _entry(name: str) -> Entry:
 
 
 def _load_all() -> None:
-    """Every file of this folder registers itself on import: adding a mechanism edits no list."""
+    """Imports every file of this folder, and each registers its mechanisms: no list has to be edited."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
 
@@ -140,7 +140,8 @@ def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
 
 
 def build(name: str, geometry: Geometry, **values) -> Attention:
-    """The mechanism called `name` for this geometry; refuses what it cannot do, with the reason and who can."""
+    """The mechanism called `name` for this geometry. SetupError where it cannot do that, with the reason and the names
+    of those that can."""
     entry = _entry(name)
     refusal = _refusal(entry.cls, geometry.causal, geometry.grid is not None)
     if refusal:

@@ -31,28 +31,28 @@ from fourierformer.attention.aft_weights import (
 from fourierformer.attention.base import Attention, Geometry, State, sees_nothing
 from fourierformer.errors import SetupError
 
-DENSE = (
-    256  # up to so many tokens all N^2 biases are made: one product is then faster than many small ones (CPU, measured)
-)
+# Up to so many tokens all N^2 biases are computed: one product is then faster than many small ones (CPU, measured).
+DENSE = 256
 
 
 class AFT(Attention):
-    """The gate around `average`, which is what the variants define. In float32 at least."""
+    """sigmoid(q) times an average of the values, in float32 at least. The variants define `average`."""
 
     partial_queries = padding_ok = True
     source = "Zhai et al. 2021, arXiv 2105.14103"
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """H, and the width of a key and of a value in each of the H parts."""
+        """(H, numbers per key, numbers per value), the latter two in each of the H heads."""
         return self.geometry.heads, self.geometry.head_dim, self.geometry.head_dim
 
     def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        """k (B, H, N, 1 or D), v (B, H, N, D) -> (B, H, N, D), or (B, H, 1, D) where all are equal."""
+        """The average of every query: k (B, H, N, 1 or D), v (B, H, N, D) -> (B, H, N, D), or (B, H, 1, D) where all
+        queries have the same."""
         raise TypeError(f"{type(self).__name__} does not define average()")
 
     def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
-        """`average` for one more token."""
+        """The sums whose average is that of one more token, and the next state."""
         raise TypeError(f"{type(self).__name__} does not define next_sums()")
 
     def mix(
@@ -63,7 +63,7 @@ class AFT(Attention):
             dtype = torch.promote_types(q.dtype, torch.float32)
             k = k.to(dtype) if keep is None else k.to(dtype).masked_fill(~keep[:, None, :, None], EMPTY)
             average = self.average(k, v.to(dtype), causal)[:, :, -queries:]
-            if keep is not None:  # where all keys are equally empty, their average is one of all
+            if keep is not None:  # a query whose keys are all EMPTY has averaged them all
                 average = average.masked_fill(sees_nothing(queries, keep, causal=causal), 0.0)
             return (q.to(dtype).sigmoid() * average).to(v.dtype)
 
@@ -73,8 +73,8 @@ class AFT(Attention):
             sums, state = self.next_sums(k.to(dtype), v.to(dtype), state)
             return (q.to(dtype).sigmoid() * sums.average).to(v.dtype), state
 
-    def _nothing(self, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of tokens that are not there."""
+    def _empty_tokens(self, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Keys and values that have no part in any average, to fill a state before the first token."""
         heads, key, value = self.widths
         like = self.qkv.weight.new_empty(0, dtype=torch.promote_types(self.qkv.weight.dtype, torch.float32))
         return like.new_full((batch, heads, tokens, key), EMPTY), like.new_zeros(batch, heads, tokens, value)
@@ -91,7 +91,7 @@ class AFTSimple(AFT):
         return running(single(k, v)).average if causal else pooled(k, v).average
 
     def start(self, batch: int) -> State | None:
-        return tuple(single(*self._nothing(batch, 1))) if self.geometry.causal else None
+        return tuple(single(*self._empty_tokens(batch, 1))) if self.geometry.causal else None
 
     def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
         sums = merge(Sums(*state), single(k, v))
@@ -141,8 +141,8 @@ class BiasedAFT(AFT):
 
 
 class WindowedAFT(BiasedAFT):
-    """What decoding needs when `reach` is small: sums over the tokens out of reach, whose w is 0 from now on, and the
-    keys and values of the `recent` others."""
+    """BiasedAFT with decoding from a state of constant size: sums over the tokens out of reach, whose w is 0 from now
+    on, and the keys and values of the `recent` others."""
 
     def __init__(self, geometry: Geometry, reach: int):
         super().__init__(geometry, reach)
@@ -156,7 +156,7 @@ class WindowedAFT(BiasedAFT):
         if not self.geometry.causal:
             return None
         position = torch.zeros(1, dtype=torch.long, device=self.qkv.weight.device)
-        return position, *self._nothing(batch, self.recent), *single(*self._nothing(batch, 1))
+        return position, *self._empty_tokens(batch, self.recent), *single(*self._empty_tokens(batch, 1))
 
     def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
         position, keys, values, *sums = state

@@ -11,9 +11,10 @@ from fourierformer.errors import SetupError
 
 
 def toeplitz(taps: Tensor, size: int, offset: int = 0) -> Tensor:
-    """(..., 2 r + 1) -> (..., size, size): w[t, u] = taps[r + d] for d = u + offset - t, and 0 where |d| > r."""
+    """Biases from a kernel of distances, (..., 2 r + 1) -> (..., size, size): w[t, u] = taps[r + d] for
+    d = u + offset - t, and 0 where |d| > r."""
     margin = 2 * size + abs(offset)  # more than any |d|
-    first = margin + taps.shape[-1] // 2 + offset - (size - 1)  # where the d of the last query's first key stands
+    first = margin + taps.shape[-1] // 2 + offset - (size - 1)  # index of d for the last query and the first key
     line = F.pad(taps, (margin, margin))[..., first : first + 2 * size - 1]
     return line.unfold(-1, size, 1).flip(-2)
 

@@ -4,10 +4,10 @@
 
 Shapes: k (B, H, N, 1 or D), v (B, H, N, D), w (H or 1, N, N). No tensor of N x N x D is made: where all queries of a
 block see all its keys, exp(k_u + w_tu) = exp(k_u) exp(w_tu) and the sums are matrix products. Before exp, the largest
-k of the block and the largest w of the row are taken off. A causal average is put together from such blocks, each
-with references of its own: with one reference for the whole sequence, a key that is larger by 87 or more (exp(-87) is
-the smallest float32) makes the weights of all earlier queries 0 / 0. So k may be anything; the entries of one row of w
-must lie within 87 of each other, far more than learned biases need.
+k of the block and the largest w of the row are subtracted. A causal average is computed from such blocks, each with its
+own maxima: with one maximum for the whole sequence, a key that is larger by 87 or more (exp(-87) is the smallest
+float32) makes the weights of all earlier queries 0 / 0. So k may have any size; the entries of one row of w must lie
+within 87 of each other, far more than learned biases need.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EMPTY = -1e30  # the key of a token that is not there: exp(EMPTY - anything) = 0, and no gradient becomes NaN
-CHUNK = 64  # queries that a causal average treats together; a power of 2
+EMPTY = -1e30  # the key of a missing token: exp(EMPTY - anything) = 0, and no gradient becomes NaN
+CHUNK = 64  # queries per block of a causal average; a power of 2
 
 
 class Sums(NamedTuple):
@@ -41,27 +41,28 @@ def single(logit: Tensor, v: Tensor) -> Sums:
 
 
 def merge(a: Sums, b: Sums) -> Sums:
+    """Sums over the keys of both."""
     top = torch.maximum(a.top, b.top)
     of_a, of_b = (a.top - top).exp(), (b.top - top).exp()
     return Sums(top, a.weighted * of_a + b.weighted * of_b, a.total * of_a + b.total * of_b)
 
 
 def block(w: Tensor, k: Tensor, v: Tensor) -> Sums:
-    """Every query sees every key: w (H or 1, ..., queries, keys), k and v (B, H, ..., keys, D)."""
+    """Sums for queries that see every key: w (H or 1, ..., queries, keys), k and v (B, H, ..., keys, D)."""
     most_k, most_w = k.amax(-2, keepdim=True).detach(), w.amax(-1, keepdim=True).detach()
     sums = _add_up((w - most_w).exp(), _with_weights((k - most_k).exp(), v))
     return Sums(most_k + most_w, *_parted(sums, v))
 
 
 def pooled(k: Tensor, v: Tensor) -> Sums:
-    """All tokens with w = 0: (..., N, D) -> (..., 1, D), for queries that see them all."""
+    """Sums over all tokens with w = 0: (..., N, D) -> (..., 1, D), for queries that see them all."""
     top = k.amax(-2, keepdim=True).detach()
     sums = _with_weights((k - top).exp(), v).sum(-2, keepdim=True)
     return Sums(top, *_parted(sums, v))
 
 
 def _with_weights(e: Tensor, v: Tensor) -> Tensor:
-    """What is added up, side by side: the weighted values, and the weights."""
+    """The weighted values and, beside them, the weights, to be added up at once."""
     return torch.cat([e * v, e], dim=-1)
 
 
@@ -126,12 +127,12 @@ def power_of_two(at_least: int) -> int:
 
 
 def in_rows(x: Tensor, size: int, fill: float) -> Tensor:
-    """(B, H, N, D) -> (B, H, rows, size, D); `fill` stands where tokens are missing in the last row."""
+    """(B, H, N, D) -> (B, H, rows, size, D), the last row filled up with `fill`."""
     return F.pad(x, (0, 0, 0, -x.shape[-2] % size), value=fill).unflatten(-2, (-1, size))
 
 
 def causal_average(w: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Over the tokens u <= t, any w: N^2 / 2 products, chunk by chunk."""
+    """The average over the tokens u <= t for any w: N^2 / 2 products, chunk by chunk."""
     tokens = k.shape[-2]
     size = min(CHUNK, power_of_two(tokens))
     missing = -tokens % size
@@ -148,14 +149,14 @@ def causal_average(w: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def neighbours(x: Tensor, offset: int, fill: float) -> Tensor:
-    """x (B, H, rows, n, D) with row i + offset in place of row i; `fill` where there is none."""
+    """The rows of x (B, H, rows, n, D) moved by `offset`: row i of the result is row i + offset of x, `fill` where x
+    has none."""
     padding = (0, 0, 0, 0, max(-offset, 0), max(offset, 0))
     return F.pad(x, padding, value=fill).narrow(-3, max(offset, 0), x.shape[-3])
 
 
 def banded_causal_sums(w: Callable[[int], Tensor], k: Tensor, v: Tensor) -> Sums:
-    """Those of `causal_average` in time N c where w is 0 beyond the chunk before: k, v (B, H, chunks, c, D).
-
+    """The sums of `causal_average`, in time N c, where w is 0 beyond the chunk before: k, v (B, H, chunks, c, D).
     w(0) and w(-1), both (H or 1, chunks or 1, c, c), hold the biases between a chunk's queries and its own keys, and
     those of the chunk before. Older chunks have w = 0 for all queries: their running sums suffice.
     """
@@ -166,11 +167,12 @@ def banded_causal_sums(w: Callable[[int], Tensor], k: Tensor, v: Tensor) -> Sums
 
 
 def banded_full_sums(w: Callable[[int], Tensor], reach: int, k: Tensor, v: Tensor) -> Sums:
-    """Those of `block` in time N (2 reach + 1) c where w is 0 between rows more than `reach` apart: k, v (B, H, rows,
-    c, D). w(offset) (H or 1, rows or 1, c, c) holds the biases between each row and the row `offset` further on.
+    """The sums of `block`, in time N (2 reach + 1) c, where w is 0 between rows more than `reach` apart: k, v (B, H,
+    rows, c, D). w(offset) (H or 1, rows or 1, c, c) holds the biases between each row and the row `offset` further on.
 
-    Every query sees every key, so one reference serves all. Only positive numbers are added: adding exp(w) - 1 over the
-    window to a sum over all keys, as one could, loses all digits where the window holds nearly all weight and w << 0.
+    Every query sees every key, so one maximum serves all. Only positive numbers are added: a sum over all keys plus a
+    sum of exp(w) - 1 over the window would be less work, but loses all digits where the window holds nearly all weight
+    and w << 0.
     """
     most_k = k.amax((-3, -2), keepdim=True).detach()
     x = _with_weights((k - most_k).exp(), v)

@@ -1,4 +1,4 @@
-"""The attention contract: what a model tells a mechanism (Geometry) and what a mechanism owes a model (Attention)."""
+"""The attention contract: what a mechanism knows of its model (Geometry), and what it provides (Attention)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the model knows and every mechanism may need; the same for all of them."""
+    """The facts about a model that a mechanism may need; the same for all mechanisms."""
 
     dim: int
     heads: int
@@ -37,15 +37,14 @@ class Geometry:
 
 
 def marked(parameter: nn.Parameter, **marks: object) -> nn.Parameter:
-    """The parameter with what training/optim.py reads of it: no_weight_decay=True, lr_multiplier=10.0."""
+    """The parameter with attributes that training/optim.py reads: no_weight_decay=True, lr_multiplier=10.0."""
     for name, value in marks.items():
         setattr(parameter, name, value)
     return parameter
 
 
 class Attention(nn.Module):
-    """(B, N, dim) -> (B, N, dim). Owns the projections; most mechanisms only write `mix`.
-
+    """An attention layer, (B, N, dim) -> (B, N, dim). It has the projections; most mechanisms only write `mix`.
     The parameters are called `qkv` and `proj` as in timm, so that stock DeiT weights load.
     """
 
@@ -53,7 +52,7 @@ class Attention(nn.Module):
     causal_ok: ClassVar[bool | str] = True
     full_ok: ClassVar[bool | str] = True
     # Likewise for another sequence's keys and values and for padding; `forward` refuses with that reason. An instance
-    # may say so of itself.
+    # may set them for itself, where they depend on its knobs.
     cross_ok: bool | str = "it was written for keys and values of its own sequence"
     padding_ok: bool | str = "it was written without a way to leave keys out"
     needs_grid: ClassVar[bool] = False
@@ -73,12 +72,12 @@ class Attention(nn.Module):
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
     ) -> Tensor:
-        """The mechanism: q (B, H, N, K), k and v (B, H, M, K), and what k and v were made from, x (B, M, dim), ->
-        (B, H, N, K).
+        """What the mechanism computes: q (B, H, N, K), k and v (B, H, M, K) -> (B, H, N, K). x (B, M, dim) is the input
+        that k and v were projected from.
 
-        keep (B, M), bool: False for keys that no query may see; a query that is left without any gets 0. Passed only
-        where `padding_ok` is True. cross: k and v come from another sequence, so M is any number and every query sees
-        every key, in a causal model too. Passed only where `cross_ok` is True. A class that declares neither may write
+        keep (B, M), bool: False for keys that no query may see; a query that sees no key gets 0. Passed only where
+        `padding_ok` is True. cross: k and v come from another sequence, so M is any number and every query sees every
+        key, in a causal model too. Passed only where `cross_ok` is True. A class that declares neither may write
         mix(self, q, k, v, x).
         """
         raise TypeError(f"{type(self).__name__} does not define mix()")
@@ -86,12 +85,10 @@ class Attention(nn.Module):
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         """The weights by which `mix` adds up the values, for analysis/heads.py: q (B, H, N, K), k (B, H, M, K) ->
         (B, H, N, M) with maps(q, k) @ v = mix(q, k, v, x), in float32 at least. Needs N M numbers per head."""
-        raise SetupError(
-            f"{type(self).__name__} attention has no maps: it does not say with which weights it adds up the values"
-        )
+        raise SetupError(f"{type(self).__name__} attention has no maps: its class defines no maps(q, k)")
 
     def start(self, batch: int) -> State | None:
-        """What is known before the first token, for `step`; None where no state of constant size exists."""
+        """The state before the first token, for `step`; None where the mechanism has no state of constant size."""
         return None
 
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -99,11 +96,11 @@ class Attention(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define mix_step()")
 
     def begin_step(self, step: int) -> None:
-        """Called before every training step, for what changes with the step (random frequencies drawn anew, say). A
-        pure function of `step`: a resumed run calls it again for the step that was interrupted."""
+        """Called before every training step, to change what depends on the step (random frequencies drawn anew, say).
+        It must depend on `step` alone: a resumed run calls it again for the step that was interrupted."""
 
     def diagnostics(self) -> dict[str, float]:
-        """Numbers worth a curve, read at evaluations (the learned radius, say)."""
+        """Numbers to log at every evaluation (the learned radius, say)."""
         return {}
 
     def backend_name(self, device: torch.device) -> str:
@@ -115,14 +112,14 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Every position of x (B, N, dim) attends to x, or to another sequence `memory` (B, M, dim): (B, N, dim).
 
-        memory is attended to without causality: every query sees all of it, in a causal model too.
-        keep (B, M), bool: False where what is attended to is padding. What such a token holds is never read (it may be
-        NaN, and its gradient is 0), and no query sees it. A query that is left without keys gets what `proj` makes of
-        zeros. Outputs at padded positions of x mean nothing.
-        last: only that many last positions of x are queries, and only their outputs come back.
+        Every query sees all of memory, in a causal model too.
+        keep (B, M), bool: False for keys that are padding. Their content is never read (it may be NaN, and its gradient
+        is 0), and no query sees them. For a query that sees no key, `proj` is applied to zeros. Outputs at padded
+        positions of x mean nothing.
+        last: only that many last positions of x are queries, and only their outputs are returned.
         """
         source = x if memory is None else memory
-        options: dict[str, Any] = {}  # for mix, which need not know of what is not there
+        options: dict[str, Any] = {}  # only what was given: a mix without these arguments then works without them
         if memory is not None:
             self._check_memory(x, memory)
             options["cross"] = True
@@ -191,8 +188,8 @@ def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor
 
 
 def visible_keys(q: Tensor, k: Tensor, *, causal: bool, keep: Tensor | None = None) -> Tensor:
-    """Which keys each query may see, as a boolean mask for weights (B, H, N, M): those of its past if causal (the last
-    query sees all), and of them those to keep (B, M)."""
+    """A boolean mask for weights (B, H, N, M), True for the keys that a query may see: those of its past if causal (the
+    last query sees all), and of them those to keep (B, M)."""
     if keep is None:
         keep = torch.ones(1, k.shape[-2], dtype=torch.bool, device=k.device)
     kept = keep[:, None, None]

@@ -22,19 +22,19 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
 from fourierformer.attention.dpfp import check_nu, dpfp_features
 from fourierformer.attention.features import elu_features, orthogonal_gaussian, positive_exponents
-from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, in_chunks, wide
+from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, in_chunks, to_float32
 from fourierformer.seeds import seed_of
 
 SUM_EPS = 1e-5  # added to the sum that features are divided by: those of dpfp can all be 0
 
 
 def delta_rule(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor, *, form: Form = "auto") -> Tensor:
-    """Features fq, fk (B, H, N, M), values v (B, H, N, D), writing rates beta (B, H, N) -> (B, H, N, D), causal.
-
+    """What every query reads from the memory of its position: features fq, fk (B, H, N, M), values v (B, H, N, D),
+    writing rates beta (B, H, N) -> (B, H, N, D), causal.
     Nothing grows while |fk_t|^2 beta_t <= 2; features that are positive and sum to 1 have |fk_t|^2 <= 1.
     """
     with torch.autocast(v.device.type, enabled=False):
-        fq, fk, values, beta = wide(fq, fk, v, beta)
+        fq, fk, values, beta = to_float32(fq, fk, v, beta)
         if form == "parallel" or (form == "auto" and v.shape[-2] <= PARALLEL_UP_TO):
             mixed = (fq @ fk.mT).tril() @ _solved(fk, beta, values)
         else:
@@ -52,7 +52,7 @@ def delta_start(
 def delta_step(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor, state: State) -> tuple[Tensor, State]:
     """delta_rule for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
     with torch.autocast(v.device.type, enabled=False):
-        fq, fk, values, beta = wide(fq, fk, v, beta)
+        fq, fk, values, beta = to_float32(fq, fk, v, beta)
         (memory,) = state
         memory = memory + fk.mT @ (beta[..., None] * (values - fk @ memory))
         return (fq @ memory).to(v.dtype), (memory,)
@@ -66,8 +66,8 @@ def _solved(fk: Tensor, beta: Tensor, values: Tensor) -> Tensor:
 
 
 def _chunk_form(fq: Tensor, fk: Tensor, v: Tensor, beta: Tensor) -> Tensor:
-    """Inside a chunk that starts with memory S the system has v - fk S for values: its solution is that for v minus
-    that for fk times S."""
+    """delta_rule chunk by chunk. In a chunk that starts with memory S the right-hand side of the system is v - fk S, so
+    its solution is the one for v minus the one for fk times S; both are computed before S is known."""
     tokens = v.shape[-2]
     fq, fk, v, beta = (in_chunks(t) for t in (fq, fk, v, beta[..., None]))
     for_v, for_fk = _solved(fk, beta[..., 0], torch.cat([v, fk], dim=-1)).split([v.shape[-1], fk.shape[-1]], dim=-1)

@@ -1,4 +1,4 @@
-"""Deterministic parameter-free projection: sparse positive features that make keys nearly orthogonal."""
+"""DPFP, the deterministic parameter-free projection: sparse positive features that make keys nearly orthogonal."""
 
 import torch
 from torch import Tensor
@@ -14,18 +14,19 @@ EPS = 1e-6  # added to the sum of weights: all of them are 0 where a query share
 def dpfp_features(x: Tensor, nu: int) -> Tensor:
     """r_i r_(i+j) for j = 1..nu, cyclic, with r = relu([x, -x]): (..., D) -> (..., 2 D nu).
 
-    Of each pair relu(x_d), relu(-x_d) one is 0, so three features of four are.
+    Of each pair relu(x_d), relu(-x_d) one is 0, so three of four features are 0.
     """
     rectified = torch.cat([x, -x], dim=-1).relu()
     return torch.cat([rectified * rectified.roll(-j, dims=-1) for j in range(1, nu + 1)], dim=-1)
 
 
 def check_nu(nu: int, head_dim: int) -> None:
-    """r has 2 D entries: a shift by D multiplies relu(x) with relu(-x), and r_i r_(i+2D-j) are the r_i r_(i+j)."""
+    """SetupError unless 1 <= nu < D. r has 2 D entries: a shift by D gives products relu(x) relu(-x) = 0, and a shift
+    by 2 D - j gives the same products as a shift by j."""
     if not 1 <= nu < head_dim:
         raise SetupError(
             f"attention.nu must be at least 1 and less than the {head_dim} coordinates per head, got {nu}: "
-            "larger shifts give features that are 0 or there already"
+            "larger shifts give features that are 0 or repeat others"
         )
 
 

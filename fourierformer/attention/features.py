@@ -1,7 +1,7 @@
 """Random feature maps: phi with E phi(x).phi(y) = K(x, y) over random frequencies omega ~ N(0, I).
 
 x (..., N, D) and frequencies (..., m, D) -> (..., N, M). Every function is one line of algebra; what a mechanism does
-with it (scaling, what cancels, what keeps sums from 0) stands in linear.py, performer.py and rfa.py.
+with it (scaling, which factors cancel, how sums are kept from 0) is in linear.py, performer.py and rfa.py.
 """
 
 import math
@@ -15,10 +15,10 @@ from fourierformer.seeds import seed_of
 def orthogonal_gaussian(count: int, width: int, generator: torch.Generator) -> Tensor:
     """(count, width) rows, each N(0, I), orthogonal inside blocks of `width` rows; float64.
 
-    Orthogonal rows repeat each other less, so averages over them vary less (Yu et al. 2016, arXiv 1610.09072). Their
-    directions are uniform only with R's diagonal made positive: LAPACK's choice of signs leaves a Q that depends on
-    more than the directions of the draw, with E omega != 0 and so a bias that no number of features removes
-    (Mezzadri 2007, math-ph/0609050). The lengths are drawn apart: norms of independent normal vectors.
+    Averages over orthogonal rows vary less than over independent ones (Yu et al. 2016, arXiv 1610.09072). The
+    directions are uniform only if R's diagonal is made positive: LAPACK chooses the signs otherwise, which makes E
+    omega != 0 and so a bias that no number of features removes (Mezzadri 2007, math-ph/0609050). The lengths are drawn
+    separately: norms of independent normal vectors.
     """
     blocks = []
     for _ in range(-(-count // width)):
@@ -30,7 +30,8 @@ def orthogonal_gaussian(count: int, width: int, generator: torch.Generator) -> T
 
 
 def draw_frequencies(heads: int, count: int, width: int, *purpose: object) -> Tensor:
-    """(heads, count, width) orthogonal frequencies of their own for every head, the same for the same `purpose`."""
+    """(heads, count, width) orthogonal frequencies, other ones in every head; the same whenever `purpose` is the
+    same."""
     generator = torch.Generator().manual_seed(seed_of(*purpose))
     return torch.stack([orthogonal_gaussian(count, width, generator) for _ in range(heads)]).float()
 

@@ -13,19 +13,19 @@ from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value
 
-WATCHED = 4  # sequences of a batch whose last query tells what eps leaves; only in evaluation
-LEAST_MASS = 0.1
+WATCHED = 4  # sequences of a batch whose last query is measured for `diagnostics`; only in evaluation
+LEAST_ATTENDED_SHARE = 0.1
 ADVICE = (
-    "attention.eps outweighs nearly all weights of at least one layer, which gives almost nothing and learns almost "
-    "nothing any more (`mass` in metrics.jsonl). attention.eps=0 or attention.radius=matched keeps it alive"
+    "in at least one layer attention.eps is larger than nearly all sums of weights, so that the layer's output and its "
+    "gradient are almost 0 (`mass` in metrics.jsonl): set attention.eps=0 or attention.radius=matched"
 )
 
 
 def paper_radius(causal: bool) -> float:
     """Where the authors' code starts: 2.0 in the language model, 1.0 in the vision transformer.
 
-    At 2.0 the latter could not begin: with 64 coordinates per head, 79 % of its rows would lose over half their mass
-    to eps.
+    The vision transformer could not learn from 2.0: with 64 coordinates per head, eps would exceed the sum of weights
+    in 79 % of its rows.
     """
     return 2.0 if causal else 1.0
 
@@ -57,13 +57,14 @@ class Fourier(Attention):
     of the one-element radius return 0, namely a kernel in the first coordinate of each head alone.
     O(N^2 D) time, memory linear in N.
 
-    `diagnostics` tells the radius and, once whole sequences were evaluated, the mass: what the weights of a row sum
-    to, sum_j w_ij / (eps + sum_j w_ij). Where eps = 1e-6 has taken it all, a layer is off: its gradient is gone too.
+    `diagnostics` reports the radius and, once whole sequences were evaluated, `mass`: the share of a row's weight that
+    its keys get, sum_j w_ij / (eps + sum_j w_ij); eps gets the rest. Where it is 0 the layer is off: its gradient is 0
+    as well.
     """
 
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
-    mass: Tensor
+    attended_share: Tensor
 
     def __init__(
         self,
@@ -94,20 +95,20 @@ class Fourier(Attention):
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
         parameter = nn.Parameter(torch.full(shape, start))
         self.radius = marked(parameter, lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
-        self.register_buffer("mass", torch.tensor(math.nan), persistent=False)  # see _watch
+        self.register_buffer("attended_share", torch.tensor(math.nan), persistent=False)  # see _watch
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
     ) -> Tensor:
-        # Not where one query at a time is asked for (sliding windows, generation): there it would be a third more work.
+        # Not for one query at a time (sliding windows, generation): there it would be a third more work.
         if self.eps and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
             self._watch(q, k, keep, cross)
         return self._attend(q, k, v, self.backend, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        """What is done to the identity: w_ij / (eps + sum_j w_ij). Rows sum to less than 1 if eps > 0.
+        """The weights w_ij / (eps + sum_j w_ij), from `mix` of the identity. Rows sum to less than 1 if eps > 0.
 
-        Not fused, which takes neither values of any width nor float64.
+        Never by the fused kernel, which takes neither float64 nor values as wide as the number of keys.
         """
         dtype = torch.promote_types(q.dtype, torch.float32)
         identity = torch.eye(k.shape[-2], dtype=dtype, device=k.device).expand(*k.shape[:2], -1, -1)
@@ -118,13 +119,13 @@ class Fourier(Attention):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, backend: str, *, causal: bool, keep: Tensor | None = None
     ) -> Tensor:
-        q, k, v, radius = self._kernel(q, k, v)
+        q, k, v, radius = self._kernel_inputs(q, k, v)
         return sinc_attention(
             q, k, v, radius, power=self.power, eps=self.eps, causal=causal, keep=keep, backend=backend
         )
 
-    def _kernel(self, q: Tensor, k: Tensor, *v: Tensor) -> tuple[Tensor, ...]:
-        """q, k, v and the radius, of the coordinates that count."""
+    def _kernel_inputs(self, q: Tensor, k: Tensor, *v: Tensor) -> tuple[Tensor, ...]:
+        """q, k, v and the radius as the kernel gets them: of all coordinates, or of the first alone."""
         radius: Tensor = self.radius
         if self.coordinates == "first":
             q, k = q[..., :1], k[..., :1]
@@ -133,25 +134,26 @@ class Fourier(Attention):
 
     @torch.no_grad()
     def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
-        """Keeps what `diagnostics` tells of the last query, which sees every key, on average over heads."""
+        """Stores the attended share for `diagnostics`: that of the last query, which sees every key, on average over
+        heads and the first WATCHED sequences."""
         q, k, keep = q[:WATCHED], k[:WATCHED], None if keep is None else keep[:WATCHED]
         if keep is None or cross:
             q = q[:, :, -1:]
         else:  # the last one that is not padding
             last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
             q = q.take_along_dim(last[:, None, None, None], 2)
-        q, k, radius = self._kernel(q.float(), k.float())
+        q, k, radius = self._kernel_inputs(q.float(), k.float())
         scores = self.power * log_sinc_value((q - k) * (radius[:, None] if radius.dim() else radius)).sum(-1)
         if keep is not None:
             scores = scores.masked_fill(~keep[:, None], -math.inf)
-        self.mass.copy_((scores.logsumexp(-1) - math.log(self.eps)).sigmoid().mean())
+        self.attended_share.copy_((scores.logsumexp(-1) - math.log(self.eps)).sigmoid().mean())
 
     def diagnostics(self) -> dict[str, float]:
         numbers = {"radius": self.radius.detach().abs().mean().item()}
-        mass = self.mass.item()
-        if not math.isnan(mass):  # no evaluation yet, or eps = 0, with which it is 1
-            numbers["mass"] = mass
-        if mass < LEAST_MASS:
+        attended_share = self.attended_share.item()
+        if not math.isnan(attended_share):  # nan before the first evaluation, and with eps = 0, where it is always 1
+            numbers["mass"] = attended_share  # its name in every metrics.jsonl
+        if attended_share < LEAST_ATTENDED_SHARE:
             warnings.warn(ADVICE, stacklevel=2)  # one text, so Python shows it once
         return numbers
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, marked
-from fourierformer.attention.linear import FeatureAttention, Featured
+from fourierformer.attention.linear import FeatureAttention, FeaturePair
 from fourierformer.attention.polynomial import (
     MAX_FEATURE_ORDER,
     MAX_FEATURES,
@@ -18,31 +18,36 @@ from fourierformer.attention.polynomial import (
     taylor_coefficients,
     taylor_kernel,
 )
-from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, wide
+from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, to_float32
 from fourierformer.attention.spectral import CosineFeatures, Sampler, gauss_grid, sample_frequencies
 from fourierformer.errors import SetupError
 from fourierformer.seeds import seed_of
 
-# Least mean weight that is believed, of the kernel's largest value 1: random features are noise below exp(-3), a Gauss
-# rule that just resolves the kernel is 0.001 to 0.01 off.
+# The least mean weight of a query's keys that is divided by; the kernel's largest value is 1. A smaller mean is mostly
+# error: random features are noise below exp(-3) = 0.05, a Gauss rule that just resolves the kernel is 0.001 to 0.01
+# off.
 FLOOR = {"rff": 0.05, "gauss": 1e-3}
-EPS = 1e-20  # a query whose keys all weigh less gets nearly 0 and not 0 / 0
+EPS = 1e-20  # a query whose keys all have smaller weights gets nearly 0 instead of 0 / 0
 # Deviation of a projection weight before training, in both models. Components of q and k then have a variance of
 # dim 0.02^2 where the layer's input has unit size: 0.05 for dim 128.
 INITIAL_WEIGHT = 0.02
 LARGEST_TAU = 2.0
 ADVICE = {
-    "tau": "attention=fourier_linear: tau exceeds 2 in at least one head, so the kernel has grown too sharp for this "
-    "form: rff is noise there, and taylor a kernel of its own, no longer the Fourier kernel. "
-    "With attention.normalize=l2 only R moves tau; attention=fourier is exact.",
+    "tau": "attention=fourier_linear: tau exceeds 2 in at least one head: the kernel is too sharp to be approximated. "
+    "method=rff gives noise there, method=taylor another kernel than the Fourier kernel. attention.normalize=l2 keeps "
+    "q and k from raising tau; attention=fourier is exact.",
     "resolution": "attention=fourier_linear: the Gauss rule is too coarse for the differences q - k of at least one "
-    "head, whose weights may now be negative. Raise attention.nodes, or bound them with attention.normalize=l2.",
+    "head, so its weights may be negative. Raise attention.nodes, or keep the differences small with "
+    "attention.normalize=l2.",
 }
 
 
 def radius_for(tau: float, power: int, width: int, variance: float) -> float:
-    """The R with tau = n R^2 s^2 D / 3: -log of the kernel, n R^2 |q - k|^2 / 6 to second order, on average over
-    independent q and k with E |q|^2 = E |k|^2 = D s^2."""
+    """The radius R at which tau = n R^2 s^2 D / 3, for components of q and k with variance s^2.
+
+    tau is -log of the kernel, n R^2 |q - k|^2 / 6 to second order, on average over independent q and k with
+    E |q|^2 = E |k|^2 = D s^2.
+    """
     return math.sqrt(3 * tau / (power * width * variance))
 
 
@@ -57,14 +62,14 @@ class FourierLinear(FeatureAttention):
     gauss   the same mean by Gauss rules with `nodes` per coordinate, for a kernel over few coordinates:
             K = mean over groups g of prod_{d in g} sinc(R (q_d - k_d))^n, groups of `head_kernel_dim` neighbours.
 
-    Where it is accurate. One number decides, tau = n R^2 s^2 D / 3 (radius_for), -log of a usual weight: random noise
-    has to stay below exp(-tau), and the Taylor polynomial has to follow exp over logits of that size. tau <= 2 is
-    usable, and there sinc^4 attention equals Gaussian attention to 2 %: the zeros of sinc play no part. At the paper's
-    radius tau is 4 (D = 16) and above: this form cannot replace the exact one there, it is trained in its own right.
-    Only `gauss` keeps the lobes of sinc, for another kernel, with nodes > n R max|q_d - k_d| / 2 + 2.
+    Its accuracy depends on tau = n R^2 s^2 D / 3 (radius_for), -log of a usual weight: random noise has to stay below
+    exp(-tau), and the Taylor polynomial has to follow exp over logits of that size. tau <= 2 is usable, and there
+    sinc^4 attention equals Gaussian attention to 2 %: the zeros of sinc play no part. At the paper's radius tau is 4
+    for D = 16 and more for larger D: there this form does not approximate the exact one, and a model has to be trained
+    with it. Only `gauss` keeps the lobes of sinc, for another kernel, with nodes > n R max|q_d - k_d| / 2 + 2.
 
-    R starts where tau = tau0 for the weights that both models start with. `diagnostics` tells n R^2 (|q|^2 + |k|^2) / 6
-    on average, tau, or for gauss what of the resolution is in use (1 = all), of the latest batch's sharpest head.
+    R starts where tau = tau0 for the weights that both models start with. `diagnostics` reports, of the latest batch's
+    sharpest head, tau as the mean of n R^2 (|q|^2 + |k|^2) / 6, or for gauss the share of the resolution that is used.
     """
 
     cost = "N M C, M = C(D+2, 2) at order 2"
@@ -109,7 +114,7 @@ class FourierLinear(FeatureAttention):
     ) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
-            scaled = self._scaled(*wide(q, k))
+            scaled = self._scaled(*to_float32(q, k))
             self._watch(*scaled, keep, cross)
             if self._by_kernel(k.shape[-2]):
                 return (self._taylor_maps(*scaled, causal, keep) @ v.to(scaled[0].dtype)).to(v.dtype)
@@ -119,21 +124,21 @@ class FourierLinear(FeatureAttention):
         if self.method != "taylor":
             return super().maps(q, k)
         with torch.autocast(q.device.type, enabled=False):
-            return self._taylor_maps(*self._scaled(*wide(q, k)), self.geometry.causal)
+            return self._taylor_maps(*self._scaled(*to_float32(q, k)), self.geometry.causal)
 
-    def phi(self, q: Tensor, k: Tensor) -> Featured:
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         q, k = self._scaled(q, k)
         fq, fk = self.feature_map(q), self.feature_map(k)
         if self.method == "taylor":
-            return Featured(fq, fk, {"mass": _mass(k), "eps": EPS})
-        if self.smooth:  # one more feature, a constant: K + smooth
+            return FeaturePair(fq, fk, {"key_weight": _key_weight(k), "eps": EPS})
+        if self.smooth:  # one more feature, a constant, whose product is smooth: K + smooth
             fq, fk = (F.pad(f, (0, 1), value=math.sqrt(self.smooth)) for f in (fq, fk))
-        return Featured(fq, fk, {"floor": FLOOR[self.method]})
+        return FeaturePair(fq, fk, {"floor": FLOOR[self.method]})
 
     def diagnostics(self) -> dict[str, float]:
         numbers = {"radius": self.radius.detach().abs().mean().item()}
         strain, name = self.strain.item(), "resolution" if self.method == "gauss" else "tau"
-        if not math.isnan(strain):  # no batch yet
+        if not math.isnan(strain):  # nan before the first batch
             numbers[name] = strain
         if strain > (1.0 if name == "resolution" else LARGEST_TAU):
             warnings.warn(ADVICE[name], stacklevel=2)  # one text, so Python shows it once
@@ -153,7 +158,7 @@ class FourierLinear(FeatureAttention):
         return self.form == "parallel" or keys <= max(PARALLEL_UP_TO, self.features)
 
     def _taylor_maps(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> Tensor:
-        weights = taylor_kernel(q @ k.mT, self.order) * _mass(k)[..., None, :]
+        weights = taylor_kernel(q @ k.mT, self.order) * _key_weight(k)[..., None, :]
         if keep is not None:
             weights = weights.masked_fill(~keep[:, None, None], 0.0)
         weights = weights.tril(k.shape[-2] - q.shape[-2]) if causal else weights
@@ -161,7 +166,7 @@ class FourierLinear(FeatureAttention):
 
     @torch.no_grad()
     def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
-        """Keeps what `diagnostics` tells; q and k are scaled. Padding does not count."""
+        """Stores tau or the resolution in use, for `diagnostics`; q and k are scaled. Padding does not count."""
         of_queries = None if keep is None or cross else keep[:, -q.shape[2] :]
         if self.method == "gauss":
             (q_low, q_high), (k_low, k_high) = _range(q, of_queries), _range(k, keep)
@@ -188,7 +193,8 @@ def _mean_square(x: Tensor, keep: Tensor | None) -> Tensor:
     return (squares * keep[:, None]).sum((0, 2)) / keep.sum()
 
 
-def _mass(k: Tensor) -> Tensor:
+def _key_weight(k: Tensor) -> Tensor:
+    """exp(-|k|^2 / 2), the factor of the Gaussian that depends on the key alone: (B, H, N, K) -> (B, H, N)."""
     return (-k.square().sum(-1) / 2).exp()
 
 

@@ -54,8 +54,10 @@ def gaussian_attention(
 
 
 def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """-|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2; the last term cancels, the middle one is one more coordinate of the key.
-    In float32 at least."""
+    """q and k with one more coordinate, so that softmax of their dot products has Gaussian weights; float32 at least.
+
+    -|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2: the last term cancels, the middle one is the coordinate added to the key.
+    """
     dtype = torch.promote_types(q.dtype, torch.float32)
     q, k = F.pad(q.to(dtype), (0, 1), value=1.0), k.to(dtype)
     return q, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)

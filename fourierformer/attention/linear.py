@@ -16,18 +16,18 @@ from fourierformer.attention.recurrence import (
     linear_maps,
     linear_start,
     linear_step,
-    wide,
+    to_float32,
 )
 from fourierformer.errors import SetupError
 
-# Added to max(0, omega.x), whose mean is 0.4 |x|: a query or key without any feature, which happens at 0, weighs all
-# alike instead of 0 / 0.
+# Added to max(0, omega.x), whose mean is 0.4 |x|. A query or key whose features are all 0, as those of x = 0 are, then
+# has equal weights instead of 0 / 0.
 OFFSET = 1e-3
 
 
 @dataclass
-class Featured:
-    """phi(q), phi(k), and how recurrence.py shall weigh and normalise them."""
+class FeaturePair:
+    """phi(q), phi(k), and the options with which recurrence.py weighs and normalises their products."""
 
     q: Tensor
     k: Tensor
@@ -35,7 +35,8 @@ class Featured:
 
 
 class FeatureAttention(Attention):
-    """o_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j); `features` numbers per phi, which a subclass says.
+    """o_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j). A subclass defines phi, and sets `features`, how
+    many numbers phi has.
 
     Linear in the number of tokens: the sums over keys are kept instead of the keys (recurrence.py).
     """
@@ -48,7 +49,7 @@ class FeatureAttention(Attention):
         super().__init__(geometry)
         self.form = form
 
-    def phi(self, q: Tensor, k: Tensor) -> Featured:
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         """Features of q (B, H, n, K) and k (B, H, N, K), both float32 at least."""
         raise TypeError(f"{type(self).__name__} does not define phi()")
 
@@ -57,13 +58,13 @@ class FeatureAttention(Attention):
     ) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
-            f = self.phi(*wide(q, k))
-            return linear_attention(f.q, f.k, v, causal=causal, form=self.form, keep=keep, **f.options)
+            pair = self.phi(*to_float32(q, k))
+            return linear_attention(pair.q, pair.k, v, causal=causal, form=self.form, keep=keep, **pair.options)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
-            f = self.phi(*wide(q, k))
-            return linear_maps(f.q, f.k, causal=self.geometry.causal, **f.options)
+            pair = self.phi(*to_float32(q, k))
+            return linear_maps(pair.q, pair.k, causal=self.geometry.causal, **pair.options)
 
     def start(self, batch: int) -> State:
         weight, heads, width = self.qkv.weight, self.geometry.heads, self.geometry.head_dim
@@ -72,11 +73,12 @@ class FeatureAttention(Attention):
 
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         with torch.autocast(q.device.type, enabled=False):
-            f = self.phi(*wide(q, k))
-            return linear_step(f.q, f.k, v, state, **f.options)
+            pair = self.phi(*to_float32(q, k))
+            return linear_step(pair.q, pair.k, v, state, **pair.options)
 
 
 def check_features(features: int, *, even: bool = False) -> None:
+    """SetupError unless so many features are possible; even: sines and cosines, or opposite signs, come in pairs."""
     if features < 1 or (even and features % 2):
         kind = "an even number" if even else "a number"
         pairs = ": they come in pairs" if even else ""
@@ -97,8 +99,8 @@ class LinearElu(FeatureAttention):
             raise SetupError(f"attention.eps keeps a sum of weights from 0 and must be positive, got {eps}")
         self.eps, self.features = eps, geometry.head_dim
 
-    def phi(self, q: Tensor, k: Tensor) -> Featured:
-        return Featured(elu_features(q), elu_features(k), {"eps": self.eps})
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
+        return FeaturePair(elu_features(q), elu_features(k), {"eps": self.eps})
 
 
 @register("linear_relu", "linear attention with random ReLU features: the arc-cosine kernel of order 1")
@@ -120,6 +122,6 @@ class LinearRelu(FeatureAttention):
         drawn = draw_frequencies(geometry.heads, features, geometry.head_dim, *purpose)
         self.register_buffer("frequencies", drawn)
 
-    def phi(self, q: Tensor, k: Tensor) -> Featured:
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         fq, fk = (relu_features(x, self.frequencies) + self.offset for x in (q, k))
-        return Featured(fq, fk)
+        return FeaturePair(fq, fk)

@@ -13,11 +13,12 @@ from fourierformer.attention.features import (
     positive_exponents,
     trigonometric_features,
 )
-from fourierformer.attention.linear import FeatureAttention, Featured, check_features
-from fourierformer.attention.recurrence import Form, linear_attention, linear_step, wide
+from fourierformer.attention.linear import FeatureAttention, FeaturePair, check_features
+from fourierformer.attention.recurrence import Form, linear_attention, linear_step, to_float32
 from fourierformer.errors import SetupError
 
-# Added to a key's features, whose mean is 1: keys far from every frequency weigh alike instead of 0 / 0.
+# Added to a key's features, whose mean is 1: where all keys are far from every frequency, they have equal weights
+# instead of 0 / 0.
 OFFSET = 1e-6
 
 
@@ -26,8 +27,8 @@ class Performer(FeatureAttention):
     """phi(x) = exp(omega.x - |x|^2/2) / sqrt(M) > 0, of q and k over D^(1/4): E phi(q).phi(k) = exp(q.k/sqrt(D)).
 
     Orthogonal omega ~ N(0, I), `features` of them, of their own in every head. `kind=hyperbolic` takes half as many
-    and their negatives, which varies less. The largest exponent of a query is subtracted (it cancels); that of the
-    keys is not, because a maximum over the sequence would tell the past of the future, and need not be (features.py).
+    and their negatives, which varies less. The largest exponent of a query is subtracted (it cancels); that of the keys
+    is not: a maximum over the sequence would let the past depend on the future, and none is needed (features.py).
     The estimate is useful while |x| is small: the error falls as M^(-1/2), but its factor grows as exp(|q + k|^2 / 2).
     `redraw`: new frequencies every so many training steps, so that nothing is learned about one draw.
     """
@@ -56,11 +57,11 @@ class Performer(FeatureAttention):
         if self.redraw is not None and step % self.redraw == 0:
             self.frequencies.copy_(self._draw(step // self.redraw))
 
-    def phi(self, q: Tensor, k: Tensor) -> Featured:
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         exponents = positive_exponents if self.kind == "positive" else hyperbolic_exponents
         scale = self.geometry.head_dim**-0.25
         eq, ek = exponents(scale * q, self.frequencies), exponents(scale * k, self.frequencies)
-        return Featured((eq - eq.detach().amax(-1, keepdim=True)).exp(), ek.exp() + OFFSET)
+        return FeaturePair((eq - eq.detach().amax(-1, keepdim=True)).exp(), ek.exp() + OFFSET)
 
     def _draw(self, number: int) -> Tensor:
         geometry = self.geometry
@@ -72,12 +73,12 @@ class Performer(FeatureAttention):
 @register("performer_trig", "softmax's kernel by random sines and cosines, with weights of both signs")
 class PerformerTrig(FeatureAttention):
     """exp(q.k) = exp(|q|^2/2) exp(|k|^2/2) exp(-|q - k|^2/2), q and k divided by D^(1/4); the Gaussian is estimated by
-    sines and cosines (Rahimi and Recht 2007), the first factor cancels, the second is the key's mass.
+    sines and cosines (Rahimi and Recht 2007), the first factor cancels, the second is the weight of the key.
 
-    Masses are taken relative to the largest so far: exp(|k_j|^2/2 - p_j), p_j = max_{i <= j} |k_i|^2/2, and whatever
-    raises the maximum fades the past by exp(p_{j-1} - p_j). Equal to the formula, no overflow, and nothing of the
-    future is seen. Weights have signed noise M^(-1/2), and their sum may come near 0: it is kept above `floor` times
-    the visible mass, which would be the sum if all keys were equal to the query.
+    Key weights are taken relative to the largest so far: exp(|k_j|^2/2 - p_j), p_j = max_{i <= j} |k_i|^2/2, and a key
+    that raises the maximum fades the past by exp(p_{j-1} - p_j). This equals the formula, cannot overflow, and uses
+    nothing of the future. Weights have signed noise M^(-1/2), and their sum may come near 0: it is kept above `floor`
+    times the sum of the visible key weights, which is the sum of weights if all keys are equal to the query.
     """
 
     source = "Choromanski et al. 2021, arXiv 2009.14794, section 2.3"
@@ -98,23 +99,26 @@ class PerformerTrig(FeatureAttention):
     ) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
-            wide_q, wide_k = wide(q, k)
-            f = self._weighed(wide_q, wide_k, causal, keep)
-            return linear_attention(f.q, f.k, v, causal=causal, form=self.form, keep=keep, **f.options)
+            q, k = to_float32(q, k)
+            pair = self._weighed(q, k, causal, keep)
+            return linear_attention(pair.q, pair.k, v, causal=causal, form=self.form, keep=keep, **pair.options)
 
-    def phi(self, q: Tensor, k: Tensor) -> Featured:
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         return self._weighed(q, k, self.geometry.causal)
 
-    def _weighed(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> Featured:
-        """Features with the masses of the keys, and where causal the decays."""
-        f, exponent = self._waves(q, k)
-        if keep is not None:  # exponents are never negative: no maximum is that of a key that is left out
+    def _weighed(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> FeaturePair:
+        """The features with the weights of the keys, and with their decays where causal."""
+        pair, exponent = self._gaussian_features(q, k)
+        if keep is not None:  # exponents are never negative, so the 0 of a key that is left out raises no maximum
             exponent = exponent.masked_fill(~keep[:, None], 0.0)
-        if not causal:
-            return Featured(f.q, f.k, f.options | {"mass": (exponent - exponent.amax(-1, keepdim=True)).exp()})
-        peak = exponent.cummax(-1).values
-        before = torch.cat([peak[..., :1], peak[..., :-1]], dim=-1)
-        return Featured(f.q, f.k, f.options | {"mass": (exponent - peak).exp(), "log_decay": before - peak})
+        options = pair.options.copy()
+        if causal:
+            peak = exponent.cummax(-1).values
+            options["log_decay"] = torch.cat([peak[..., :1], peak[..., :-1]], dim=-1) - peak
+        else:
+            peak = exponent.amax(-1, keepdim=True)
+        options["key_weight"] = (exponent - peak).exp()
+        return FeaturePair(pair.q, pair.k, options)
 
     def start(self, batch: int) -> State:
         sums, visible = super().start(batch)
@@ -123,21 +127,22 @@ class PerformerTrig(FeatureAttention):
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         *sums, before = state
         with torch.autocast(q.device.type, enabled=False):
-            f, exponent = self._waves(*wide(q, k))
+            pair, exponent = self._gaussian_features(*to_float32(q, k))
             peak = torch.maximum(before, exponent)
-            options = f.options | {"mass": (exponent - peak).exp(), "log_decay": before - peak}
-            out, after = linear_step(f.q, f.k, v, tuple(sums), **options)
+            options = pair.options | {"key_weight": (exponent - peak).exp(), "log_decay": before - peak}
+            out, after = linear_step(pair.q, pair.k, v, tuple(sums), **options)
             return out, (*after, peak)
 
-    def _waves(self, q: Tensor, k: Tensor) -> tuple[Featured, Tensor]:
+    def _gaussian_features(self, q: Tensor, k: Tensor) -> tuple[FeaturePair, Tensor]:
         """Features of the Gaussian, and |k|^2/2 (B, H, N)."""
         scale = self.geometry.head_dim**-0.25
         q, k = scale * q, scale * k
         fq, fk = trigonometric_features(q, self.frequencies), trigonometric_features(k, self.frequencies)
-        return Featured(fq, fk, {"floor": self.floor}), k.square().sum(-1) / 2
+        return FeaturePair(fq, fk, {"floor": self.floor}), k.square().sum(-1) / 2
 
 
 def check_floor(floor: float) -> None:
+    """SetupError unless a sum of weights can be kept above this share of the sum of the key weights."""
     if not 0 < floor <= 1:
         raise SetupError(
             f"attention.floor is a share of the sum that equal keys would have: above 0, at most 1, got {floor}"

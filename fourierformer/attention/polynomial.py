@@ -21,8 +21,8 @@ from fourierformer.errors import SetupError
 
 MAX_FEATURES = 32768  # a state of 32768 (D + 1) numbers per head is that of 16384 tokens of softmax attention
 MAX_FEATURE_ORDER = 20  # 20! is the last factorial of 64 bits
-# Of the mean weight, whose size is 1 (kappa(0) = 1). Above it nothing changes; expdef has weights 0 at s = -n, and a
-# token that sees nothing else would be 0 / 0.
+# The least mean weight that is divided by, beside a usual one of 1 (kappa(0) = 1). A larger mean is left as it is.
+# expdef has weights 0 at s = -n, and a query that sees no other keys would give 0 / 0.
 FLOOR = 1e-6
 
 
@@ -58,7 +58,8 @@ class Monomials(nn.Module):
     """phi(x), (..., N, D) -> (..., N, M), with phi(x).phi(y) = sum_m coefficients[m] (x.y)^m.
 
     A monomial of degree n at most in x is one of degree n exactly in [1, x], so `columns` (n, M) names n factors of
-    each; the sorted choices come in the order of their degree. Whole numbers, so that a change of dtype is exact.
+    each; the sorted choices come in the order of their degree. `orderings` counts the orders of each choice's factors,
+    in integers: conversion to any dtype starts from exact numbers.
     """
 
     columns: Tensor
@@ -76,16 +77,17 @@ class Monomials(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         degrees = self.orderings.to(x.dtype).split(self.per_degree)
         product = torch.cat([c * count for c, count in zip(self.coefficients, degrees, strict=True)]).sqrt()[:, None]
-        # Tokens innermost: to pick single numbers out of every token took 13 times as long on a CPU (D = 16, order 2,
-        # 16,384 tokens), and grew as N^1.3.
+        # Tokens are the innermost dimension: with tokens outermost, picking single numbers out of each took 13 times as
+        # long on a CPU (D = 16, order 2, 16,384 tokens), and the time grew as N^1.3.
         one_x = F.pad(x.mT, (0, 0, 1, 0), value=1.0)
         for column in self.columns:
             product = product * one_x.index_select(-2, column)
-        return Turned.apply(product)
+        return ContiguousTranspose.apply(product)
 
 
-class Turned(torch.autograd.Function):
-    """x.mT, in memory too, both ways: products of tensors that lie differently cost more than turning one."""
+class ContiguousTranspose(torch.autograd.Function):
+    """x.mT, contiguous in memory, and its gradient likewise: a product of tensors with different memory layouts takes
+    longer than this copy."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -172,7 +174,7 @@ class PolynomialAttention(Attention):
         return x.to(torch.promote_types(x.dtype, torch.float32)) * self.geometry.head_dim**-0.25
 
     def _weights(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """kappa(q.k), 0 for keys that are hidden, and the sum over keys to divide by."""
+        """kappa(q.k) with 0 for keys that the query does not see, and the sum over keys to divide by."""
         weights = self.series.kernel(q @ k.mT, self.order)
         queries, keys = weights.shape[-2:]
         if keep is not None:

@@ -27,10 +27,10 @@ CHUNK = 64  # tokens
 
 
 class Options(TypedDict, total=False):
-    """How linear_attention, linear_maps and linear_step shall weigh and normalise."""
+    """Keyword arguments by which linear_attention, linear_maps and linear_step weigh and normalise."""
 
     log_decay: Tensor | None
-    mass: Tensor | None
+    key_weight: Tensor | None
     floor: float
     eps: float
 
@@ -43,31 +43,33 @@ def linear_attention(
     causal: bool,
     form: Form = "auto",
     log_decay: Tensor | None = None,
-    mass: Tensor | None = None,
+    key_weight: Tensor | None = None,
     floor: float = 0.0,
     eps: float = 0.0,
     keep: Tensor | None = None,
 ) -> Tensor:
-    """Features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's dtype.
+    """Averages the values: features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's
+    dtype.
 
     Causal with n < N: the queries are the last ones. `log_decay` (B, H, N), causal only: see above.
-    `mass` (B, H, N), default 1: what a key counts for, A_ij = fq_i.fk_j mass_j.
-    den_i = max(sum_j A_ij + eps, floor * visible mass): where weights can be negative, `floor` keeps their sum from 0.
-    The visible mass is that of the keys query i sees, faded like A; without gate and mass, their number.
-    `keep` (B, N), bool: False for keys that are left out. They have no mass, nothing fades while they pass, and a query
-    that sees no other gets 0.
+    `key_weight` (B, H, N), default 1: a factor for every key, A_ij = fq_i.fk_j key_weight_j.
+    den_i = max(sum_j A_ij + eps, floor * visible_i): where weights can be negative, `floor` keeps their sum from 0.
+    visible_i is the sum of key_weight over the keys that query i sees, faded like A; without gate and key_weight, their
+    number.
+    `keep` (B, N), bool: False for keys that are left out. Their key_weight is 0 and no past fades at their positions; a
+    query that sees no other key gets 0.
     """
     _check(causal, log_decay)
     with torch.autocast(v.device.type, enabled=False):
         dtype = v.dtype
-        fq, fk, v, log_decay, mass = wide(fq, fk, v, log_decay, mass)
-        nothing = None
+        fq, fk, v, log_decay, key_weight = to_float32(fq, fk, v, log_decay, key_weight)
+        without_keys = None
         if keep is not None:
-            nothing = sees_nothing(fq.shape[-2], keep, causal=causal)
-            log_decay, mass = _leave_out(keep[:, None], log_decay, mass, fk.dtype)
-        sums = _sums(fq, fk, _with_mass(v, mass), causal, form, log_decay)
-        visible = _visible(fq, fk, causal, form, log_decay, mass) if floor else None
-        return _normalised(sums, visible, floor, eps, nothing).to(dtype)
+            without_keys = sees_nothing(fq.shape[-2], keep, causal=causal)
+            log_decay, key_weight = _leave_out(keep[:, None], log_decay, key_weight, fk.dtype)
+        sums = _sums(fq, fk, _weigh(v, key_weight), causal, form, log_decay)
+        visible = _visible(fq, fk, causal, form, log_decay, key_weight) if floor else None
+        return _normalised(sums, visible, floor, eps, without_keys).to(dtype)
 
 
 def linear_maps(
@@ -76,25 +78,25 @@ def linear_maps(
     *,
     causal: bool,
     log_decay: Tensor | None = None,
-    mass: Tensor | None = None,
+    key_weight: Tensor | None = None,
     floor: float = 0.0,
     eps: float = 0.0,
 ) -> Tensor:
     """The weights (B, H, n, N) by which linear_attention adds up the values: A / den."""
     _check(causal, log_decay)
     with torch.autocast(fq.device.type, enabled=False):
-        fq, fk, log_decay, mass = wide(fq, fk, log_decay, mass)
+        fq, fk, log_decay, key_weight = to_float32(fq, fk, log_decay, key_weight)
         weights = _weights(fq, fk, causal, log_decay)
-        if mass is not None:
-            weights = weights * mass[..., None, :]
-        visible = _visible(fq, fk, causal, "parallel", log_decay, mass) if floor else None
+        if key_weight is not None:
+            weights = weights * key_weight[..., None, :]
+        visible = _visible(fq, fk, causal, "parallel", log_decay, key_weight) if floor else None
         return _normalised(torch.cat([weights, weights.sum(-1, keepdim=True)], dim=-1), visible, floor, eps)
 
 
 def linear_start(
     batch: int, heads: int, features: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> State:
-    """The state before the first token: S (B, H, M, D + 1), and the visible mass (B, H, 1)."""
+    """The state before the first token: S (B, H, M, D + 1), and the sum of key_weight so far (B, H, 1)."""
     sums = torch.zeros(batch, heads, features, width + 1, device=device, dtype=dtype)
     return sums, torch.zeros(batch, heads, 1, device=device, dtype=dtype)
 
@@ -106,19 +108,19 @@ def linear_step(
     state: State,
     *,
     log_decay: Tensor | None = None,
-    mass: Tensor | None = None,
+    key_weight: Tensor | None = None,
     floor: float = 0.0,
     eps: float = 0.0,
 ) -> tuple[Tensor, State]:
     """linear_attention for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
     with torch.autocast(v.device.type, enabled=False):
         dtype = v.dtype
-        fq, fk, v, log_decay, mass = wide(fq, fk, v, log_decay, mass)
+        fq, fk, v, log_decay, key_weight = to_float32(fq, fk, v, log_decay, key_weight)
         past, visible = state
         if log_decay is not None:
             past, visible = past * log_decay[..., None].exp(), visible * log_decay.exp()
-        past = past + fk.mT @ _with_mass(v, mass)
-        visible = visible + (1 if mass is None else mass)
+        past = past + fk.mT @ _weigh(v, key_weight)
+        visible = visible + (1 if key_weight is None else key_weight)
         return _normalised(fq @ past, visible, floor, eps).to(dtype), (past, visible)
 
 
@@ -131,56 +133,59 @@ def _check(causal: bool, log_decay: Tensor | None) -> None:
 
 
 @overload
-def wide(*tensors: Tensor) -> list[Tensor]: ...
+def to_float32(*tensors: Tensor) -> list[Tensor]: ...
 
 
 @overload
-def wide(*tensors: Tensor | None) -> list[Any]: ...  # None where None came in
+def to_float32(*tensors: Tensor | None) -> list[Any]: ...  # None where None came in
 
 
-def wide(*tensors: Tensor | None) -> list[Any]:
-    """All in one dtype, float32 at least: sums over many keys lose too much in less."""
+def to_float32(*tensors: Tensor | None) -> list[Any]:
+    """The tensors in one dtype: float32, or float64 where one of them has it. Sums over many keys lose too many digits
+    in less than float32."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
     return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
 
 
-def _with_mass(v: Tensor, mass: Tensor | None) -> Tensor:
-    """[v_j, 1] mass_j: numerator and denominator are one product."""
+def _weigh(v: Tensor, key_weight: Tensor | None) -> Tensor:
+    """[v_j, 1] key_weight_j: one product with it gives numerator and denominator."""
     values = F.pad(v, (0, 1), value=1.0)
-    return values if mass is None else values * mass[..., None]
+    return values if key_weight is None else values * key_weight[..., None]
 
 
 def _leave_out(
-    keep: Tensor, log_decay: Tensor | None, mass: Tensor | None, dtype: torch.dtype
+    keep: Tensor, log_decay: Tensor | None, key_weight: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
-    """log_decay and mass (B, H, N) with 0 for the keys that are not in keep (B, 1, N)."""
-    mass = keep.to(dtype) if mass is None else mass.masked_fill(~keep, 0.0)
-    return None if log_decay is None else log_decay.masked_fill(~keep, 0.0), mass
+    """log_decay and key_weight (B, H, N) with 0 for the keys that are not in keep (B, 1, N)."""
+    key_weight = keep.to(dtype) if key_weight is None else key_weight.masked_fill(~keep, 0.0)
+    return None if log_decay is None else log_decay.masked_fill(~keep, 0.0), key_weight
 
 
 def _normalised(
-    sums: Tensor, visible: Tensor | None, floor: float, eps: float, nothing: Tensor | None = None
+    sums: Tensor, visible: Tensor | None, floor: float, eps: float, without_keys: Tensor | None = None
 ) -> Tensor:
-    """`nothing`: True for queries that see no key at all, whose sums are 0."""
+    """Numerators by their denominator. `without_keys`: True for queries that see no key at all, whose sums are 0."""
     total = sums[..., -1:] + eps
     if floor and visible is not None:
         total = torch.maximum(total, floor * visible[..., None])
-    if nothing is not None:
-        total = total.masked_fill(nothing, 1.0)
+    if without_keys is not None:
+        total = total.masked_fill(without_keys, 1.0)
     return sums[..., :-1] / total
 
 
-def _visible(fq: Tensor, fk: Tensor, causal: bool, form: Form, log_decay: Tensor | None, mass: Tensor | None) -> Tensor:
-    """The mass of the keys that each query sees, (B, H, n) or what broadcasts to it."""
+def _visible(
+    fq: Tensor, fk: Tensor, causal: bool, form: Form, log_decay: Tensor | None, key_weight: Tensor | None
+) -> Tensor:
+    """The sum of key_weight over the keys that each query sees, (B, H, n) or what broadcasts to it."""
     queries, keys = fq.shape[-2], fk.shape[-2]
-    if log_decay is None and mass is None:
+    if log_decay is None and key_weight is None:
         count = torch.arange(1, keys + 1, device=fk.device, dtype=fk.dtype) if causal else fk.new_full((1,), keys)
         return count[-queries:]
     one_q, one_k = torch.ones_like(fq[..., :1]), torch.ones_like(fk[..., :1])  # sums with a single feature that is 1
-    mass = one_k if mass is None else mass[..., None]
-    return _sums(one_q, one_k, mass, causal, form, log_decay)[..., 0]
+    values = one_k if key_weight is None else key_weight[..., None]
+    return _sums(one_q, one_k, values, causal, form, log_decay)[..., 0]
 
 
 def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_decay: Tensor | None) -> Tensor:
@@ -199,7 +204,7 @@ def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_
 
 
 def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> Tensor:
-    """A (B, H, n, N), without masses and not normalised."""
+    """A (B, H, n, N), without key_weight and not normalised."""
     weights = fq @ fk.mT
     if not causal:
         return weights
@@ -208,7 +213,7 @@ def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> 
 
 
 def _fading(level: Tensor, queries: int) -> Tensor:
-    """exp(L_i - L_j) of the last queries, to the past. To the future 1: zeroed before exp, which could overflow."""
+    """exp(L_i - L_j) for the last `queries` positions i and all j <= i. For j > i the exponent could overflow: 1."""
     difference = level[..., -queries:, None] - level[..., None, :]
     return difference.tril(level.shape[-1] - queries).exp()
 

@@ -11,17 +11,17 @@ from fourierformer.attention.base import Attention, Geometry, State, marked
 from fourierformer.attention.features import draw_frequencies, trigonometric_features
 from fourierformer.attention.linear import check_features
 from fourierformer.attention.performer import check_floor
-from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, wide
+from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, to_float32
 from fourierformer.errors import SetupError
 
 # Of the gate before training: g = sigmoid(3) = 0.95, a memory of 1 / (1 - g) = 21 tokens.
 GATE_BIAS = 3.0
-SMALLEST_NORM = 1e-6  # below, a query or key is divided by this: near 0 no direction is of use
+SMALLEST_NORM = 1e-6  # a query or key shorter than this is divided by this: so near to 0 it has no useful direction
 
 
 class Gate(TypedDict, total=False):
     log_decay: Tensor
-    mass: Tensor
+    key_weight: Tensor
 
 
 @register("rfa", "random sines and cosines of unit-norm q and k, with a gate where causal")
@@ -35,7 +35,7 @@ class RFA(Attention):
     With the gate g_t = sigmoid(w.x_t + b) per head (section 3.2), the sums are running means with a memory:
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T. It needs a past, so `gate=auto` has it where the model is causal.
     Padding writes nothing and lets nothing fade.
-    No maps: with the gate the weights follow from the layer's input too.
+    No maps: with the gate the weights depend on the layer's input too.
     """
 
     partial_queries = padding_ok = True
@@ -100,13 +100,13 @@ class RFA(Attention):
 
     def _phi(self, x: Tensor) -> Tensor:
         """omega.x = (sigma * N(0, I)).x = N(0, I).(sigma * x)."""
-        (x,) = wide(x)
+        (x,) = to_float32(x)
         return trigonometric_features(self.sigma * F.normalize(x, dim=-1, eps=SMALLEST_NORM), self.frequencies)
 
     def _gate(self, x: Tensor) -> Gate:
-        """x (B, N, dim) -> log g and 1 - g, (B, H, N) each; nothing without a gate."""
+        """x (B, N, dim) -> log g and 1 - g, (B, H, N) each, as options of linear_attention; {} without a gate."""
         if self.gate is None:
             return {}
-        (logits,) = wide(self.gate(x).mT)
+        (logits,) = to_float32(self.gate(x).mT)
         logits = logits + self.gate_bias[:, None]
-        return {"log_decay": F.logsigmoid(logits), "mass": torch.sigmoid(-logits)}
+        return {"log_decay": F.logsigmoid(logits), "key_weight": torch.sigmoid(-logits)}

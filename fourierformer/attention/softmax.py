@@ -29,15 +29,15 @@ class Softmax(Attention):
 def dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, keep: Tensor | None = None
 ) -> Tensor:
-    """SDPA whose causal mask is aligned bottom-right when there are fewer queries than keys (torch's is top-left).
-
+    """torch's scaled_dot_product_attention, but with fewer queries than keys the causal mask is aligned bottom-right
+    (torch's is top-left).
     keep (B, M), bool: False for keys that are left out.
     """
     queries, keys = q.shape[-2], k.shape[-2]
     if keep is not None:
-        nothing = sees_nothing(queries, keep, causal=causal)
-        mask = visible_keys(q, k, causal=causal, keep=keep) | nothing  # an empty row of a softmax would be 0 / 0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(nothing, 0.0)
+        without_keys = sees_nothing(queries, keep, causal=causal)
+        mask = visible_keys(q, k, causal=causal, keep=keep) | without_keys  # an empty row of a softmax would be 0 / 0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
     if not causal or queries == 1:  # a single last query sees every key
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     if queries == keys:
@@ -47,7 +47,7 @@ def dot_product_attention(
 
 
 def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """The weights that dot_product_attention gives the values: softmax(scale q k^T), rows over keys."""
+    """The weights of dot_product_attention, softmax(scale q k^T) over the keys of every row."""
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
         logits = scale * (q.to(dtype) @ k.to(dtype).mT)

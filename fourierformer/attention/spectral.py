@@ -27,7 +27,7 @@ def spline_density(t: Tensor, power: int) -> Tensor:
 
 
 def spline_cdf(t: Tensor, power: int) -> Tensor:
-    """P(omega <= t)."""
+    """The distribution function, P(omega <= t)."""
     lower = _truncated_powers(power - t.abs(), power, power)
     return torch.where(t > 0, 1 - lower, lower)
 
@@ -47,7 +47,8 @@ def spline_quantile(u: Tensor, power: int) -> Tensor:
 
 @functools.cache
 def _cdf_table(power: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The left half: the law is even. Per device: models are also built on the meta device, to be counted."""
+    """Points t <= 0 and P(omega <= t), which is enough because the law is even. One table per device: models are also
+    built on the meta device, where their parameters are counted."""
     points = torch.arange(-power, STEP, STEP, dtype=torch.float64, device=device)
     return points, spline_cdf(points, power)
 
@@ -59,11 +60,11 @@ def _truncated_powers(x: Tensor, power: int, degree: int) -> Tensor:
 
 
 def sample_frequencies(count: int, width: int, power: int, sampler: Sampler, seed: int) -> Tensor:
-    """(count, width) frequencies. Whatever the sampler, every row follows the law of omega: no estimate is biased.
+    """(count, width) frequencies. With every sampler each row follows the law of omega, so no estimate is biased.
 
-    iid: independent rows. orth: blocks of `width` orthogonal normal rows, taken to the law coordinate by coordinate
-    (normal distribution function, then quantile), which leaves them nearly orthogonal. sobol: the same from a
-    scrambled Sobol sequence, whose points fill the cube evenly.
+    iid: independent rows. orth: blocks of `width` orthogonal normal rows, transformed to the law coordinate by
+    coordinate (normal distribution function, then quantile), which leaves them nearly orthogonal. sobol: the points of
+    a scrambled Sobol sequence, which fill the cube evenly, transformed likewise.
     """
     if sampler == "sobol":
         engine = torch.quasirandom.SobolEngine(width, scramble=True, seed=seed)
@@ -92,12 +93,13 @@ def gauss_rule(count: int, power: int) -> tuple[Tensor, Tensor]:
 
 
 def gauss_grid(count: int, power: int, width: int) -> tuple[Tensor, Tensor]:
-    """The tensor product of `width` Gauss rules, the half of it that +- symmetry leaves: frequencies
-    (ceil(count^width / 2), width) and weights that sum to 1, for means of even functions such as cosines."""
+    """The tensor product of `width` Gauss rules, for means of even functions such as cosines: frequencies
+    (ceil(count^width / 2), width) and weights that sum to 1. Of each pair of opposite points one is kept, with the
+    weights of both."""
     nodes, weights = gauss_rule(count, power)
     grid = torch.cartesian_prod(*[nodes] * width).reshape(-1, width)
     product = torch.cartesian_prod(*[weights] * width).reshape(-1, width).prod(1)
-    kept = -(-len(grid) // 2)  # the points come in order, so that point i and the last but i are each other's negative
+    kept = -(-len(grid) // 2)  # the points come in order, so that the i-th from the start and from the end are opposite
     product = 2 * product[:kept]
     if len(grid) % 2:  # the middle one is 0 and has no partner
         product[-1] /= 2

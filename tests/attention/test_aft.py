@@ -36,8 +36,8 @@ def tokens(n: int, batch: int = 2, seed: int = 1) -> Tensor:
     return 2 * torch.randn(batch, n, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def place(layer: attention.Attention, token: int) -> tuple[int, int] | None:
-    """Row and column; None for a prefix token."""
+def position(layer: attention.Attention, token: int) -> tuple[int, int] | None:
+    """Row and column of a token; None for a prefix token."""
     geometry = layer.geometry
     if geometry.grid is None or geometry.causal:
         return token, 0
@@ -49,7 +49,7 @@ def bias(layer: attention.Attention, t: int, u: int) -> Tensor:
     """w_tu of each head, from the definition: one number, or aft_heads of them."""
     if isinstance(layer, aft.AFTSimple):
         return torch.zeros(1).double()
-    of_t, of_u = place(layer, t), place(layer, u)
+    of_t, of_u = position(layer, t), position(layer, u)
     if isinstance(layer, aft.AFTFull):
         return (layer.factors.of_query[t] @ layer.factors.of_key[u])[None]
     outside = of_t is None or of_u is None

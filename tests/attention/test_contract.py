@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
-from fourierformer.results.mechanisms import mechanism_table
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LENGTH = 197
@@ -187,12 +186,12 @@ def results(layer, x, memory=None, *, rows=slice(None), **options) -> dict[str, 
     return {"y": y.detach()} | dict(zip(leaves, gradients, strict=True))
 
 
-def assert_equal(found, expected, **tolerance) -> None:
+def assert_equal(actual, expected, **tolerance) -> None:
     for name, value in expected.items():
         if value is None:  # a parameter that has no part in it
-            assert found[name] is None or not found[name].any(), name
+            assert actual[name] is None or not actual[name].any(), name
         else:
-            torch.testing.assert_close(found[name], value, msg=lambda text, n=name: f"{n}: {text}", **tolerance)
+            torch.testing.assert_close(actual[name], value, msg=lambda text, n=name: f"{n}: {text}", **tolerance)
 
 
 def kept(batch: int, length: int, first: int = 0, end: int | None = None) -> torch.Tensor:
@@ -208,13 +207,13 @@ def test_padding_at_the_end_is_as_good_as_cut_off(name, causal, n):
     layer = in_float64(name, causal)
     x = tokens(33).double()
     cut = results(layer, x[:, :n])
-    told = layer.diagnostics()
+    diagnostics = layer.diagnostics()
     padded = results(layer, x, keep=kept(2, 33, end=n), rows=slice(n))
     assert not padded["x"][:, n:].any()
     padded["x"] = padded["x"][:, :n]
     assert_equal(padded, cut, **EXACT)
     if n > 1:  # a single query is not watched
-        assert layer.diagnostics() == pytest.approx(told)
+        assert layer.diagnostics() == pytest.approx(diagnostics)
 
 
 @pytest.mark.parametrize(("name", "causal"), [(n, c) for n, c in PADDING if n not in WITH_POSITIONS])
@@ -247,9 +246,9 @@ def test_padding_anywhere_with_other_knobs(name, causal, knobs):
     layer = attention.build(name, geometry, **knobs).double().eval()
     x = tokens(150, batch=1).double()
     keep = torch.rand(1, 150, generator=torch.Generator().manual_seed(3)) < 0.6
-    expected, told = layer(x[keep][None]), layer.diagnostics()
+    expected, diagnostics = layer(x[keep][None]), layer.diagnostics()
     torch.testing.assert_close(layer(x, keep=keep)[keep], expected[0], **EXACT)
-    assert layer.diagnostics() == pytest.approx(told)
+    assert layer.diagnostics() == pytest.approx(diagnostics)
 
 
 @pytest.mark.parametrize(("name", "causal"), PADDING)
@@ -261,16 +260,16 @@ def test_what_padding_holds_changes_nothing(name, causal, garbage):
     dirty = x.masked_fill(~keep[..., None], garbage)
 
     def of_kept_tokens(x):
-        found = results(layer, x, keep=keep)
+        all_results = results(layer, x, keep=keep)
         leaf = x.clone().requires_grad_()
         y = layer(leaf, keep=keep)[keep]
         (gradient,) = torch.autograd.grad(y.square().sum(), leaf)
-        return found | {"kept": y.detach(), "gradient": gradient}
+        return all_results | {"kept": y.detach(), "gradient": gradient}
 
-    found, expected = of_kept_tokens(dirty), of_kept_tokens(x)
-    assert all(value is None or value.isfinite().all() for value in found.values())
-    assert not found["gradient"][~keep].any()
-    assert_equal(found, expected, rtol=0, atol=0)
+    actual, expected = of_kept_tokens(dirty), of_kept_tokens(x)
+    assert all(value is None or value.isfinite().all() for value in actual.values())
+    assert not actual["gradient"][~keep].any()
+    assert_equal(actual, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("name", "causal"), PADDING)
@@ -288,13 +287,13 @@ def test_queries_without_a_key_get_zeros(name, causal):
     x = tokens(33).double()
     keep = kept(2, 33, first=5)
     keep[1] = False
-    found = results(layer, x, keep=keep)
-    assert all(value is None or value.isfinite().all() for value in found.values())
+    actual = results(layer, x, keep=keep)
+    assert all(value is None or value.isfinite().all() for value in actual.values())
     of_zeros = layer.proj.bias.detach()
-    assert (found["y"][1] == of_zeros).all()
-    assert (found["y"][0, : 5 if causal else 0] == of_zeros).all()
-    assert (found["y"][0, 5:] != of_zeros).any(-1).all()
-    assert not found["x"][1].any()
+    assert (actual["y"][1] == of_zeros).all()
+    assert (actual["y"][0, : 5 if causal else 0] == of_zeros).all()
+    assert (actual["y"][0, 5:] != of_zeros).any(-1).all()
+    assert not actual["x"][1].any()
 
 
 @pytest.mark.parametrize(("name", "causal"), PADDING)
@@ -374,10 +373,10 @@ def test_padding_of_another_sequence(name, causal, garbage):
     x, memory = tokens(6).double(), tokens(15, seed=2).double()
     expected = results(layer, x, memory[:, :11])
     memory[:, 11:] = garbage
-    found = results(layer, x, memory, keep=kept(2, 15, end=11))
-    assert not found["memory"][:, 11:].any()
-    found["memory"] = found["memory"][:, :11]
-    assert_equal(found, expected, **EXACT)
+    actual = results(layer, x, memory, keep=kept(2, 15, end=11))
+    assert not actual["memory"][:, 11:].any()
+    actual["memory"] = actual["memory"][:, :11]
+    assert_equal(actual, expected, **EXACT)
     nothing = results(layer, x, memory, keep=kept(2, 15, end=0))
     assert (nothing["y"] == layer.proj.bias).all()
     assert all(value is None or value.isfinite().all() for value in nothing.values())
@@ -421,69 +420,6 @@ def test_keep_must_be_a_bool_for_every_token(keep):
 def test_memory_must_have_the_batch_and_the_width_of_x(memory):
     with pytest.raises(ValueError, match=r"memory must be \(batch, keys, dim\)"):
         built("softmax", True)(tokens(5), memory)
-
-
-# -- registering -------------------------------------------------------------------------------------------------------
-
-
-class Fresh(attention.Attention):
-    def __init__(self, geometry: Geometry, *, window: int = 32):
-        super().__init__(geometry)
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """A copy, so that nothing stays registered."""
-    attention.available()
-    monkeypatch.setattr(attention, "_registry", dict(attention._registry))
-    return attention._registry
-
-
-@pytest.mark.parametrize(
-    ("arguments", "defaults", "cls", "message"),
-    [
-        (("fresh",), {}, Fresh, "needs an idea .* @register\\('fresh', 'what it does, in a line'\\)"),
-        (("fresh", "  "), {}, Fresh, "needs an idea"),
-        (("fresh", 3), {}, Fresh, "needs an idea"),
-        ((Fresh,), {}, Fresh, "write @register\\('name', 'what it does'\\)"),
-        (("Fresh", "idea"), {}, Fresh, "lower-case letters.*'my_kernel'"),
-        (("my kernel", "idea"), {}, Fresh, "lower-case letters"),
-        (("2nd", "idea"), {}, Fresh, "lower-case letters"),
-        (("null", "idea"), {}, Fresh, "word of Python or YAML; write 'my_null'"),
-        (("lambda", "idea"), {}, Fresh, "word of Python or YAML"),
-        (
-            ("softmax", "idea"),
-            {},
-            Fresh,
-            "registered already, by fourierformer.attention.softmax.Softmax: .*another name",
-        ),
-        (("fresh", "idea"), {}, dict, "write class dict\\(Attention\\), with Attention from fourierformer.attention"),
-        (("fresh", "idea"), {}, len, "write class len\\(Attention\\)"),
-        (("fresh", "idea"), {"windw": 3}, Fresh, "no such knob \\(did you mean 'window'\\?\\)"),
-    ],
-)
-def test_a_mistake_in_registering_ends_there_in_one_line(arguments, defaults, cls, message, registry):
-    before = dict(registry)
-    with pytest.raises(SetupError, match=message) as error:
-        attention.register(*arguments, **defaults)(cls)
-    assert "\n" not in str(error.value)
-    assert registry == before
-
-
-def test_registering_twice_is_refused_and_loading_a_file_again_is_not(registry):
-    attention.register("fresh", "idea", window=3)(Fresh)
-    assert attention.knobs("fresh")["window"].default == 3
-    with pytest.raises(SetupError, match="registered already"):
-        attention.register("fresh", "another idea")(Fresh)
-    again = type("Fresh", (attention.Attention,), {"__module__": Fresh.__module__})
-    attention.register("fresh", "a better idea")(again)
-    assert attention.mechanism("fresh") is again
-
-
-def test_a_table_needs_neither_cost_nor_state_nor_source(registry):
-    attention.register("fresh", "idea")(Fresh)
-    (row,) = [line for line in mechanism_table().splitlines() if line.startswith("| `fresh` |")]
-    assert row.count("not stated") == 3
 
 
 def test_who_can_attend_to_another_sequence_and_ignore_padding():

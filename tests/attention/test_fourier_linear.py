@@ -42,8 +42,8 @@ def error(mechanism: FourierLinear, q, k, v, radius: float) -> float:
     """Relative error of the output against exact sinc^4 attention: the median over all heads."""
     expected = exact(q, k, v, radius)
     with torch.no_grad():
-        found = set_radius(mechanism, radius).mix(q, k, v, v)
-    return ((found - expected).norm(dim=(-2, -1)) / expected.norm(dim=(-2, -1))).median().item()
+        actual = set_radius(mechanism, radius).mix(q, k, v, v)
+    return ((actual - expected).norm(dim=(-2, -1)) / expected.norm(dim=(-2, -1))).median().item()
 
 
 def printed_weights(mechanism: FourierLinear, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ def test_the_second_order_is_as_good_as_thousands_of_random_features():
 
 @pytest.mark.parametrize("method", ["taylor", "rff"])
 def test_no_linear_form_replaces_the_exact_kernel_at_a_large_tau(method):
-    """What the class says about itself: at tau = 7.7 more than half of the output is wrong."""
+    """As the docstring of the class states: at tau = 7.7 more than half of the output is wrong."""
     q, k, v = heads_of(16, 0.3)
     assert error(layer(method, width=16, features=1024), q, k, v, 2.0) > 0.5
 
@@ -183,8 +183,8 @@ def test_unit_vectors_forget_their_length():
 
 
 def test_frequencies_belong_to_seed_layer_and_head():
-    def frequencies(seed: int, place: int) -> torch.Tensor:
-        geometry = Geometry(dim=18, heads=3, length=8, causal=True, seed=seed, layer=place)
+    def frequencies(seed: int, layer_index: int) -> torch.Tensor:
+        geometry = Geometry(dim=18, heads=3, length=8, causal=True, seed=seed, layer=layer_index)
         return attention.build("fourier_linear", geometry, method="rff").feature_map.frequencies
 
     first = frequencies(0, 0)
@@ -218,7 +218,7 @@ def test_tau_starts_at_tau0(method, normalize):
 
 
 @pytest.mark.parametrize("method", ["taylor", "rff"])
-def test_a_tau_beyond_2_is_told_and_a_smaller_one_is_not(method):
+def test_a_tau_beyond_2_gives_a_warning_and_a_smaller_one_does_not(method):
     q, k, v = heads_of(16, 1.0)
     mechanism = set_radius(layer(method, width=16), radius_for(1.5, 4, 16, 1.0))
     with warnings.catch_warnings():
@@ -230,7 +230,7 @@ def test_a_tau_beyond_2_is_told_and_a_smaller_one_is_not(method):
         assert mechanism.diagnostics()["tau"] == pytest.approx(3.0, rel=0.03)
 
 
-def test_a_gauss_rule_that_is_too_coarse_is_told():
+def test_a_gauss_rule_that_is_too_coarse_gives_a_warning():
     q, k, v = heads_of(2, 1.0)
     mechanism = set_radius(layer("gauss", width=2, nodes=40), 2.0)
     reach = 2 * (q[:, :, :, None] - k[:, :, None]).abs().amax().item()

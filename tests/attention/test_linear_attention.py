@@ -87,24 +87,24 @@ def waves(x: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("std", [0.3, 2.0])
-def test_masses_relative_to_the_largest_so_far_leave_the_formula_as_it_is(causal, std):
-    """performer_trig as printed: weights exp(|k|^2/2) phi(q).phi(k), the sum at least floor times that of the masses
-    exp(|k|^2/2)."""
+def test_key_weights_relative_to_the_largest_so_far_leave_the_formula_as_it_is(causal, std):
+    """performer_trig as printed: weights exp(|k|^2/2) phi(q).phi(k), the sum at least floor times the sum of the key
+    weights exp(|k|^2/2)."""
     q, k, v = heads(std)
     layer = layer_of("performer_trig", causal)
     x, y = q * WIDTH**-0.25, k * WIDTH**-0.25
-    mass = (y.square().sum(-1) / 2).exp()[..., None, :].expand(-1, -1, LENGTH, -1)
-    weights = mass * (waves(x, layer.frequencies) @ waves(y, layer.frequencies).mT)
+    key_weight = (y.square().sum(-1) / 2).exp()[..., None, :].expand(-1, -1, LENGTH, -1)
+    weights = key_weight * (waves(x, layer.frequencies) @ waves(y, layer.frequencies).mT)
     if causal:
-        mass, weights = mass.tril(), weights.tril()
-    floor, total = 0.05 * mass.sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
+        key_weight, weights = key_weight.tril(), weights.tril()
+    floor, total = 0.05 * key_weight.sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
     assert (total < floor).any() == (std == 2.0)  # both sides of the floor
     assert_same(layer.mix(q, k, v, NO_X), weights @ v / total.maximum(floor))
 
 
 def test_the_gate_of_rfa_is_its_recurrence():
-    """S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t, z_t alike, g_t = sigmoid(w.x_t + b); the floor is that of z's mass,
-    1 - prod g."""
+    """S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t, z_t alike, g_t = sigmoid(w.x_t + b); the floor is that of the weights
+    in z, 1 - prod g."""
     layer = layer_of("rfa")
     x = tokens(LENGTH)
     q, k, v = layer.project(x)
@@ -156,7 +156,7 @@ def test_positive_weights_are_a_distribution_over_the_keys(name, causal):
 
 @pytest.mark.parametrize("name", ["performer_trig", "rfa"])
 def test_the_floor_bounds_signed_weights(name):
-    """|phi(q).phi(k)| <= 1, so no weight exceeds 1 / floor of its share of the mass, however the sum comes out."""
+    """|phi(q).phi(k)| <= 1, so no weight exceeds 1 / floor of its share of the key weights, whatever their sum is."""
     q, k, v = heads(3.0)
     out = layer_of(name, gate=False).mix(q, k, v, NO_X) if name == "rfa" else layer_of(name).mix(q, k, v, NO_X)
     assert out.abs().max() <= v.abs().max() / 0.05

@@ -74,8 +74,8 @@ def test_redraw_is_a_function_of_the_step_and_survives_a_resume():
         interrupted, resumed = layer_of("performer", redraw=3), layer_of("performer", redraw=3)
         after(interrupted, range(stop))
         resumed.load_state_dict(interrupted.state_dict())
-        for expected, found in zip(straight[stop:], after(resumed, range(stop, 8)), strict=True):
-            assert torch.equal(expected, found)
+        for expected, frequencies in zip(straight[stop:], after(resumed, range(stop, 8)), strict=True):
+            assert torch.equal(expected, frequencies)
 
 
 def test_never_redrawn():

@@ -108,26 +108,26 @@ def test_mass_is_what_a_row_of_the_maps_sums_to(name, causal):
     layer = attention.build(name, Geometry(dim=64, heads=4, length=64, causal=causal), eps=0.02, radius=0.7)
     q, k, v = heads(3)
     layer.mix(q, k, v, v)
-    assert "mass" not in layer.diagnostics()  # nothing is watched while it trains
+    assert "mass" not in layer.diagnostics()  # it is not computed in training
     layer.eval().mix(q[:, :, -1:], k, v, v)
-    assert "mass" not in layer.diagnostics()  # nor where single queries are asked for
+    assert "mass" not in layer.diagnostics()  # nor for single queries
     layer.mix(q, k, v, v)
-    mass = layer.maps(q, k)[:, :, -1].sum(-1).mean().item()
-    assert 0.1 < mass < 1
-    assert layer.diagnostics()["mass"] == pytest.approx(mass, rel=1e-5)
+    row_sum = layer.maps(q, k)[:, :, -1].sum(-1).mean().item()
+    assert 0.1 < row_sum < 1
+    assert layer.diagnostics()["mass"] == pytest.approx(row_sum, rel=1e-5)
 
 
-def test_mass_is_that_of_the_keys_that_are_kept():
+def test_mass_counts_only_the_keys_that_are_kept():
     layer = attention.build("fourier", Geometry(dim=64, heads=4, length=64, causal=False), eps=0.02, radius=0.7).eval()
     q, k, v = heads(3)
     keep = torch.ones(2, 33, dtype=torch.bool)
     keep[0, :10], keep[:, 30:] = False, False
     layer.mix(q, k, v, v, keep=keep)
     alone = [layer.maps(q[b : b + 1], k[b : b + 1, :, keep[b]]).sum(-1)[0].T for b in range(2)]  # (N, H)
-    expected = torch.stack([masses[29] for masses in alone]).mean().item()  # of the last query that is no padding
+    expected = torch.stack([row_sums[29] for row_sums in alone]).mean().item()  # of the last query that is no padding
     assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
     layer.mix(q, k, v, v, keep=keep, cross=True)  # queries are another sequence
-    expected = torch.stack([masses[32] for masses in alone]).mean().item()
+    expected = torch.stack([row_sums[32] for row_sums in alone]).mean().item()
     assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
 
 

@@ -12,17 +12,17 @@ LENGTHS = [1, 64, 65, 150]  # around one chunk, and several
 CASES = {
     "plain": {},
     "eps": {"eps": 0.3},
-    "mass": {"mass": True},
+    "key_weight": {"key_weight": True},
     "gate": {"log_decay": True},
-    "gate_mass_floor": {"log_decay": True, "mass": True, "floor": 1.3},
+    "gate_key_weight_floor": {"log_decay": True, "key_weight": True, "floor": 1.3},
     "floor": {"floor": 1.3},  # the mean weight is 5/4: half of the rows are cut
-    "mass_floor_eps": {"mass": True, "floor": 1.3, "eps": 0.1},
+    "key_weight_floor_eps": {"key_weight": True, "floor": 1.3, "eps": 0.1},
 }
 
 
 def drawn(n: int, seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    shapes = {"fq": (n, FEATURES), "fk": (n, FEATURES), "v": (n, WIDTH), "mass": (n,), "log_decay": (n,)}
+    shapes = {"fq": (n, FEATURES), "fk": (n, FEATURES), "v": (n, WIDTH), "key_weight": (n,), "log_decay": (n,)}
     data = {
         name: torch.rand(BATCH, HEADS, *shape, generator=generator, dtype=torch.float64)
         for name, shape in shapes.items()
@@ -35,14 +35,14 @@ def options_of(case: str, data: dict[str, torch.Tensor]) -> dict:
     return {name: data[name] if value is True else value for name, value in CASES[case].items()}
 
 
-def formula(fq, fk, v, *, causal, log_decay=None, mass=None, floor=0.0, eps=0.0):
+def formula(fq, fk, v, *, causal, log_decay=None, key_weight=None, floor=0.0, eps=0.0):
     """o_i = sum_j w_ij v_j / max(sum_j w_ij + eps, floor visible_i), query by query, gates multiplied one by one."""
     queries, keys = fq.shape[2], fk.shape[2]
-    mass = torch.ones_like(fk[..., 0]) if mass is None else mass
-    gate = torch.ones_like(mass) if log_decay is None else log_decay.exp()
-    faded, rows = mass[..., :0], []  # what each key still counts for; bidirectional: no gate, all of them always
+    key_weight = torch.ones_like(fk[..., 0]) if key_weight is None else key_weight
+    gate = torch.ones_like(key_weight) if log_decay is None else log_decay.exp()
+    faded, rows = key_weight[..., :0], []  # the weight that each key has now; bidirectional: no gate, all keys
     for i in range(keys):
-        faded = torch.cat([faded * gate[..., i : i + 1], mass[..., i : i + 1]], -1) if causal else mass
+        faded = torch.cat([faded * gate[..., i : i + 1], key_weight[..., i : i + 1]], -1) if causal else key_weight
         if i < keys - queries:
             continue
         seen = faded.shape[-1]
@@ -105,7 +105,7 @@ def test_bidirectional_forms_are_the_formula(case, queries):
 )
 @pytest.mark.parametrize("form", ["auto", "parallel", "chunk"])
 def test_keys_left_out_are_as_if_they_were_not_there(case, causal, form):
-    """Neither counted nor faded by; their queries see what came before. Sequence 1 has nothing before token 70."""
+    """They add no weight and fade no other key; queries there see the keys before. Sequence 1 starts at token 70."""
     data = drawn(150)
     keep = torch.rand(BATCH, 150, generator=torch.Generator().manual_seed(1)) < 0.5
     keep[1, :70] = False
@@ -117,10 +117,10 @@ def test_keys_left_out_are_as_if_they_were_not_there(case, causal, form):
         expected = formula(alone["fq"], alone["fk"], alone["v"], causal=causal, **options_of(case, alone))
         assert_same(out[row : row + 1, :, keep[row]], expected)
     assert not out[1, :, : 70 if causal else 0].any()
-    nothing = linear_attention(
+    without_keys = linear_attention(
         data["fq"], data["fk"], data["v"], causal=causal, form=form, keep=keep & False, **options_of(case, data)
     )
-    assert not nothing.any()
+    assert not without_keys.any()
 
 
 @pytest.mark.parametrize("case", [c for c, options in CASES.items() if "log_decay" not in options])
@@ -128,10 +128,10 @@ def test_keys_left_out_are_as_if_they_were_not_there(case, causal, form):
 def test_bidirectional_queries_may_be_more_than_keys(case, queries):
     data, more = drawn(20), drawn(queries, seed=1)
     options = options_of(case, data)
-    found = linear_attention(more["fq"], data["fk"], data["v"], causal=False, **options)
+    actual = linear_attention(more["fq"], data["fk"], data["v"], causal=False, **options)
     for i in range(queries):
         one = formula(more["fq"][:, :, i : i + 1], data["fk"], data["v"], causal=False, **options)
-        assert_same(found[:, :, i : i + 1], one)
+        assert_same(actual[:, :, i : i + 1], one)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -151,7 +151,7 @@ def test_a_gate_of_1_minus_1_over_t_is_the_plain_mean():
     """S_t = (1 - 1/t) S_{t-1} + (1/t) phi_t v_t is sum/t: t cancels in the ratio."""
     data = drawn(150)
     t = torch.arange(1, 151, dtype=torch.float64).expand(BATCH, HEADS, -1)
-    gate = {"log_decay": torch.log(1 - 1 / t).clamp_min(-700), "mass": 1 / t}
+    gate = {"log_decay": torch.log(1 - 1 / t).clamp_min(-700), "key_weight": 1 / t}
     inputs = [data["fq"], data["fk"], data["v"]]
     for form in ("parallel", "chunk"):
         assert_same(linear_attention(*inputs, causal=True, form=form, **gate), linear_attention(*inputs, causal=True))

@@ -1,0 +1,68 @@
+"""Registering a mechanism: mistakes are refused in one line, and what is left out is stated so."""
+
+import pytest
+
+from fourierformer import attention
+from fourierformer.attention import Geometry
+from fourierformer.errors import SetupError
+from fourierformer.results.mechanisms import mechanism_table
+
+
+class Fresh(attention.Attention):
+    def __init__(self, geometry: Geometry, *, window: int = 32):
+        super().__init__(geometry)
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """A copy, so that nothing stays registered."""
+    attention.available()
+    monkeypatch.setattr(attention, "_registry", dict(attention._registry))
+    return attention._registry
+
+
+@pytest.mark.parametrize(
+    ("arguments", "defaults", "cls", "message"),
+    [
+        (("fresh",), {}, Fresh, "needs an idea .* @register\\('fresh', 'what it does, in a line'\\)"),
+        (("fresh", "  "), {}, Fresh, "needs an idea"),
+        (("fresh", 3), {}, Fresh, "needs an idea"),
+        ((Fresh,), {}, Fresh, "write @register\\('name', 'what it does'\\)"),
+        (("Fresh", "idea"), {}, Fresh, "lower-case letters.*'my_kernel'"),
+        (("my kernel", "idea"), {}, Fresh, "lower-case letters"),
+        (("2nd", "idea"), {}, Fresh, "lower-case letters"),
+        (("null", "idea"), {}, Fresh, "word of Python or YAML; write 'my_null'"),
+        (("lambda", "idea"), {}, Fresh, "word of Python or YAML"),
+        (
+            ("softmax", "idea"),
+            {},
+            Fresh,
+            "registered already, by fourierformer.attention.softmax.Softmax: .*another name",
+        ),
+        (("fresh", "idea"), {}, dict, "write class dict\\(Attention\\), with Attention from fourierformer.attention"),
+        (("fresh", "idea"), {}, len, "write class len\\(Attention\\)"),
+        (("fresh", "idea"), {"windw": 3}, Fresh, "no such knob \\(did you mean 'window'\\?\\)"),
+    ],
+)
+def test_a_mistake_in_registering_ends_there_in_one_line(arguments, defaults, cls, message, registry):
+    before = dict(registry)
+    with pytest.raises(SetupError, match=message) as error:
+        attention.register(*arguments, **defaults)(cls)
+    assert "\n" not in str(error.value)
+    assert registry == before
+
+
+def test_registering_twice_is_refused_and_loading_a_file_again_is_not(registry):
+    attention.register("fresh", "idea", window=3)(Fresh)
+    assert attention.knobs("fresh")["window"].default == 3
+    with pytest.raises(SetupError, match="registered already"):
+        attention.register("fresh", "another idea")(Fresh)
+    again = type("Fresh", (attention.Attention,), {"__module__": Fresh.__module__})
+    attention.register("fresh", "a better idea")(again)
+    assert attention.mechanism("fresh") is again
+
+
+def test_a_table_needs_neither_cost_nor_state_nor_source(registry):
+    attention.register("fresh", "idea")(Fresh)
+    (row,) = [line for line in mechanism_table().splitlines() if line.startswith("| `fresh` |")]
+    assert row.count("not stated") == 3
