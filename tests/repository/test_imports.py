@@ -13,14 +13,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Left to right as the data flows; a part may import what stands before it, and itself. Single files that stand before
 # the rest of their part are named.
 ORDER = (
-    *("errors", "files", "seeds", "provenance", "training/config", "config", "training/processes"),
+    *("errors", "files", "seeds", "provenance", "checking", "training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/parts"),
     *("analysis", "results", "plots", "report", "runs", "integrations"),
 )
 ONLY = {
     "hydra": {"runs/launch", "runs/sweep"},
-    "omegaconf": {"config", "runs/launch", "runs/run", "runs/spec"},
+    "omegaconf": {"checking", "config", "runs/launch", "runs/run", "runs/spec"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
