@@ -42,7 +42,7 @@ WRONG = {
     "global_batch_size=0": "global_batch_size=0: must be at least 1",
     "optim.lr=0": "optim.lr=0: must be more than 0",
     "optim.lr=nan": "optim.lr=nan: must be more than 0",
-    "optim.betas=[0.9]": "optim.betas=[0.9]: two numbers",
+    "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
     "schedule.warmup_steps=-1": "schedule.warmup_steps=-1: must be at least 0",
     "model.dropout=2": "model.dropout=2: must be at least 0 and less than 1",
     "model.dim=63": "model.dim=63 must be even and divisible by model.heads=4",
