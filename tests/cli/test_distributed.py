@@ -36,7 +36,7 @@ def assert_equal_numbers(run, expected, tolerance=1e-6):
             assert one[key] == pytest.approx(other[key], rel=rel, abs=tolerance), (key, one["step"])
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full("once more with four processes"))])
 def test_images_with_every_augmentation_train_to_the_same_losses(world, alone, tmp_path):
     assert together(world, "train_vit", *IMAGES, *IMAGE_STEPS, f"runs_root={tmp_path}") == [0] * world
     assert_equal_numbers(only_run(tmp_path), alone["train_vit"])
@@ -74,7 +74,9 @@ def stopped_at(step: int, world: int, root, monkeypatch) -> None:
     assert status(only_run(root))["step"] == step
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(2, 1), *(pytest.param(*n, marks=pytest.mark.full("once more")) for n in ((1, 2), (2, 4)))]
+)
 def test_another_number_of_processes_resumes(before, after, alone, tmp_path, monkeypatch):
     stopped_at(4, before, tmp_path, monkeypatch)
     arguments = (*IMAGES, *IMAGE_STEPS, f"runs_root={tmp_path}")

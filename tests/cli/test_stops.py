@@ -10,7 +10,8 @@ import torch
 from command_line import only_run, rows, start, status, train_lm
 
 # long enough to be caught in the middle on any machine: a step takes about a millisecond
-LONG = ("trainer.steps=1000", "trainer.eval_every=500", "trainer.save_every=500", "trainer.log_every=50")
+STEPS = 500
+LONG = (f"trainer.steps={STEPS}", "trainer.eval_every=250", "trainer.save_every=250", "trainer.log_every=25")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,16 @@ def after(process, text: str, wait: float = 0) -> str:
     raise AssertionError(f"ended ({process.wait()}) without {text!r}:\n{seen}")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        *(
+            pytest.param(*case, marks=pytest.mark.full("a training begun twice, once more"))
+            for case in ((signal.SIGINT, 130), (signal.SIGUSR1, 143))
+        ),
+    ],
+)
 def test_a_stop_saves_and_the_same_command_resumes(smoke, uninterrupted, tmp_path, number, code):
     process = start(*smoke, *LONG, f"runs_root={tmp_path}")
     after(process, "loss")
@@ -51,7 +61,7 @@ def test_a_stop_saves_and_the_same_command_resumes(smoke, uninterrupted, tmp_pat
     assert status(run)["state"] == "interrupted"
     saved = [int(path.name.split("_")[1]) for path in (run / "checkpoints").iterdir()]
     assert saved == [status(run)["step"]]  # one checkpoint, of the very last step
-    assert 0 < saved[0] < 1000
+    assert 0 < saved[0] < STEPS
 
     assert train_lm(*smoke, *LONG, f"runs_root={tmp_path}") == 0
     assert rows(run) == rows(uninterrupted)

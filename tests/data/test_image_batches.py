@@ -49,6 +49,7 @@ def equal(ours, other) -> bool:
     )
 
 
+@pytest.mark.full("decodes and augments real images several times")
 def test_loader_processes_change_no_bit_of_real_augmented_images(cifar):
     images, transform = cifar
     order = order_of(images, 96, micro_batch=66)  # parts of more than a chunk, the last one uneven

@@ -5,6 +5,8 @@ shapes are tiny there, and some lists are split between the two precisions.
 """
 
 import importlib
+import itertools
+import math
 
 import numpy as np
 import pytest
@@ -38,26 +40,40 @@ def split(highest, high):
     return [(case, precision) for precision, cases in chosen.items() for case in cases]
 
 
-def wide_in_full(cases, limit=32):
-    """Widths beyond the limit take the interpreter half a minute each."""
-    full = pytest.mark.full("the interpreter is slow at large widths")
-    return [pytest.param(*case, marks=full if case[0] > limit else ()) for case in cases]
+def rest_in_full(cases, fast):
+    """The interpreter takes seconds for a case: those that `fast` accepts stay in the fast tier."""
+    full = pytest.mark.full("many cases in Triton's interpreter")
+    return [pytest.param(*case, marks=() if NATIVE or fast(*case) else full) for case in cases]
 
 
-@pytest.mark.parametrize(("width", "precision"), wide_in_full(split([8, 10, 24, 30, 128], [16, 32, 48, 64, 96])))
+@pytest.mark.parametrize(
+    ("width", "precision"),
+    rest_in_full(split([8, 10, 24, 30, 128], [16, 32, 48, 64, 96]), lambda width, _: width in (10, 16)),
+)
 def test_widths(width, precision):
     tensors, doutput = inputs(heads=1, queries=12, width=width, radius=torch.full((1, width), 2.0))
     check_fused(tensors, doutput, precision=precision, eps=1e-6, causal=True)
 
 
-@pytest.mark.parametrize(("tokens", "precision"), split([1, 33, 197], [7, 257]))
+@pytest.mark.parametrize(
+    ("tokens", "precision"), rest_in_full(split([1, 33, 197], [7, 257]), lambda tokens, _: tokens < 100)
+)
 def test_tokens(tokens, precision):
     tensors, doutput = inputs(heads=1, queries=tokens, width=4, radius=[[1.0] * 4])
     check_fused(tensors, doutput, precision=precision, eps=1e-6, causal=True)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("sizes", "precision"), split([(5, 12), (12, 5)], [(1, 70), (70, 2), (20, 100), (100, 20)]))
+@pytest.mark.parametrize(
+    ("sizes", "precision", "causal"),
+    rest_in_full(
+        [
+            (*case, causal)
+            for case in split([(5, 12), (12, 5)], [(1, 70), (70, 2), (20, 100), (100, 20)])
+            for causal in (False, True)
+        ],
+        lambda sizes, *_: sizes in ((5, 12), (12, 5), (70, 2)),
+    ),
+)
 def test_queries_and_keys_differ_in_number(sizes, precision, causal):
     queries, keys = sizes
     tensors, doutput = inputs(1, 1, queries, keys, width=4, value_width=5, radius=[[1.0] * 4])
@@ -66,10 +82,10 @@ def test_queries_and_keys_differ_in_number(sizes, precision, causal):
 
 # 1e-25 is too small for sums of plain weights: a key with a log-weight
 @pytest.mark.parametrize(
-    ("shape", "power", "eps"), [((), 2, 0.0), ((2, 1), 4, 1e-6), ((1, 4), 6, 1e-25), ((2, 4), 4, 1.0)]
+    ("case", "precision"), split([((), 2, 0.0), ((1, 4), 6, 1e-25)], [((2, 1), 4, 1e-6), ((2, 4), 4, 1.0)])
 )
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_radius_shapes_powers_and_eps(shape, power, eps, precision):
+def test_radius_shapes_powers_and_eps(case, precision):
+    shape, power, eps = case
     radius = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # some are negative
     tensors, doutput = inputs(queries=12, width=4, value_width=7, radius=radius)
     output, *gradients = run_fused(tensors, doutput, precision, power=power, eps=eps)
@@ -77,7 +93,7 @@ def test_radius_shapes_powers_and_eps(shape, power, eps, precision):
     assert_rule([output, *gradients], tensors, doutput, precision, power=power, eps=eps)
 
 
-@pytest.mark.parametrize(("eps", "precision"), [(e, p) for e in (0.0, 1e-6) for p in PRECISIONS])
+@pytest.mark.parametrize(("eps", "precision"), split([0.0], [1e-6]))
 def test_heads_with_arguments_of_every_size_in_one_call(eps, precision):
     """Heads whose largest |z| is far below 1, or near where the method changes (16, 42), or far above."""
     largest = torch.tensor([5.0, 15.9, 41.9, 75.0, 500.0, 1e-2])
@@ -105,9 +121,17 @@ def left_out(batch, keys, seed=0):
     return keep
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-6])
-@pytest.mark.parametrize(("sizes", "precision"), split([(12, 12), (5, 70), (70, 5)], [(12, 12), (3, 20)]))
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "precision", "causal", "eps"),
+    rest_in_full(
+        [
+            (*case, causal, eps)
+            for case in split([(12, 12), (5, 70), (70, 5)], [(12, 12), (3, 20)])
+            for causal, eps in itertools.product((False, True), (0.0, 1e-6))
+        ],
+        lambda sizes, _, causal, eps: (sizes, causal) in (((12, 12), True), ((3, 20), False)),
+    ),
+)
 def test_keys_that_are_left_out(sizes, precision, causal, eps):
     queries, keys = sizes
     tensors, doutput = inputs(2, 1, queries, keys, width=4, value_width=5, radius=[[2.0] * 4])
@@ -115,7 +139,10 @@ def test_keys_that_are_left_out(sizes, precision, causal, eps):
     check_fused(tensors, doutput, **options)
 
 
-@pytest.mark.parametrize(("garbage", "eps"), [(1e4, 1e-6), (float("nan"), 0.0), (float("inf"), 1e-6)])
+@pytest.mark.parametrize(
+    ("garbage", "eps"),
+    rest_in_full([(1e4, 1e-6), (float("nan"), 0.0), (float("inf"), 1e-6)], lambda garbage, _: math.isnan(garbage)),
+)
 def test_what_keys_hold_that_are_left_out_changes_no_bit(garbage, eps):
     """In heads of every kind: 16 and 32 features, and the printed formula. Neither does it choose the kind."""
     tensors, doutput = inputs(2, 3, queries=12, width=4, radius=[[2.0], [8.0], [100.0]])

@@ -68,6 +68,7 @@ def test_it_is_built_once_and_said_once(compiler, cache, capsys):
     assert cache.stat().st_mode & 0o077 == 0  # code is loaded from it: nobody else may write
 
 
+@pytest.mark.full("builds the library anew")
 def test_two_processes_build_it_once(compiler, cache):
     compiler(before="sleep 1")
     command = [sys.executable, "-c", "from fourierformer.kernels.sinc.library import build_now; build_now()"]

@@ -128,6 +128,7 @@ def test_loader_processes_change_nothing(corpus, straight, tmp_path):
     assert_same(run(tmp_path, corpus, workers=2)[1], straight)
 
 
+@pytest.mark.full("a training begun some forty times; test_loop.py cuts one of text")
 def test_cut_at_every_poll_it_ends_the_same(corpus, straight, tmp_path):
     """Polls come before steps, between micro-batches, and between batches of an evaluation, raw and averaged."""
     polls = 0

@@ -180,7 +180,7 @@ def test_an_echo_stays_one_when_pickled():
     assert not already_reported(Diverged("x"))
 
 
-@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("dies", [pytest.param(0, marks=pytest.mark.full("once more, the other one")), 1])
 def test_one_that_dies_does_not_hang_the_other(tmp_path, dies):
     tasks = srun(
         write(
@@ -227,6 +227,7 @@ def environment(monkeypatch):
     return set_all
 
 
+@pytest.mark.full("two processes that import everything")
 def test_submitit_tasks_find_each_other(environment, tmp_path):
     submitit = pytest.importorskip("submitit")
     program = write(
