@@ -23,7 +23,7 @@ class Softmax(Attention):
         return dot_product_attention(q, k, v, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        return dot_product_maps(q, k, causal=self.geometry.causal, scale=1 / math.sqrt(self.geometry.head_dim))
+        return dot_product_maps(q, k, causal=self.geometry.causal)
 
 
 def dot_product_attention(
@@ -36,21 +36,36 @@ def dot_product_attention(
     queries, keys = q.shape[-2], k.shape[-2]
     if keep is not None:
         without_keys = sees_nothing(queries, keep, causal=causal)
-        mask = visible_keys(q, k, causal=causal, keep=keep) | without_keys  # an empty row of a softmax would be 0 / 0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
+        return masked_attention(q, k, v, visible_keys(q, k, causal=causal, keep=keep), without_keys, scale=scale)
     if not causal or queries == 1:  # a single last query sees every key
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     if queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     mask = bottom_right_causal(queries, keys, q.device)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return masked_attention(q, k, v, mask, scale=scale)
 
 
-def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """The weights of dot_product_attention, softmax(scale q k^T) over the keys of every row."""
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, without_keys: Tensor | None = None, *, scale: float | None = None
+) -> Tensor:
+    """Softmax over the keys where `mask` is True: bool, broadcasts to (B, H, N, M).
+
+    without_keys (..., N, 1), bool: queries that see no key, which get 0. Unless it is given, every query must see one.
+    """
+    if without_keys is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    mask = mask | without_keys  # an empty row of a softmax would be 0 / 0
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
+
+
+def dot_product_maps(
+    q: Tensor, k: Tensor, *, causal: bool = False, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """The weights that the functions above give the values: softmax(scale q k^T), rows over keys."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
         logits = scale * (q.to(dtype) @ k.to(dtype).mT)
         if causal:
-            logits = logits.masked_fill(~bottom_right_causal(q.shape[-2], k.shape[-2], q.device), -math.inf)
-        return logits.softmax(-1)
+            mask = bottom_right_causal(q.shape[-2], k.shape[-2], q.device)
+        return (logits if mask is None else logits.masked_fill(~mask, -math.inf)).softmax(-1)
