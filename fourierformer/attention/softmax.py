@@ -23,7 +23,7 @@ class Softmax(Attention):
         return dot_product_attention(q, k, v, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        return dot_product_maps(q, k, causal=self.geometry.causal)
+        return dot_product_maps(q, k, causal=self.geometry.causal, scale=1 / math.sqrt(self.geometry.head_dim))
 
 
 def dot_product_attention(
@@ -58,14 +58,11 @@ def masked_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
 
 
-def dot_product_maps(
-    q: Tensor, k: Tensor, *, causal: bool = False, mask: Tensor | None = None, scale: float | None = None
-) -> Tensor:
-    """The weights that the functions above give the values: softmax(scale q k^T), rows over keys."""
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:
+    """The weights of dot_product_attention, softmax(scale q k^T) over the keys of every row."""
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
         logits = scale * (q.to(dtype) @ k.to(dtype).mT)
         if causal:
-            mask = bottom_right_causal(q.shape[-2], k.shape[-2], q.device)
-        return (logits if mask is None else logits.masked_fill(~mask, -math.inf)).softmax(-1)
+            logits = logits.masked_fill(~bottom_right_causal(q.shape[-2], k.shape[-2], q.device), -math.inf)
+        return logits.softmax(-1)

@@ -17,9 +17,12 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
-from fourierformer.attention.patterns import Band, Blocks, First, Listed, Pattern, Visibility
-from fourierformer.attention.softmax import dot_product_maps, masked_attention
+from fourierformer.attention.patterns import Band, Blocks, First, Listed, Pattern
+from fourierformer.attention.recurrence import to_float32
+from fourierformer.attention.softmax import masked_attention
 from fourierformer.attention.tiles import groups_of, tiled_attention
+from fourierformer.attention.visibility import Visibility
+from fourierformer.attention.weighted import scaled_logits, visible_softmax
 from fourierformer.errors import check_range
 from fourierformer.seeds import seed_of
 
@@ -65,7 +68,9 @@ class SparseAttention(Attention):
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         j = torch.arange(k.shape[-2], device=k.device)
-        return dot_product_maps(q, k, mask=self.visibility.mask(j[-q.shape[-2] :], j, len(j)))
+        mask = self.visibility.mask(j[-q.shape[-2] :], j, len(j))
+        with torch.autocast(q.device.type, enabled=False):
+            return visible_softmax(scaled_logits(*to_float32(q, k)), mask)
 
     def start(self, batch: int) -> State | None:
         """The position, and the keys and values that a later token may see: the first ones and the last `reach`."""

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fourierformer.attention.patterns import Pattern, Visibility, allowed, sizes
+from fourierformer.attention.patterns import Pattern
 from fourierformer.attention.softmax import masked_attention
+from fourierformer.attention.visibility import Visibility, allowed, sizes
 
 LISTED = 2**20  # keys in lists at a time, 8 MiB, a few times over
 MULTIPLE = 8  # keys per tile: CUDA's kernels read masks in such pieces
