@@ -31,7 +31,7 @@ FEW_ROWS = 16  # queries: up to so many, one against a window for example, get s
 
 
 def few_rows(width: int, nodes: int, log: bool) -> Tile:
-    """The tile for up to FEW_ROWS queries: one that spills no registers in half mode on capability 9.0 (disassembly)."""
+    """The tile for up to FEW_ROWS queries: by disassembly, no registers spilled in half mode on capability 9.0."""
     if nodes == 0:
         return Tile(FEW_ROWS, 64, 4)
     return Tile(FEW_ROWS, 32, 2) if nodes == 32 and log and width > 32 else Tile(FEW_ROWS, 64, 2)
