@@ -19,7 +19,8 @@ __all__ = [
     "tasks",
 ]
 
-BUILT_IN = ("fourierformer.tasks.language", "fourierformer.tasks.classification")  # each registers itself on import
+# each registers itself on import
+BUILT_IN = tuple(f"fourierformer.tasks.{name}" for name in ("language", "classification", "masked"))
 _tasks: dict[str, Task] = {}
 
 
