@@ -3,9 +3,10 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
+from fourierformer.tasks.base import Answering, AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
 
 __all__ = [
+    "Answering",
     "AnyCorpus",
     "Column",
     "Compilable",
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 # each registers itself on import
-BUILT_IN = tuple(f"fourierformer.tasks.{name}" for name in ("language", "classification", "masked"))
+BUILT_IN = tuple(f"fourierformer.tasks.{name}" for name in ("language", "classification", "masked", "seq2seq"))
 _tasks: dict[str, Task] = {}
 
 

@@ -74,6 +74,13 @@ class Compilable(Protocol):
     def compile_blocks(self, **options) -> None: ...
 
 
+@runtime_checkable
+class Answering(Protocol):
+    """An objective whose model answers a text with a text."""
+
+    def answer(self, model: Any, text: str) -> str: ...
+
+
 class Task(ABC, Generic[Spec]):
     """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods."""
 
