@@ -141,7 +141,7 @@ class PolynomialAttention(Attention):
         if form == "chunk" and not fits:
             raise SetupError(
                 f"attention.form=chunk with attention.order={order} and {width} coordinates per head needs "
-                f"{self.features} features, and takes {MAX_FEATURES} up to order {MAX_FEATURE_ORDER}: "
+                f"{self.features} features; at most {MAX_FEATURES} and order {MAX_FEATURE_ORDER} are possible: "
                 "choose attention.form=parallel, a smaller order or more heads"
             )
         self.phi = Monomials(width, self.series.coefficients(order)) if fits else None

@@ -102,7 +102,7 @@ def test_what_cannot_be_measured_is_refused(script, vision, capsys, arguments, m
 def test_a_run_with_one_head_is_refused(script, text, tmp_path, capsys):
     assert train_lm(*text, "model.heads=1", f"runs_root={tmp_path}") == 0
     assert script(only_run(tmp_path)) == 2
-    assert "one head per layer has no other to be compared with" in capsys.readouterr().err
+    assert "a single head per layer cannot be compared" in capsys.readouterr().err
     assert saved(only_run(tmp_path)) == {}
 
 
