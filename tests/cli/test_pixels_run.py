@@ -27,10 +27,10 @@ def test_a_run_is_measured_in_bits_per_dimension(trained):
     # one layer of width 16: 4 * 16^2 + 2 * 16 * 16 + 16 + 16 + 4 * 16 = 1,632; embedding and bias 17 per shade
     assert summary["parameters"] == 1_632 + 17 * 17
     assert summary["tokens"] == 4 * 8 * 64
-    found = summary["results"]["test"]["segment"]
-    assert found["tokens"] == 4096 // 64 * 64  # debug=smoke limits evaluations
-    assert found["context"] == found["stride"] == 64
-    assert 3.9 < found["bpd"] < 4.3  # at its start a model knows nothing: log2(17) = 4.09
+    numbers = summary["results"]["test"]["segment"]
+    assert numbers["tokens"] == 4096 // 64 * 64  # debug=smoke limits evaluations
+    assert numbers["context"] == numbers["stride"] == 64
+    assert 3.9 < numbers["bpd"] < 4.3  # at its start a model knows nothing: log2(17) = 4.09
     assert [row["step"] for row in rows(run) if "valid_bpd" in row] == [2, 4]
 
 

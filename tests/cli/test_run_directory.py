@@ -170,11 +170,11 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("fourierformer.tasks.language_objective.LanguageObjective.evaluate", burst)
     assert train_lm(*smoke, f"runs_root={tmp_path}") == 1
     assert "ZeroDivisionError: burst pipe" in capfd.readouterr().err
-    found = status(only_run(tmp_path))
-    assert found["state"] == "failed"
-    assert found["step"] == 2
-    assert found["error"] == "ZeroDivisionError: burst pipe"
-    assert "in burst" in found["traceback"]
+    written = status(only_run(tmp_path))
+    assert written["state"] == "failed"
+    assert written["step"] == 2
+    assert written["error"] == "ZeroDivisionError: burst pipe"
+    assert "in burst" in written["traceback"]
 
 
 def test_dry_run_says_everything_and_makes_nothing(smoke, small_text, tmp_path, capfd):

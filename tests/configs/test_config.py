@@ -144,9 +144,9 @@ def test_a_config_stored_before_a_key_existed_is_read_with_its_default(tmp_path)
     spec = read_spec(composed(script="train_vit"))
     older = {**spec.values, "data": {key: value for key, value in spec.values["data"].items() if key != "in_memory"}}
     (tmp_path / "config.yaml").write_text(configs.to_yaml(older))
-    found = stored_spec(tmp_path)
-    assert found == spec
-    assert found.hash == spec.hash
+    stored = stored_spec(tmp_path)
+    assert stored == spec
+    assert stored.hash == spec.hash
 
 
 # -- identity -------------------------------------------------------------------------------------------------------

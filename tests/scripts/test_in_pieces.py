@@ -1,4 +1,4 @@
-"""A sweep in pieces: what stops it saves, what is said is true, and the pieces together are the whole."""
+"""A sweep in pieces: a stop saves, the printed states are true, and all pieces together are the whole sweep."""
 
 import json
 import shlex

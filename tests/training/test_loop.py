@@ -1,4 +1,4 @@
-"""The loop's promises: exact resume at every cut, guarded steps, accumulation, one place where everything is logged."""
+"""The training loop: exact resume from every step, guarded steps, accumulation, and what it logs."""
 
 import copy
 from dataclasses import replace
@@ -77,9 +77,9 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
         checkpoints=Checkpoints(directory / "checkpoints", keep=2, say=lambda message: None),
         stop=stop or StopAfter(None),
     )
-    found = fit.checkpoints.latest()
-    if found:
-        fit.restore(found[1])
+    checkpoint = fit.checkpoints.latest()
+    if checkpoint:
+        fit.restore(checkpoint[1])
     else:
         fit.tracker.rewind(0)
     return fit

@@ -73,8 +73,8 @@ def srun(program, **extra):
 
 
 def by_rank(output):
-    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return sorted(found, key=lambda result: result["rank"])
+    results = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return sorted(results, key=lambda result: result["rank"])
 
 
 # -- what they do together ------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ for round in range(3):  # a sweep in one process joins again for each job
         total = processes.sum(tensor)
         result = {
             "rank": rank,
-            "place": [processes.world, processes.local_rank, processes.local_world, processes.first],
+            "numbers": [processes.world, processes.local_rank, processes.local_world, processes.first],
             "counts": counts,
             "sum": total.tolist(),
             "in_place": total is tensor,
@@ -134,7 +134,7 @@ def collectives(tmp_path_factory):
 
 
 def test_places_under_torchrun(collectives):
-    assert [result["place"] for result in collectives] == 3 * [[2, 0, 2, True]] + 3 * [[2, 1, 2, False]]
+    assert [result["numbers"] for result in collectives] == 3 * [[2, 0, 2, True]] + 3 * [[2, 1, 2, False]]
 
 
 def test_sum_mean_highest(collectives):
