@@ -110,7 +110,7 @@ class ContiguousTranspose(torch.autograd.Function):
 
 
 def orderings(choice: tuple[int, ...]) -> int:
-    """m!/a!: in how many orders the m factors other than 1 can stand."""
+    """m!/a!, the number of orders of the m factors other than 1."""
     factors = [column for column in choice if column]
     return math.factorial(len(factors)) // math.prod(math.factorial(factors.count(f)) for f in set(factors))
 

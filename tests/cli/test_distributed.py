@@ -92,7 +92,7 @@ def test_a_batch_that_cannot_be_shared_is_refused_once(tmp_path, capfd):
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_data_is_said_once(tmp_path, capfd):
+def test_missing_data_is_reported_once(tmp_path, capfd):
     codes = together(2, "train_vit", *IMAGES, "data=cifar10", "data.root=/nowhere", f"runs_root={tmp_path}")
     assert codes == [2, 2]
     error = capfd.readouterr().err

@@ -69,7 +69,7 @@ def test_evaluate_measures_the_same(trained):
         ("global_batch_size=1438", "a step takes more images than the 1,437"),
     ],
 )
-def test_what_images_do_not_allow_is_said_in_one_line(trained, tmp_path, override, message, capfd):
+def test_what_images_do_not_allow_is_refused_in_one_line(trained, tmp_path, override, message, capfd):
     overrides, _, _ = trained
     assert train_lm(*overrides, f"runs_root={tmp_path}", override) == 2
     error = capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Sweeps under every launcher: each job says how it ended, none hides another, one table at the end."""
+"""Sweeps under every launcher: the result of each job is reported, and one table at the end."""
 
 import signal
 

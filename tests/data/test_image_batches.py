@@ -78,7 +78,7 @@ def test_starting_at_a_step_gives_what_passing_it_gives(cifar, workers):
     assert all(map(equal, first(3, images, order, transform, start=3, workers=workers), passed[3:]))
 
 
-def test_an_epochs_end_is_no_special_place(cifar):
+def test_batches_at_the_end_of_an_epoch_are_like_others(cifar):
     images, transform = cifar
     order = order_of(images, 64)
     last = order.steps_per_epoch - 1

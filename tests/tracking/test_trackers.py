@@ -51,7 +51,7 @@ def test_a_failing_watcher_is_named_once_and_dropped(tmp_path, method):
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 2}]
 
 
-def test_the_truth_failing_is_fatal(tmp_path, monkeypatch):
+def test_a_failure_of_metrics_jsonl_is_fatal(tmp_path, monkeypatch):
     trackers = Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [watcher := Watcher()])
     monkeypatch.setattr(trackers.metrics, "_file", open("/dev/full", "ab", buffering=0))  # noqa: SIM115
     with pytest.raises(UserError, match="No space left"):

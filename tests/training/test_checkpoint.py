@@ -136,7 +136,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_falls_back_and_says_why(tmp_path, damage):
+def test_a_damaged_one_falls_back_with_the_reason(tmp_path, damage):
     saved(tmp_path, [10, 20])
     harm, reason = DAMAGES[damage]
     harm(tmp_path / "step_00000020")
@@ -182,7 +182,7 @@ def test_a_damaged_one_does_not_push_out_good_ones(tmp_path):
     assert Checkpoints(tmp_path, say=lambda message: None).latest()[0] == 30
 
 
-def test_a_damaged_step_that_is_reached_again_is_saved_anew(tmp_path):
+def test_a_damaged_step_that_is_reached_again_is_saved_again(tmp_path):
     saved(tmp_path, [30, 40])
     flip_bit(tmp_path / "step_00000040" / "state.pt")
     checkpoints = Checkpoints(tmp_path, say=lambda message: None)

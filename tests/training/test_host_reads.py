@@ -38,7 +38,7 @@ def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
 
 
 def watched(fit: Fit) -> list[tuple[object, str]]:
-    """What a run of the loop reads, as (number of the step, or None for what happens between steps; operation)."""
+    """The reads of a run, as (number of the step, or None between steps; operation)."""
     step, boundary, to_device = fit.train_step, fit._boundary, fit.objective._to_device
     fit.reads_each_step = False  # as on a GPU
     fit.model.train()

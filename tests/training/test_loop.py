@@ -367,7 +367,7 @@ def test_a_run_has_one_length():
         replace(SCHEDULE, warmup_epochs=2)
 
 
-def test_parameter_groups_follow_what_parameters_say():
+def test_parameter_groups_follow_the_marks_of_parameters():
     model = WordLM(MODEL, 30, [], lambda g: attention.build("fourier_head", g, radius_lr_multiplier=5.0))
     optimizer = build_optimizer(
         model, OptimConfig(name="adamw", lr=0.1, betas=[0.9, 0.99], eps=1e-8, weight_decay=0.05)
