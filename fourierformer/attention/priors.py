@@ -25,8 +25,8 @@ class PriorAttention(WeightedAttention):
         self.grid, self.prefix = (None, 0) if geometry.causal else (geometry.grid, geometry.prefix)
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        """q of N tokens that have a position, positions (M, axes) of all that have one, the last N of them the queries',
-        visible (B, 1, N or 1, M) -> (B or 1, H, N, M)."""
+        """The prior of N queries, (B or 1, H, N, M): their q; positions (M, axes), the last N of them the queries';
+        visible (B, 1, N or 1, M). Tokens of the prefix are left out."""
         raise TypeError(f"{type(self).__name__} does not define prior()")
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
