@@ -50,11 +50,11 @@ def gradients(function: Callable, leaves: list[Tensor], doutput: Tensor) -> list
     return [output.detach(), *used]
 
 
-def errors(found: list[Tensor | None], truth: list[Tensor]) -> list[float]:
+def errors(results: list[Tensor | None], truth: list[Tensor]) -> list[float]:
     """Relative, in the Euclidean norm; infinite where a result is missing or not finite."""
     return [
-        ((f.double() - t).norm() / t.norm()).item() if f is not None and f.isfinite().all() else float("inf")
-        for f, t in zip(found, truth, strict=True)
+        ((r.double() - t).norm() / t.norm()).item() if r is not None and r.isfinite().all() else float("inf")
+        for r, t in zip(results, truth, strict=True)
     ]
 
 

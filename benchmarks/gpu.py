@@ -3,7 +3,7 @@
 Three parts, each in a process and a time of its own, so that one that fails or hangs does not take the others with it:
 the kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
 (benchmarks/steps.py says what those rows mean). Rows are written as soon as they are there: results/measured/gpu_*.csv,
-all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one failed or was stopped, which is said.
+all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one failed or was stopped, and is named.
 
     python -m benchmarks.gpu --device cpu --small     # tiny shapes, a few steps, into runs/: shows that it works
 """

@@ -111,16 +111,15 @@ def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softma
     call(*sets[0])
     slowest = max(timer(call, sets, len(sets)))
     repeats = min(repeats, max(2, int(PATIENCE * 1e3 / slowest)))
-    found = {}
+    row = {}
     if device == "cpu":
         softmax(*sets[0])
-        pairs = [(timer(call, sets, 1)[0], timer(softmax, sets, 1)[0]) for _ in range(repeats)]
-        times = [time for time, _ in pairs]
-        found["time x softmax"] = statistics.median(ours / theirs for ours, theirs in pairs)
+        times, peer = take_turns([lambda: timer(call, sets, 1)[0], lambda: timer(softmax, sets, 1)[0]], repeats)
+        row["time x softmax"] = statistics.median(ours / theirs for ours, theirs in zip(times, peer, strict=True))
     else:
         times = timer(call, sets, repeats)
-    found |= {"ms": statistics.median(times), "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats}
-    return found | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
+    row |= {"ms": statistics.median(times), "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats}
+    return row | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
 
 
 def seconds_per_step(fit, steps: int) -> float:

@@ -179,7 +179,8 @@ def write_correlations(quick: bool, folder: Path) -> None:
     bests = exact_correlations(quick)
     records = [as_exact_record(best) for best in bests]
     write(folder / "estimator_correlations.csv", records)
-    charts.ratio_chart(records).save(folder)
+    title = f"Exact MISE of normal densities, each kernel at its best radius, N = {charts.RATIO_SAMPLES:,}"
+    charts.ratio_chart(charts.ratio_panels(records), "estimator_correlations", title).save(folder)
     print_exact(bests)
     print(f"\nTable and plot: {folder}")
 

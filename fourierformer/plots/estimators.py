@@ -1,7 +1,6 @@
 """The estimators of the theory as charts, from the rows of the CSV files that scripts/estimator_rates.py writes.
 
-`error_chart` has a panel per case, which the report shows one by one and the script side by side; `ratio_chart` shows
-exact errors beside the isotropic Gaussian's.
+A chart has a panel per case: the report shows them one by one, the script saves them side by side.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,6 +24,7 @@ from fourierformer.plots.picture import (
 )
 
 Rows = Iterable[Mapping]
+Ratios = dict[str, dict[float, float]]  # kernel -> correlation -> ratio of errors
 KERNELS = ("sinc^1", "sinc^2", "sinc^3", "sinc^4", "sinc^6")  # each has its colour; the Gaussians are ink
 ERROR = {"density": "MISE", "regression": "mean squared error"}
 COUNT, CORRELATION = "samples N", "correlation of the two features"
@@ -89,9 +89,7 @@ def _lines(rows: list[Mapping], x: str) -> list[ErrorLine]:
 
 
 def error_chart(panels: list[Panel], x_label: str, y_label: str, name: str, title: str) -> Picture:
-    titles = [panel.title for panel in panels] if len(panels) > 1 else [""]
-    width, height = SMALL
-    figure, all_axes = new_panels(titles, x_label, y_label, (0.9 + (width - 0.9) * len(panels), height))
+    figure, all_axes = _new_panels([panel.title for panel in panels], x_label, y_label)
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_errors(axes, panel)
         axes.set_yscale("log")
@@ -125,18 +123,20 @@ def error_keys(panels: list[Panel]) -> list[Key]:
     return [*keys, Key(INK, "slope that the theorem states", DASH_DOTTED)] if theorem else keys
 
 
-def ratio_chart(rows: Rows) -> Picture:
-    """Exact errors relative to the isotropic Gaussian's, from estimator_correlations.csv: a panel per dimension.
-
-    Correlations stand on Fisher's scale, arctanh: on a linear one .9, .95 and .99 would be one point.
-    """
-    panels: dict[str, dict[str, dict[float, float]]] = {}
+def ratio_panels(rows: Rows) -> dict[str, Ratios]:
+    """Exact errors relative to the isotropic Gaussian's, from estimator_correlations.csv: a panel per dimension."""
+    panels: dict[str, Ratios] = {}
     for row in rows:
         if int(row["samples"]) == RATIO_SAMPLES:
             line = panels.setdefault(f"D = {row['dim']}", {}).setdefault(row["kernel"], {})
             line[float(row["correlation"])] = float(row["ratio_to_gaussian"])
-    y_label = "MISE / MISE of the isotropic Gaussian"
-    figure, all_axes = new_panels(list(panels), "correlation of the features", y_label, (6.4, 2.9))
+    return panels
+
+
+def ratio_chart(panels: dict[str, Ratios], name: str, title: str) -> Picture:
+    """Correlations stand on Fisher's scale, arctanh: on a linear one .9, .95 and .99 would be one point."""
+    y_label = "MISE, isotropic Gaussian = 1"
+    figure, all_axes = _new_panels(list(panels), "correlation of the features", y_label)
     for axes, lines in zip(all_axes, panels.values(), strict=True):
         for kernel, line in lines.items():
             look = {"color": _colour(kernel).fixed, "linestyle": _style(kernel), "linewidth": 1.3}
@@ -144,10 +144,15 @@ def ratio_chart(rows: Rows) -> Picture:
         correlations = list(next(iter(lines.values())))
         axes.set_xticks(np.arctanh(correlations), [f"{correlation:g}" for correlation in correlations])
         axes.set_ylim(bottom=0)
-    title = f"Exact MISE of normal densities, each kernel at its best radius, N = {RATIO_SAMPLES:,}"
-    kernels = list(next(iter(panels.values())))
-    keys = [Key(_colour(kernel), kernel, _style(kernel)) for kernel in kernels]
-    return Picture(figure, "estimator_correlations", title, keys)
+    kernels = dict.fromkeys(kernel for lines in panels.values() for kernel in lines)
+    return Picture(figure, name, title, [Key(_colour(kernel), kernel, _style(kernel)) for kernel in kernels])
+
+
+def _new_panels(titles: list[str], x_label: str, y_label: str):
+    """A single panel needs no title inside the picture."""
+    width, height = SMALL
+    size = (0.9 + (width - 0.9) * len(titles), height)
+    return new_panels(titles if len(titles) > 1 else [""], x_label, y_label, size)
 
 
 def _colour(kernel: str) -> Colour:

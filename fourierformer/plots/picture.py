@@ -28,7 +28,7 @@ class Colour:
     css: str  # on the page
 
 
-INK = Colour("#0a0b0c", "currentColor")  # nothing else uses it: found again in the SVG and exchanged
+INK = Colour("#0a0b0c", "currentColor")  # nothing else uses it, so it can be exchanged in the SVG
 
 
 def series_colour(number: int) -> Colour:

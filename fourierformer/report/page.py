@@ -25,7 +25,7 @@ UNKNOWN = "not recorded"
 def write_report(
     runs: Iterable[Run], path: str | Path, further: Iterable[Section] = (), figures: Path | None = None
 ) -> Path:
-    """Renders the page and puts it in place whole. Returns its path.
+    """Renders the page and writes it whole or not at all. Returns its path.
 
     `further` sections stand below those of the runs. With `figures` every chart is also saved in that folder, as PNG
     and SVG, which takes as long as the page again.
@@ -87,7 +87,7 @@ def _lines(runs: list[Run]) -> list[tuple[Run, str, str]]:
 
 
 def _root(runs: list[Run]) -> Path:
-    """The folder all runs lie under: said once instead of in every line."""
+    """The folder that all runs lie under: it stands once above their list instead of in every line."""
     return Path(os.path.commonpath([run.path.absolute().parent for run in runs])) if runs else Path()
 
 

@@ -1,6 +1,6 @@
 """Statistics over seeds: t-intervals, t-tests, Holm's correction; then each configuration of a table against softmax.
 
-A handful of seeds is a small sample of unknown variance, so everything rests on Student's t. What cannot be said (one
+A handful of seeds is a small sample of unknown variance, so everything rests on Student's t. What cannot be stated (one
 seed, an infinite perplexity, values that do not vary) is a sentence in place of a number, never a warning or a NaN.
 """
 

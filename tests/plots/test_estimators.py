@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from fourierformer.files import read_csv
-from fourierformer.plots.estimators import COUNT, ERROR, correlation_panel, error_chart, rate_panels, ratio_chart
+from fourierformer.plots.estimators import (
+    COUNT,
+    ERROR,
+    correlation_panel,
+    error_chart,
+    rate_panels,
+    ratio_chart,
+    ratio_panels,
+)
 from fourierformer.provenance import MEASURED
 
 RATES, SLOPES, EXACT = (
@@ -17,7 +25,7 @@ def colours(picture) -> dict[str, str]:
 
 
 def test_ratios_lie_where_the_file_says():
-    picture = ratio_chart(EXACT)
+    picture = ratio_chart(ratio_panels(EXACT), "name", "title")
     assert [axes.get_title() for axes in picture.figure.axes] == ["D = 2", "D = 3"]
     for axes in picture.figure.axes:
         dim = axes.get_title()[-1]
@@ -46,7 +54,7 @@ def test_every_case_has_a_panel_with_the_slope_of_its_theorem(part, exponent):
 
 def test_a_kernel_has_one_colour_in_every_chart():
     rates = colours(error_chart(rate_panels("density", RATES, SLOPES), COUNT, "MISE", "n", "t"))
-    exact = colours(ratio_chart(EXACT))
+    exact = colours(ratio_chart(ratio_panels(EXACT), "n", "t"))
     shared = rates.keys() & exact.keys()
     assert shared == {"sinc^1", "sinc^4", "sinc^6", "gaussian"}
     assert all(rates[kernel] == exact[kernel] for kernel in shared)
