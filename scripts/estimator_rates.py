@@ -162,7 +162,7 @@ def exact_correlations(quick: bool) -> list[BestError]:
 def as_exact_record(best: BestError) -> dict:
     """A Gaussian has a bandwidth h (the bandwidth matrix is h^2 I, or h^2 Sigma), a Fourier kernel a radius."""
     width = {"bandwidth": 1 / best.radius} if best.kernel.startswith("gaussian") else {"radius": best.radius}
-    names = {"dim": best.dim, "correlation": best.correlation, "samples": best.samples, "kernel": best.kernel}
+    names = {key: getattr(best, key) for key in ("dim", "correlation", "samples", "kernel")}
     return names | {"radius": None, "bandwidth": None} | width | {"mise": best.mise, "ratio_to_gaussian": best.ratio}
 
 

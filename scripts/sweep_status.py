@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -46,7 +45,8 @@ def main() -> None:
 
 
 def show(roots: list[str], for_programs: bool) -> None:
-    runs = progress_of(run for run in collect(roots) if run.state != "set aside")
+    now = datetime.now(UTC)
+    runs = [progress_of(run, now) for run in collect(roots) if run.state != "set aside"]
     if for_programs:
         json.dump([asdict(run) for run in runs], sys.stdout, indent=2)
         print()
@@ -54,12 +54,6 @@ def show(roots: list[str], for_programs: bool) -> None:
     for run in runs:
         print(run.line)
     print(summary_line(runs) or f"no runs under {', '.join(roots)}")
-
-
-def progress_of(runs: Iterable[Run], now: datetime | None = None) -> list[RunProgress]:
-    """From their status files, whoever runs them and wherever."""
-    now = now or datetime.now(UTC)
-    return [_progress(run, now) for run in runs]
 
 
 def summary_line(runs: list[RunProgress]) -> str:
@@ -70,7 +64,8 @@ def summary_line(runs: list[RunProgress]) -> str:
     return text + (f"; the last running one ends in {duration_text(max(left))}" if left else "")
 
 
-def _progress(run: Run, now: datetime) -> RunProgress:
+def progress_of(run: Run, now: datetime) -> RunProgress:
+    """From its status file, whoever runs it and wherever."""
     status, state, remark = run.status, run.state, str(run.status.get("error") or "; ".join(run.problems))
     if state == "running" and (reason := _stalled(status, now)):
         state, remark = "stalled", reason

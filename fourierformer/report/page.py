@@ -48,8 +48,8 @@ def save_figures(sections: Iterable[Section], folder: Path) -> None:
 
 
 def pictures(sections: Iterable[Section]) -> list[Picture]:
-    groups = [part for section in sections for part in section.parts if isinstance(part, Charts)]
-    return [picture for group in groups for picture in group.pictures]
+    parts = [part for section in sections for part in section.parts]
+    return [picture for part in parts if isinstance(part, Charts) for picture in part.pictures]
 
 
 def render(runs: list[Run], made: str, sections: list[Section] | None = None) -> str:

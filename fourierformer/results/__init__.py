@@ -10,7 +10,7 @@ Two rules hold everywhere: a run that cannot be used is named with its state, an
 from fourierformer.results.comparison import Cell, Row, comparison
 from fourierformer.results.formats import Table, markdown_of, text_of
 from fourierformer.results.runs import HOW_TO_MAKE_ONE, Run, collect
-from fourierformer.results.tables import render_markdown, render_text, tables
+from fourierformer.results.tables import render_text, tables
 
 __all__ = [
     "HOW_TO_MAKE_ONE",
@@ -21,7 +21,6 @@ __all__ = [
     "collect",
     "comparison",
     "markdown_of",
-    "render_markdown",
     "render_text",
     "tables",
     "text_of",

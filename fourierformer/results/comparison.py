@@ -73,10 +73,6 @@ class Row:
         """The attention's knobs, which all runs of a group share."""
         return next((run.settings for run in (*self.runs, *self.others) if run.settings), {})
 
-    @property
-    def columns(self) -> list[Column]:
-        return sorted({key for run in self.runs for key in evaluations(run)}, key=column_order)
-
     def cell(self, column: Column, key: str | None = None) -> Cell | None:
         """A metric (the primary one) on one split under one protocol; None where no seed has it. Protocol `heads`: how
         much the heads differ."""
@@ -124,12 +120,9 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
             _add_by_names(rows, run)
     for row in rows.values():
         _inherit(row, rows.values())
-    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, row.model, *baseline_first(row), row.group))
-
-
-def baseline_first(row: Row) -> tuple[bool, str]:
-    """Softmax is what everything else is measured against, so it stands on top."""
-    return row.attention != "softmax", row.attention
+    # softmax is what everything else is measured against, so it stands on top of its model
+    names = lambda row: (row.model, row.attention != "softmax", row.attention)  # noqa: E731
+    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), row.group))
 
 
 def row_label(row: Row, rows: Iterable[Row]) -> str:

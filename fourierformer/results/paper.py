@@ -6,7 +6,7 @@ people's runs of the same recipe; they are there to be read, and nothing is comp
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -19,10 +19,6 @@ from fourierformer.tasks import Column
 PAPER = REPOSITORY / "results" / "paper.csv"
 TABLES = ("1", "2", "3")
 STATUSES = ("verified", "derived", "recalled")
-COLUMNS = (
-    *("table", "experiment", "model", "data", "samples", "attention", "settings", "split", "protocol"),
-    *("metric", "value", "status", "source"),
-)
 # Samples (tokens, images) of the whole training may be off by this share: an epoch's last slice of text is shorter than
 # the batch, which for WikiText-103 makes 0.1 %.
 TOLERANCE = 0.01
@@ -54,6 +50,9 @@ class PaperValue:
         splits = [self.split] if self.split else BOTH_SPLITS
         protocols = [self.protocol] if self.protocol else BOTH_WEIGHTS
         return [(split, protocol) for split in splits for protocol in protocols]
+
+
+COLUMNS = tuple(field.name for field in fields(PaperValue))
 
 
 @cache

@@ -220,15 +220,14 @@ def _read_rows(path: Path) -> tuple[list[dict], list[str]]:
         return [], []
     except OSError as error:
         return [], [f"{path.name} cannot be read: {error.strerror}"]
-    rows = [_row(line) for line in lines if line]
-    read = [row for row in rows if row is not None]
-    lost = len(rows) - len(read)
-    return read, [f"{path.name}: {lost} unreadable line{'s' if lost > 1 else ''} skipped"] if lost else []
-
-
-def _row(line: bytes) -> dict | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
+    rows, lost = [], 0
+    for line in filter(None, lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            lost += 1
+    return rows, [f"{path.name}: {lost} unreadable line{'s' if lost > 1 else ''} skipped"] if lost else []

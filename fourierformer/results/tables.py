@@ -14,13 +14,14 @@ from fourierformer.results.comparison import (
     Cell,
     Row,
     column_order,
+    evaluations,
     mean_text,
     metric,
     protocol_text,
     row_label,
     several_models,
 )
-from fourierformer.results.formats import DASH, Table, markdown_of, text_of
+from fourierformer.results.formats import DASH, Table, text_of
 from fourierformer.results.paper import scale_lines
 from fourierformer.results.statistics import significance_lines
 from fourierformer.tasks import Column, Task
@@ -44,10 +45,6 @@ HEAD_NOTE = (
 
 def render_text(rows: Iterable[Row], colour: bool = False) -> str:
     return text_of(tables(rows), colour)
-
-
-def render_markdown(rows: Iterable[Row]) -> str:
-    return markdown_of(tables(rows))
 
 
 def tables(rows: Iterable[Row]) -> list[Table]:
@@ -105,8 +102,8 @@ def model_column(rows: list[Row]) -> list[str]:
 
 def columns_of(rows: list[Row]) -> list[Column]:
     """The evaluations any row has; the usual ones of its task where none has any."""
-    measured = sorted({column for row in rows for column in row.columns}, key=column_order)
-    return measured or list(rows[0].task.usual)
+    measured = {column for row in rows for run in row.runs for column in evaluations(run)}
+    return sorted(measured, key=column_order) or list(rows[0].task.usual)
 
 
 def blocks_of(rows: list[Row]) -> list[list[Measure]]:

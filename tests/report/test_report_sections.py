@@ -127,7 +127,7 @@ def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
         "Rates of the estimators",
         "Theorem 2",
         "Regression, correlated, D = 3",
-        "Exact MISE of normal",
+        "Exact errors of correlated",
         "Time and memory of",
     ):
         assert text in found.words

@@ -40,7 +40,7 @@ def root(tmp_path):
 
 
 def test_states_and_time_left(root):
-    one, gone, far, silent, failed, begun = progress_of(collect(root), NOW)
+    one, gone, far, silent, failed, begun = [progress_of(run, NOW) for run in collect(root)]
     assert (one.state, one.step, one.steps) == ("running", 100, 400)
     assert one.seconds_left == 150  # 300 steps at half a second
     assert gone.state == "stalled"
@@ -53,7 +53,7 @@ def test_states_and_time_left(root):
 
 
 def test_the_last_line_counts(root):
-    line = summary_line(progress_of(collect(root), NOW))
+    line = summary_line([progress_of(run, NOW) for run in collect(root)])
     assert line == "1 failed, 3 running, 2 stalled; the last running one ends in 2 min 30 s"
 
 
