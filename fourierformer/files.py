@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever a process dies: text, JSON, and rows of numbers as CSV."""
+"""Writing files that are never half-written; JSON and CSV files."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from fourierformer.errors import SetupError, UserError
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """After this the file holds `text`; at any instant before, it is what it was. Readers never see half a file."""
+    """Replaces the file by `text` at once: readers, and a process that dies, leave either the old text or the new."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "w", encoding="utf-8") as file:
@@ -28,7 +28,7 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict | None:
-    """None when there is no such file; a damaged one is named."""
+    """The content of a JSON file; None when there is no such file, UserError when it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -157,20 +157,29 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as `mix` gets them: q (B, H, N, K) of x, or of its `last` positions only, k and v (B, H, M, K) of
         memory, which is x unless given."""
-        if memory is None and last is None:
-            q, k, v = self.qkv(x).chunk(3, dim=-1)
-        else:  # parts of the same weights: nothing is computed for tokens that are only queries, or only keys
-            weight, bias, dim = self.qkv.weight, self.qkv.bias, self.geometry.dim
-            queries, source = x if last is None else x[:, -last:], x if memory is None else memory
-            q = F.linear(queries, weight[:dim], None if bias is None else bias[:dim])
-            k, v = F.linear(source, weight[dim:], None if bias is None else bias[dim:]).chunk(2, dim=-1)
+        dim = self.geometry.dim
+        q, k, v = self._projected(x, memory, last, (dim, dim, dim))
         return self._split(q), self._split(k), self._split(v)
+
+    def _projected(
+        self, x: Tensor, memory: Tensor | None, last: int | None, widths: tuple[int, int, int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of `qkv` that make queries, keys and values, each of its width: (B, N or M, width)."""
+        if memory is None and last is None:
+            q, k, v = self.qkv(x).split(widths, dim=-1)
+            return q, k, v
+        # parts of the same weights: nothing is computed for tokens that are only queries, or only keys
+        weight, bias, of_q = self.qkv.weight, self.qkv.bias, widths[0]
+        queries, source = x if last is None else x[:, -last:], x if memory is None else memory
+        q = F.linear(queries, weight[:of_q], None if bias is None else bias[:of_q])
+        k, v = F.linear(source, weight[of_q:], None if bias is None else bias[of_q:]).split(widths[1:], dim=-1)
+        return q, k, v
 
     def _merge(self, mixed: Tensor) -> Tensor:
         return self.proj(mixed.transpose(1, 2).flatten(-2))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.geometry.heads, self.geometry.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.geometry.head_dim)).transpose(1, 2)
 
 
 def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor:

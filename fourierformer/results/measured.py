@@ -11,7 +11,7 @@ from pathlib import Path
 from fourierformer.config import flatten
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
-from fourierformer.provenance import MEASURED, without_places
+from fourierformer.provenance import MEASURED, without_folders
 from fourierformer.results.runs import SCHEMA, Run, collect
 
 # the first columns, by which a file of runs is recognised: benchmarks lie in the same folder
@@ -46,7 +46,7 @@ def csv_row(run: Run) -> dict[str, str]:
     meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
     origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
-    origin["command"] = without_places(str(run.meta.get("command") or ""))
+    origin["command"] = without_folders(str(run.meta.get("command") or ""))
     names = {key: run.field(key) for key in NAMES} | {"run": run.name}
     names |= {"settings": run.settings, "heads": run.heads, "versions": {name: versions.get(name) for name in VERSIONS}}
     values = flatten(names | summary | meta | origin)

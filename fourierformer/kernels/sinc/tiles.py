@@ -1,4 +1,4 @@
-"""Tile sizes of the fused kernels: the candidates, and which of them serves a launch."""
+"""Tile sizes of the fused kernels: the candidates, and the choice of one for a launch."""
 
 import dataclasses
 import functools
@@ -27,14 +27,21 @@ class Tile:
         return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": 1}
 
 
-FEW_ROWS = Tile(16, 64, 2)  # forward for one query against a window, and up to 16
+FEW_ROWS = 16  # queries: up to so many, one against a window for example, get smaller tiles
+
+
+def few_rows(width: int, nodes: int, log: bool) -> Tile:
+    """The tile for up to FEW_ROWS queries: by disassembly, no registers spilled in half mode on capability 9.0."""
+    if nodes == 0:
+        return Tile(FEW_ROWS, 64, 4)
+    return Tile(FEW_ROWS, 32, 2) if nodes == 32 and log and width > 32 else Tile(FEW_ROWS, 64, 2)
 
 
 def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int) -> list[Tile]:
-    """For `kernel` (forward, or queries or keys of the backward) on compute capability `major`.
+    """Tiles for `kernel` (forward, or queries or keys of the backward) on compute capability `major`.
 
     The first is the best by disassembly, not by timing: fewest instructions per pair of tokens without spilled
-    registers (scripts/inspect_kernel.py). Those behind it are for few heads and short sequences, `choose`.
+    registers (scripts/inspect_kernel.py). The others are for few heads and short sequences, see `choose`.
     """
     if major == 9 and nodes and width <= 64:
         if kernel == "forward":
@@ -54,9 +61,11 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
 
 def _forward_on_hopper(width: int, nodes: int, precise: bool, log: bool) -> list[Tile]:
     if log:
-        return [Tile(64, 64, 4)] if nodes == 16 and not precise else [Tile(64, 32, 4)]
+        return [Tile(64, 32, 4)] if precise else [Tile(64, 64, 4)]
     if width <= 16 and not precise:
         return [Tile(128, 128, 8), Tile(64, 64, 4)]
+    if width > 32 and nodes == 32 and not precise:  # 128 rows spill
+        return [Tile(64, 64, 4)]
     return [Tile(128, 64, 8), Tile(64, 64, 4)]
 
 
@@ -71,42 +80,43 @@ def _backward_on_hopper(keys: bool, width: int, nodes: int, precise: bool) -> li
 
 
 def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
-    """Coordinates whose code is written out one after the other, in a loop over the rest.
+    """Coordinates per step of the loop over coordinates; the code of a step is unrolled.
 
-    More take fewer instructions, until registers spill. All of them never: the compiler would keep the rows' features.
+    More take fewer instructions, until registers spill. Never all: the compiler would then keep the rows' features in
+    registers.
     """
-    if kernel != "forward" or log or tile == FEW_ROWS:
+    if kernel != "forward" or log or tile.rows == FEW_ROWS:
         return 4
     counts = (16, 8, 4) if major == 9 else (8, 4)
     return next(count for count in counts if stored % count == 0 and (count < stored or count == 4))
 
 
 def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
-    """One program per block of rows of each head."""
+    """Runs `kernel`: one program per block of rows of each head, with the tile that suits their number."""
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
     major, processors = _facts(device)
     name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
     tiles = candidates(name, settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], major)
-    if name == "forward" and rows <= 16:
-        tiles = [FEW_ROWS]
+    if name == "forward" and rows <= FEW_ROWS:
+        tiles = [few_rows(settings["WIDTH"], settings["NODES"], settings["LOG"])]
     tile = choose(tiles, heads, rows, processors)
     settings["CHUNK"] = chunk(name, tile, settings["STORED"], settings["LOG"], major)
-    settings["enable_fp_fusion"] = True  # sums of products in one instruction; later versions of Triton want it said
+    settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons
     kernel[(tile.programs(heads, rows),)](*arguments, **settings, **tile.options())
 
 
 def choose(tiles: list[Tile], heads: int, rows: int, processors: int) -> Tile:
-    """The first tile of which there are enough for all multiprocessors, else the last.
+    """The first tile that gives every multiprocessor a program, else the last.
 
-    Not by timing: which heads a launch serves is decided on the device, so a timing might be one of heads that leave at
-    once; and results would depend on it.
+    Not by timing: the device decides which heads a launch computes, so a timing might be of heads that return at once,
+    and results would depend on it.
     """
     return next((tile for tile in tiles if tile.programs(heads, rows) >= processors), tiles[-1])
 
 
 @functools.cache
 def _facts(device: torch.device) -> tuple[int, int]:
-    """Major compute capability and multiprocessors; in the interpreter as if one program were enough."""
+    """Major compute capability, and the number of multiprocessors; (9, 1) in Triton's interpreter."""
     if device.type != "cuda":
         return 9, 1
     facts = torch.cuda.get_device_properties(device)

@@ -1,0 +1,66 @@
+"""Attention by one explicit matrix of weights: the base of mechanisms that change logits, masks or weights.
+
+At the lengths of this repository (N = 197 to 512) the matrix is small, so the exact formula comes first: a subclass
+writes `weights`, and causality, padding, other sequences and maps follow from the mask that it is given.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fourierformer.attention.base import Attention, visible_keys
+from fourierformer.errors import SetupError
+
+
+class WeightedAttention(Attention):
+    """y_i = sum_j W_ij v_j with W from `weights`. O(N^2 C) time, N^2 numbers of memory per head."""
+
+    partial_queries = True
+    cross_ok: bool | str = True
+    padding_ok: bool | str = True
+    cost: ClassVar[str] = "N² C"
+    state: ClassVar[str] = "2 N C"
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        """W: q (B, H, N, K), k (B, H, M, K), in float32 at least, -> (B, H, N, M), 0 for keys that are not visible.
+
+        visible: bool, broadcastable to (B, 1, N, M), True for the keys that a query may see; the queries of a causal
+        model are the last N of M positions.
+        """
+        raise TypeError(f"{type(self).__name__} does not define weights()")
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        weights = self._weights(q, k, causal=self.geometry.causal and not cross, keep=keep)
+        with torch.autocast(q.device.type, enabled=False):
+            return (weights @ v.to(weights.dtype)).to(v.dtype)
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        return self._weights(q, k, causal=self.geometry.causal)
+
+    def _weights(self, q: Tensor, k: Tensor, *, causal: bool, keep: Tensor | None = None) -> Tensor:
+        visible = visible_keys(q, k, causal=causal, keep=keep)
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            return self.weights(q.to(dtype), k.to(dtype), visible)
+
+
+def scaled_logits(q: Tensor, k: Tensor) -> Tensor:
+    """q.k / sqrt(D): softmax's logits."""
+    return q @ k.mT / math.sqrt(q.shape[-1])
+
+
+def visible_softmax(logits: Tensor, visible: Tensor) -> Tensor:
+    """Softmax over the visible keys; 0 for all others, and for a query that sees none."""
+    nothing = ~visible.any(-1, keepdim=True)
+    weights = logits.masked_fill(~(visible | nothing), -math.inf).softmax(-1)  # an empty row would be 0 / 0
+    return weights.masked_fill(nothing, 0.0)
+
+
+def check_at_least(knob: str, value: int, least: int = 1) -> None:
+    """SetupError for a count that makes no sense."""
+    if value < least:
+        raise SetupError(f"attention.{knob} must be {least} or more, got {value}")
