@@ -1,4 +1,5 @@
-"""The order in which a language model sees its tokens, as pure functions: nothing to save, resumable at any step."""
+"""The order in which a language model sees its tokens, as pure functions of the step, so that a run can resume at
+any."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ class OrderedStreams:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the streams."""
         batch_size = len(self.streams)
         if batch_size % world:
-            raise SetupError(f"a global batch of {batch_size} streams cannot be shared equally by {world} processes")
+            raise SetupError(
+                f"a global batch of {batch_size} streams cannot be shared equally by {world} processes: choose a "
+                f"multiple of {world}"
+            )
         import torch  # here, so that preparing data starts in a fraction of a second
 
         share = batch_size // world
@@ -47,20 +51,23 @@ class OrderedStreams:
         return part[:, :-1].contiguous(), part[:, 1:].contiguous()
 
     def tokens_after(self, steps: int) -> int:
-        """Targets of the first so many steps, exactly: an epoch's last slice is shorter."""
+        """The number of targets in the first `steps` steps, exactly: an epoch's last slice is shorter."""
         epochs, rest = divmod(steps, self.steps_per_epoch)
         batch_size, per_stream = self.streams.shape
         return batch_size * (epochs * (per_stream - 1) + rest * self.length)
 
 
 def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
-    """The last slice of an epoch is shorter, but a step all the same."""
+    """Steps per epoch, the last one with a shorter slice included."""
     return -(-(tokens // batch_size - 1) // length)
 
 
 def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """All N - L windows of the sliding evaluation and their targets, (N - L, L) each, as views of the tokens."""
     if len(tokens) <= length:
-        raise SetupError(f"{len(tokens):,} tokens hold no window of {length} tokens and its next one: lower the length")
+        raise SetupError(
+            f"{len(tokens):,} tokens are too few for a window of {length} tokens and the token after it: lower the "
+            "length"
+        )
     every = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)
     return every[:, :-1], every[:, 1:]
