@@ -1,4 +1,4 @@
-"""Text from a trained language model: python scripts/generate.py runs/... --prompt "the function returns" """
+"""Generates text with a trained language model: python scripts/generate.py runs/... --prompt "the function returns" """
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ def generate(arguments: argparse.Namespace) -> None:
 
     parts, _ = open_run(arguments.run, arguments.device)
     if parts.spec.task != "language":
-        raise SetupError(f"{arguments.run} is no language model: only those write text")
+        raise SetupError(f"{arguments.run} is not a language model, and only those generate text: choose another run")
     corpus = parts.corpus
     # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
     prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]

@@ -22,7 +22,7 @@ class Synthesizer(WeightedAttention):
     position j, from the start of the sequence.
     """
 
-    cross_ok = "its weights belong to positions of one sequence, whatever stands there"
+    cross_ok = "its weights belong to positions of one sequence, whatever the tokens are"
     source = "Tay et al. 2020, arXiv 2005.00743"
 
     def __init__(self, geometry: Geometry, *, kind: Literal["dense", "random"] = "dense"):

@@ -136,7 +136,8 @@ class LanguageObjective:
         count = min(most, len(tokens) // self.length)
         if count == 0:
             raise SetupError(
-                f"the {split} split of {self.corpus.name} is shorter than one sequence of {self.length} tokens"
+                f"the {split} split of {self.corpus.name} is shorter than one sequence of {self.length} tokens: choose "
+                "another split"
             )
         segments = _tensor(tokens[: count * self.length]).view(-1, self.length)
         return count, (part.to(self.device) for part in segments.split(together))

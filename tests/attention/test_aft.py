@@ -137,7 +137,7 @@ def test_a_window_of_all_tokens_is_full_and_of_none_is_simple(causal):
 @pytest.mark.parametrize("window", [0, 1, 4, 9])
 @pytest.mark.parametrize("name", WINDOWED)
 def test_long_sequences_give_what_short_ones_give(name, causal, window, monkeypatch):
-    """More than DENSE tokens: sums over chunks in place of all biases. 150 tokens are no multiple of a chunk of 8."""
+    """More than DENSE tokens: sums over chunks instead of all biases. 150 tokens are no multiple of a chunk of 8."""
     if name == "aft_conv":
         window += 1 - window % 2  # odd
     layer, x = build(name, causal, window=window), tokens(150).requires_grad_()

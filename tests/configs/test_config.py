@@ -20,7 +20,7 @@ def composed(*overrides: str, script: str = "train_lm") -> dict:
 
 
 def script_of(text: str) -> str:
-    """A file says itself whether it is for images: in its command, or by keys that only they have."""
+    """The script of a config file: named in its command, or recognised by keys that only images have."""
     vision = ("train_vit.py", "image_size:", "mean:", "randaugment:", "pool:")
     return "train_vit" if any(word in text for word in vision) else "train_lm"
 
@@ -76,7 +76,7 @@ def plain(text: str) -> dict:
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))
 def test_what_an_experiment_sets_arrives(name, text):
-    """It would not, silently, if `_self_` did not come first in train_lm.yaml."""
+    """Without `_self_` first in train_lm.yaml the values would be overridden silently."""
     values = dict(configs.flatten(composed(f"experiment={name}", script=script_of(text))))
     for key, value in plain(text).items():
         assert values[key] == value, key
@@ -135,7 +135,7 @@ def test_a_sweep_is_a_multirun(name):
     composed(f"sweep={name}", *first, script=script)
 
 
-def test_every_group_says_what_its_files_are_for():
+def test_every_group_describes_its_files():
     for path in CONFIGS.rglob("*.yaml"):
         assert path.read_text().startswith("#"), path
 
@@ -144,9 +144,9 @@ def test_a_config_stored_before_a_key_existed_is_read_with_its_default(tmp_path)
     spec = read_spec(composed(script="train_vit"))
     older = {**spec.values, "data": {key: value for key, value in spec.values["data"].items() if key != "in_memory"}}
     (tmp_path / "config.yaml").write_text(configs.to_yaml(older))
-    found = stored_spec(tmp_path)
-    assert found == spec
-    assert found.hash == spec.hash
+    stored = stored_spec(tmp_path)
+    assert stored == spec
+    assert stored.hash == spec.hash
 
 
 # -- identity -------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_a_group_that_is_a_value_is_named():
         checking.checked({"optim": 3}, {"": {}, "optim": {}})
 
 
-def test_configs_hold_no_places_of_one_machine():
+def test_configs_have_no_folders_of_one_machine():
     for path in CONFIGS.rglob("*.yaml"):
         assert str(REPOSITORY) not in path.read_text()
         yaml.compose(path.read_text())

@@ -63,8 +63,8 @@ def test_for_people_and_for_programs(root):
     assert len(text) == 7
     assert text[4].startswith("failed ")
     assert text[4].endswith("Boom: of a kind")
-    found = json.loads(subprocess.run([*command, "--json"], cwd=REPOSITORY, capture_output=True, check=True).stdout)
-    assert [run["step"] for run in found] == [100, 100, 100, 100, 7, None]
+    runs = json.loads(subprocess.run([*command, "--json"], cwd=REPOSITORY, capture_output=True, check=True).stdout)
+    assert [run["step"] for run in runs] == [100, 100, 100, 100, 7, None]
 
 
 def test_an_unknown_folder_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""The loop's promises: exact resume at every cut, guarded steps, accumulation, one place where everything is logged."""
+"""The training loop: exact resume from every step, guarded steps, accumulation, and what it logs."""
 
 import copy
 from dataclasses import replace
@@ -77,9 +77,9 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
         checkpoints=Checkpoints(directory / "checkpoints", keep=2, say=lambda message: None),
         stop=stop or StopAfter(None),
     )
-    found = fit.checkpoints.latest()
-    if found:
-        fit.restore(found[1])
+    checkpoint = fit.checkpoints.latest()
+    if checkpoint:
+        fit.restore(checkpoint[1])
     else:
         fit.tracker.rewind(0)
     return fit
@@ -367,7 +367,7 @@ def test_a_run_has_one_length():
         replace(SCHEDULE, warmup_epochs=2)
 
 
-def test_parameter_groups_follow_what_parameters_say():
+def test_parameter_groups_follow_the_marks_of_parameters():
     model = WordLM(MODEL, 30, [], lambda g: attention.build("fourier_head", g, radius_lr_multiplier=5.0))
     optimizer = build_optimizer(
         model, OptimConfig(name="adamw", lr=0.1, betas=[0.9, 0.99], eps=1e-8, weight_decay=0.05)
