@@ -20,7 +20,10 @@ CHOICES = [(n, c) for c in (True, False) for n in NAMES if n in attention.availa
 PADDING = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, padding=True)]
 CROSS = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, cross=True)]
 # Their weights depend on positions, so leaving a key out in the middle is not the same as taking it out.
-WITH_POSITIONS = {"aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer"}
+WITH_POSITIONS = {
+    *("aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer"),
+    *("linformer", "mca", "poolingformer"),
+}
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
