@@ -38,14 +38,15 @@ def draw_frequencies(heads: int, count: int, width: int, *purpose: object) -> Te
 
 def elu_features(x: Tensor) -> Tensor:
     """elu(x) + 1: positive, with a gradient everywhere (Katharopoulos et al. 2020, equation 7). Written without the
-    difference exp(x) - 1 + 1, which is 0 in float32 below -17."""
-    return x.clamp_max(0).exp() + x.relu()
+    difference exp(x) - 1 + 1, which is 0 in float32 below -17. x - relu(x) is min(x, 0), with the gradient 1 at 0."""
+    positive = x.relu()
+    return (x - positive).exp() + positive
 
 
 def relu_features(x: Tensor, frequencies: Tensor) -> Tensor:
     """sqrt(2/m) max(0, omega.x): K(x, y) = |x| |y| (sin t + (pi - t) cos t) / pi with t the angle between x and y, the
     arc-cosine kernel of order 1 (Cho and Saul 2009, equation 6)."""
-    return math.sqrt(2 / frequencies.shape[-2]) * (x @ frequencies.mT).relu()
+    return math.sqrt(2 / frequencies.shape[-2]) * _project(x, frequencies).relu()
 
 
 def positive_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def positive_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
     omega.x - |x|^2/2 = |omega|^2/2 - |omega - x|^2/2 is at most |omega|^2/2, about D/2, whatever x is: exp does not
     overflow in float32 for D <= 64, and no maximum over the sequence has to be subtracted.
     """
-    return x @ frequencies.mT - x.square().sum(-1, keepdim=True) / 2
+    return _project(x, frequencies) - x.square().sum(-1, keepdim=True) / 2
 
 
 def hyperbolic_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
@@ -65,5 +66,10 @@ def hyperbolic_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
 
 def trigonometric_features(x: Tensor, frequencies: Tensor) -> Tensor:
     """[sin omega.x, cos omega.x] / sqrt(m): K(x, y) = exp(-|x - y|^2 / 2) (Rahimi and Recht 2007). Signed."""
-    angles = x @ frequencies.mT
+    angles = _project(x, frequencies)
     return torch.cat([angles.sin(), angles.cos()], dim=-1) / math.sqrt(frequencies.shape[-2])
+
+
+def _project(x: Tensor, frequencies: Tensor) -> Tensor:
+    """omega.x in the dtype of x: a model in half precision holds rounded frequencies, but computes in float32."""
+    return x @ frequencies.mT.to(x.dtype)

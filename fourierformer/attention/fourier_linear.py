@@ -15,6 +15,7 @@ from fourierformer.attention.polynomial import (
     MAX_FEATURE_ORDER,
     MAX_FEATURES,
     Monomials,
+    shorten,
     taylor_coefficients,
     taylor_kernel,
 )
@@ -28,6 +29,7 @@ from fourierformer.seeds import seed_of
 # off.
 FLOOR = {"rff": 0.05, "gauss": 1e-3}
 EPS = 1e-20  # a query whose keys all have smaller weights gets nearly 0 instead of 0 / 0
+LARGEST_EXPONENT = 40.0  # of exp(-|k|^2 / 2), so that no key's weight falls below exp(-40) = 4e-18 and vanishes in EPS
 # Deviation of a projection weight before training, in both models. Components of q and k then have a variance of
 # dim 0.02^2 where the layer's input has unit size: 0.05 for dim 128.
 INITIAL_WEIGHT = 0.02
@@ -149,7 +151,8 @@ class FourierLinear(FeatureAttention):
         radius = self.radius * math.sqrt(self.power / 3) if self.method == "taylor" else self.radius
         if self.normalize == "l2":
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-        return q * radius[:, None], k * radius[:, None]
+        q, k = q * radius[:, None], k * radius[:, None]
+        return (shorten(q, self.order), shorten(k, self.order)) if self.method == "taylor" else (q, k)
 
     def _by_kernel(self, keys: int) -> bool:
         """Taylor over few tokens: the polynomial of the products themselves is less work than its features."""
@@ -194,8 +197,10 @@ def _mean_square(x: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _key_weight(k: Tensor) -> Tensor:
-    """exp(-|k|^2 / 2), the factor of the Gaussian that depends on the key alone: (B, H, N, K) -> (B, H, N)."""
-    return (-k.square().sum(-1) / 2).exp()
+    """exp(-|k|^2 / 2), the factor of the Gaussian that depends on the key alone: (B, H, N, K) -> (B, H, N). Not below
+    exp(-LARGEST_EXPONENT): where all keys are that long, tau is far beyond what the polynomial follows, and weights
+    that are all 0 would have no gradient either."""
+    return (-(k.square().sum(-1) / 2).clamp_max(LARGEST_EXPONENT)).exp()
 
 
 def _check(power: int, tau0: float, smooth: float, method: str) -> None:

@@ -13,6 +13,7 @@ from fourierformer.attention.features import (
     positive_exponents,
     trigonometric_features,
 )
+from fourierformer.attention.floor import check_floor, floor_diagnostics, unmeasured
 from fourierformer.attention.linear import FeatureAttention, FeaturePair, check_features
 from fourierformer.attention.recurrence import Form, linear_attention, linear_step, to_float32
 from fourierformer.errors import SetupError
@@ -83,12 +84,14 @@ class PerformerTrig(FeatureAttention):
 
     source = "Choromanski et al. 2021, arXiv 2009.14794, section 2.3"
     frequencies: Tensor
+    floor_share: Tensor
 
     def __init__(self, geometry: Geometry, *, features: int = 128, floor: float = 0.05, form: Form = "auto"):
         super().__init__(geometry, form)
         check_features(features, even=True)
         check_floor(floor)
         self.features, self.floor = features, floor
+        self.register_buffer("floor_share", unmeasured(), persistent=False)
         purpose = ("performer_trig", geometry.seed, geometry.layer)
         self.register_buffer(
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
@@ -101,7 +104,13 @@ class PerformerTrig(FeatureAttention):
         with torch.autocast(q.device.type, enabled=False):
             q, k = to_float32(q, k)
             pair = self._weighed(q, k, causal, keep)
-            return linear_attention(pair.q, pair.k, v, causal=causal, form=self.form, keep=keep, **pair.options)
+            share = None if self.training else self.floor_share
+            return linear_attention(
+                pair.q, pair.k, v, causal=causal, form=self.form, keep=keep, floor_share=share, **pair.options
+            )
+
+    def diagnostics(self) -> dict[str, float]:
+        return floor_diagnostics(self.floor_share)
 
     def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         return self._weighed(q, k, self.geometry.causal)
@@ -139,11 +148,3 @@ class PerformerTrig(FeatureAttention):
         q, k = scale * q, scale * k
         fq, fk = trigonometric_features(q, self.frequencies), trigonometric_features(k, self.frequencies)
         return FeaturePair(fq, fk, {"floor": self.floor}), k.square().sum(-1) / 2
-
-
-def check_floor(floor: float) -> None:
-    """SetupError unless a sum of weights can be kept above this share of the sum of the key weights."""
-    if not 0 < floor <= 1:
-        raise SetupError(
-            f"attention.floor is a share of the sum that equal keys would have: above 0, at most 1, got {floor}"
-        )

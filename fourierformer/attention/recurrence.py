@@ -47,6 +47,7 @@ def linear_attention(
     floor: float = 0.0,
     eps: float = 0.0,
     keep: Tensor | None = None,
+    floor_share: Tensor | None = None,
 ) -> Tensor:
     """Averages the values: features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's
     dtype.
@@ -58,6 +59,8 @@ def linear_attention(
     number.
     `keep` (B, N), bool: False for keys that are left out. Their key_weight is 0 and no past fades at their positions; a
     query that sees no other key gets 0.
+    `floor_share`, one number, is filled with the share of queries whose sum `floor` has raised; without padding only,
+    whose queries mean nothing.
     """
     _check(causal, log_decay)
     with torch.autocast(v.device.type, enabled=False):
@@ -69,6 +72,8 @@ def linear_attention(
             log_decay, key_weight = _leave_out(keep[:, None], log_decay, key_weight, fk.dtype)
         sums = _sums(fq, fk, _weigh(v, key_weight), causal, form, log_decay)
         visible = _visible(fq, fk, causal, form, log_decay, key_weight) if floor else None
+        if floor_share is not None and visible is not None and keep is None:
+            floor_share.copy_((sums[..., -1] + eps < floor * visible).to(floor_share.dtype).mean())
         return _normalised(sums, visible, floor, eps, without_keys).to(dtype)
 
 

@@ -9,13 +9,16 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State, marked
 from fourierformer.attention.features import draw_frequencies, trigonometric_features
+from fourierformer.attention.floor import check_floor, floor_diagnostics, unmeasured
 from fourierformer.attention.linear import check_features
-from fourierformer.attention.performer import check_floor
 from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, to_float32
 from fourierformer.errors import SetupError
 
 # Of the gate before training: g = sigmoid(3) = 0.95, a memory of 1 / (1 - g) = 21 tokens.
 GATE_BIAS = 3.0
+# The gate's logit is at most this: 1 - g = exp(-60) = 9e-27 is a memory of 1e26 tokens. From 104 on it would be 0 in
+# float32, for all keys of a sequence alike, and their average 0 / 0.
+LARGEST_LOGIT = 60.0
 SMALLEST_NORM = 1e-6  # a query or key shorter than this is divided by this: so near to 0 it has no useful direction
 
 
@@ -43,6 +46,7 @@ class RFA(Attention):
     cost, state = "N M C", "M (C + H)"
     source = "Peng et al. 2021, arXiv 2103.02143"
     frequencies: Tensor
+    floor_share: Tensor
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class RFA(Attention):
         self.register_buffer(
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
         )
+        self.register_buffer("floor_share", unmeasured(), persistent=False)
         self.sigma = marked(nn.Parameter(torch.ones(geometry.heads, 1, geometry.head_dim)), no_weight_decay=True)
         self.gate = None
         if geometry.causal if gate == "auto" else gate:
@@ -80,7 +85,10 @@ class RFA(Attention):
         with torch.autocast(q.device.type, enabled=False):
             fq, fk = self._phi(q), self._phi(k)
             causal, form = self.geometry.causal and not cross, self.form
-            return linear_attention(fq, fk, v, causal=causal, form=form, floor=self.floor, keep=keep, **gate)
+            return linear_attention(
+                fq, fk, v, causal=causal, form=form, keep=keep, floor=self.floor,
+                floor_share=None if self.training else self.floor_share, **gate,
+            )  # fmt: skip
 
     def start(self, batch: int) -> State:
         weight, heads, width = self.qkv.weight, self.geometry.heads, self.geometry.head_dim
@@ -93,7 +101,7 @@ class RFA(Attention):
             return linear_step(self._phi(q), self._phi(k), v, state, floor=self.floor, **gate)
 
     def diagnostics(self) -> dict[str, float]:
-        numbers = {"sigma": self.sigma.detach().abs().mean().item()}
+        numbers = {"sigma": self.sigma.detach().abs().mean().item(), **floor_diagnostics(self.floor_share)}
         if self.gate is not None:
             numbers["gate_bias"] = self.gate_bias.detach().mean().item()
         return numbers
@@ -108,5 +116,5 @@ class RFA(Attention):
         if self.gate is None:
             return {}
         (logits,) = to_float32(self.gate(x).mT)
-        logits = logits + self.gate_bias[:, None]
+        logits = (logits + self.gate_bias[:, None]).clamp_max(LARGEST_LOGIT)
         return {"log_decay": F.logsigmoid(logits), "key_weight": torch.sigmoid(-logits)}

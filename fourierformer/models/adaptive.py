@@ -1,4 +1,4 @@
-"""Tied softmax over a large vocabulary: frequent words in the head, rare ones in clusters (Grave et al. 2017).
+"""Tied softmax over a large vocabulary, with frequent words in the head and rare ones in clusters (Grave et al. 2017).
 
 Token ids are sorted by falling frequency. With cut-offs (20k, 40k, 200k) the head predicts the first 20,000 words and
 three cluster tokens; a rare word costs log p(cluster) + log p(word | cluster), and only rows whose target is rare
@@ -18,7 +18,8 @@ class TiedAdaptiveSoftmax(nn.Module):
     def __init__(self, vocab_size: int, dim: int, cutoffs: list[int] | tuple[int, ...] = ()):
         super().__init__()
         inner = [c for c in cutoffs if c < vocab_size]
-        self.edges = [0, *inner, vocab_size]  # cluster c holds ids edges[c] .. edges[c+1]-1; cluster 0 is the shortlist
+        # Cluster c holds the ids edges[c] .. edges[c+1]-1; cluster 0 is the shortlist of frequent words.
+        self.edges = [0, *inner, vocab_size]
         self.clusters = len(inner)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         if self.clusters:
@@ -45,7 +46,7 @@ class TiedAdaptiveSoftmax(nn.Module):
         return losses
 
     def mean_nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rows: list[Tensor] | None = None) -> Tensor:
-        """The mean of `nll`, which is what training needs: on a CPU it costs less time and memory than its parts."""
+        """The mean of `nll`, for training: on a CPU it takes less time and memory than `nll` does."""
         if hidden.device.type != "cpu":
             return self.nll(hidden, targets, weight, rows).mean()
         rows = self.split(targets) if rows is None else rows

@@ -41,17 +41,16 @@ class ViTConfig:
     """The keys of configs/model/{deit,vit}_*.yaml."""
 
     name: str
-    image_size: int  # images are squares of so many pixels
-    patch: int  # so are patches
+    image_size: int  # side of an image in pixels
+    patch: int  # side of a patch in pixels
     dim: int
     depth: int
     heads: int
     mlp_ratio: float  # width of the MLP / dim
     drop_path: float  # stochastic depth: rate of the last layer; it grows linearly from 0
     position: Literal["learned", "none"] = "learned"  # what is added to the tokens before the first block
-    pool: Literal["class_token", "average"] = (
-        "class_token"  # what the head reads: that token, or the mean of the patches
-    )
+    # The input of the head: that token, or the mean of the patches
+    pool: Literal["class_token", "average"] = "class_token"
 
     def __post_init__(self):
         for key in ("image_size", "patch", "dim", "depth", "heads"):

@@ -1,4 +1,5 @@
-"""The next token, again and again: by reading the whole window each time, or with a state of constant size."""
+"""Decoders, which predict the next token of a text: from the whole window each time, or from a state of constant
+size."""
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from fourierformer.models.lm import WordLM
 
 
 class WindowDecoder:
-    """Reads the last tokens anew for each next one: works for any attention, costs a forward pass per token."""
+    """Predicts the next token from a forward pass over the last ones: for any attention."""
 
     def __init__(self, model: WordLM):
         self.model = model
@@ -21,13 +22,14 @@ class WindowDecoder:
 
 
 class StateDecoder:
-    """Reads each token once. A window ends at its last position, as in training; the next one begins with the newer
-    half of the old one, so a token costs at most two steps on average, and never more memory."""
+    """Predicts the next token from a state, and reads each token once. A window ends at its last position, as in
+    training; the next one begins with the newer half of the old one, so a token costs at most two steps on average, and
+    never more memory."""
 
     def __init__(self, model: WordLM):
         self.model = model
         self.states = self._start()
-        self.place = 0  # of the next token in its window
+        self.position = 0  # of the next token in its window
         self.read = 0  # tokens so far
         self.log_p: Tensor | None = None
         numbers = sum(tensor.numel() for state in self.states for tensor in state)
@@ -36,13 +38,13 @@ class StateDecoder:
     def next_token(self, tokens: list[int]) -> Tensor:
         """log p of every word as the next one: (V,). `tokens` are those of the call before and at least one more."""
         length = self.model.config.length
-        begin = self.read or max(0, len(tokens) - length)  # a window's length before the end nothing is remembered
-        for number in range(begin, len(tokens)):
-            if self.place == length:
-                self.states, self.place = self._start(), 0
-                for token in tokens[number - length // 2 : number]:
+        begin = self.read or max(0, len(tokens) - length)  # of a longer text only the last window is read
+        for index in range(begin, len(tokens)):
+            if self.position == length:
+                self.states, self.position = self._start(), 0
+                for token in tokens[index - length // 2 : index]:
                     self._feed(token)
-            self._feed(tokens[number])
+            self._feed(tokens[index])
         self.read = len(tokens)
         assert self.log_p is not None  # at least one token was new
         return self.log_p
@@ -53,8 +55,9 @@ class StateDecoder:
         return states
 
     def _feed(self, token: int) -> None:
-        log_p, self.states = self.model.step(torch.tensor([token], device=_device(self.model)), self.place, self.states)
-        self.log_p, self.place = log_p[0], self.place + 1
+        newest = torch.tensor([token], device=_device(self.model))
+        log_p, self.states = self.model.step(newest, self.position, self.states)
+        self.log_p, self.position = log_p[0], self.position + 1
 
 
 def decoder(model: WordLM) -> WindowDecoder | StateDecoder:

@@ -1,7 +1,7 @@
-"""The word language model of the paper: a 16-layer post-LN transformer with adaptive input and adaptive softmax.
+"""The word language model of the paper, a 16-layer post-LN transformer with adaptive input and adaptive softmax.
 
 Shapes and initialisation follow the authors' code (the Transformer-XL code base without memory); only the attention is
-exchanged. Parameters at V = 267,735, cut-offs 20k/40k/200k, dim 128, 8 heads, inner 2,048, softmax attention:
+replaced. Parameters at V = 267,735, cut-offs 20k/40k/200k, dim 128, 8 heads, inner 2,048, softmax attention:
 layers 16 x (4*128^2 + 2*128*2048 + 2048 + 128 + 4*128) = 9,480,192; embedding 34,270,080; output bias 267,735;
 clusters 3*128 + 3 = 387; together 44,018,394.
 """
@@ -96,7 +96,8 @@ class WordLM(nn.Module):
         return loss(hidden, targets.flatten(), self.embedding.weight, rows)
 
     def hidden(self, tokens: Tensor, last: int | None = None) -> Tensor:
-        """(B, N) token ids -> (B, N, dim), or (B, last, dim): the last layer then works for those positions only."""
+        """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for
+        those positions only."""
         h = self.embedding(tokens) * math.sqrt(self.config.dim)
         h = self.dropout(h + self.positions[-tokens.shape[1] :])
         for layer in self.layers[:-1]:
@@ -104,7 +105,7 @@ class WordLM(nn.Module):
         return self.dropout(self.layers[-1](h, last))
 
     def compile_blocks(self, **options) -> None:
-        """torch.compile layer by layer: all layers have one shape, so one compilation serves all of them."""
+        """Applies torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""
         for layer in self.layers:
             layer.compile(**options)
 
@@ -122,10 +123,10 @@ class WordLM(nn.Module):
             states.append(state)
         return states
 
-    def step(self, token: Tensor, place: int, states: list[State]) -> tuple[Tensor, list[State]]:
-        """log p of the next token (B, V), given one more `token` (B,) at this place of a window of full length, and the
-        next states."""
-        h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[place]
+    def step(self, token: Tensor, position: int, states: list[State]) -> tuple[Tensor, list[State]]:
+        """log p of the next token (B, V), given one more `token` (B,) at this position of a window of full length,
+        and the next states."""
+        h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[position]
         after = []
         for layer, state in zip(self._decoder_layers(), states, strict=True):
             h, state = layer.step(h, state)

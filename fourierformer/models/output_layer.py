@@ -1,11 +1,12 @@
-"""Linear layer and cross-entropy in one, for a CPU: some rows at a time, so that all logits are never there together.
+"""Linear layer and cross-entropy in one, for a CPU: some rows at a time, so that all logits are never in memory at
+once.
 
 A step of 512 tokens over 8,192 words has 512 * 8,192 * 4 bytes = 16 MiB of logits, and plain autograd keeps three such
-matrices: logits, log-probabilities, and the gradient of the logits. They pass through memory again and again, and the
-exponentials are taken twice.
+matrices: logits, log-probabilities, and the gradient of the logits. It reads and writes them several times, and
+computes the exponentials twice.
 
-The gradient of a SUM of losses is known as soon as the logits are: softmax minus one-hot, times one number that comes
-later. So `total_nll` computes the gradients in its forward pass, while the logits of its rows are still in the caches.
+The gradient of a SUM of losses needs only the logits: softmax minus one-hot, times one number that is known later. So
+`total_nll` computes the gradients in its forward pass, while the logits of its rows are still in the caches.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LOGITS = 2**20  # at a time: 4 MiB in float32
-LEAST_ROWS = 64  # of a very large vocabulary: fewer rows would read its weights too often
+LOGITS = 2**20  # computed at a time: 4 MiB in float32
+LEAST_ROWS = 64  # computed at a time: with fewer rows a very large vocabulary's weights would be read too often
 
 
 def nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor
 
 
 def total_nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """The sum of `nll`. With gradients, and on a CPU, the cheaper way to it."""
+    """The sum of `nll`; on a CPU and with gradients it takes less time and memory."""
     if hidden.device.type == "cpu" and torch.is_grad_enabled():
         return _TotalNll.apply(hidden, weight, bias, targets)
     return nll(hidden, weight, bias, targets).sum()
@@ -60,7 +61,7 @@ class _TotalNll(torch.autograd.Function):
 
 
 def _losses_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Per row the loss, and its gradient by the logits: softmax minus one-hot."""
+    """The loss of each row, and its gradient by the logits: softmax minus one-hot."""
     logits = _at_least_float32(logits)
     error = logits.softmax(1)
     # log sum exp, without further exponentials: the largest probability is exp(largest logit) / sum exp. (The target's
@@ -83,13 +84,13 @@ def _add_gradients(gradients: tuple[Tensor, Tensor, Tensor], part: slice, error:
 
 
 def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    """Rows that are worked on together."""
+    """Slices of rows that are computed together."""
     rows = max(LEAST_ROWS, LOGITS // len(weight))
     return (slice(start, start + rows) for start in range(0, len(hidden), rows))
 
 
 def _as_autocast(tensor: Tensor) -> Tensor:
-    """In the type that autocast gives the operands of a product."""
+    """The tensor in the type that autocast gives the operands of a product."""
     return tensor.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else tensor
 
 

@@ -1,11 +1,11 @@
 """DeiT with any attention: timm's stock vision transformer, its blocks replaced by ours.
 
-Patch embedding, class token, positions, initialisation, head and everything timm knows to do with a VisionTransformer
-are timm's; a block keeps timm's parameter names. So stock DeiT weights load, and only a mechanism's own parameters are
-new. Parameters of deit_tiny at 1,000 classes, softmax: patches 3*16*16*192 + 192 = 147,648; class token and positions
-192 + 197*192 = 38,016; 12 blocks of 4*192 (norms) + 192*576 + 576 + 192*192 + 192 (attention) + 2*192*768 + 768 + 192
-(MLP) = 444,864; last norm 384; head 193,000; together 5,717,416. Without class token and positions (deit_tiny_gap)
-38,016 fewer: 5,679,400.
+Patch embedding, class token, positions, initialisation, head and everything else of a VisionTransformer are timm's; a
+block keeps timm's parameter names. So stock DeiT weights load, and only a mechanism's own parameters are new.
+Parameters of deit_tiny at 1,000 classes, softmax: patches 3*16*16*192 + 192 = 147,648; class token and positions 192 +
+197*192 = 38,016; 12 blocks of 4*192 (norms) + 192*576 + 576 + 192*192 + 192 (attention) + 2*192*768 + 768 + 192 (MLP) =
+444,864; last norm 384; head 193,000; together 5,717,416. Without class token and positions (deit_tiny_gap) 38,016
+fewer: 5,679,400.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from fourierformer.models.config import ViTConfig
 class StochasticDepth(nn.Module):
     """Drops a residual branch for some rows of the batch (Huang et al. 2016) and scales the others by 1 / (1 - rate).
 
-    `set_paths` says which rows; without it the layer draws them itself, as timm's DropPath does.
+    `set_paths` sets which rows; without it the layer draws them itself, as timm's DropPath does.
     """
 
     def __init__(self, rate: float):
@@ -61,17 +61,18 @@ class Block(nn.Module):
 
 
 class ViT(VisionTransformer):
-    """timm's vision transformer; `build_vit` makes it."""
+    """timm's vision transformer with our blocks, made by `build_vit`."""
 
     config: ViTConfig
 
     def no_weight_decay(self) -> set[str]:
-        """Positions and class token as in timm, and what mechanisms mark: timm itself would decay a radius per head."""
+        """Names of parameters without weight decay: positions and class token as in timm, and those that mechanisms
+        mark (timm itself would decay a radius per head)."""
         marked = {name for name, p in self.named_parameters() if getattr(p, "no_weight_decay", False)}
         return super().no_weight_decay() | marked
 
     def compile_blocks(self, **options) -> None:
-        """torch.compile block by block: all blocks have one shape, so one compilation serves all of them.
+        """Applies torch.compile block by block: all have the same shapes, so that one compilation is enough.
 
         Train with `set_paths` then: rates differ, and a layer that draws its own numbers is compiled for its rate.
         """
@@ -88,7 +89,7 @@ def build_vit(
     channels: int = 3,
     head_dropout: float = 0.0,
 ) -> ViT:
-    """`classes` = 0 leaves the head away: the model then returns what the head would read, as timm's do.
+    """The vision transformer of a config. classes = 0: without a head, as in timm; it then returns the head's input.
 
     With pool=average there is no class token, and the last norm comes after the mean, as in timm.
     """

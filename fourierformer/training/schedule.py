@@ -9,9 +9,10 @@ def learning_rate(update: int, *, steps: int, peak: float, config: ScheduleConfi
     """Rate of update number 1, 2, ... steps.
 
     Linear to the peak over the warm-up, then the cosine over ALL steps as in the paper, so it joins slightly below the
-    peak. The language model's code sets the rate after each update, which gives its very first update the full peak
-    rate; here update 1 has peak / warmup_steps. DeiT's code steps its schedule after each epoch, and the first time
-    with epoch 0: epoch e trains at the rate of time e - 1, and epochs 0 and 1 at that of time 0.
+    peak. Update 1 has peak / warmup_steps here. The language model's code sets the rate after each update: every update
+    has the rate of the one before, and the very first the full peak rate. DeiT's code steps its schedule after each
+    epoch, and the first time with epoch 0: epoch e trains at the rate of time e - 1, and epochs 0 and 1 at that of
+    time 0.
     """
     time = max(0, (update - 1) // steps_per_epoch - 1) * steps_per_epoch if config.per_epoch else update
     warmup = config.warmup(steps_per_epoch)

@@ -19,7 +19,7 @@ DEVICE = "cuda" if NATIVE else "cpu"  # where the fused backend is tested
 
 @functools.cache
 def fused_obstacle() -> str | None:
-    """What keeps the fused backend from being tested here; None if nothing does."""
+    """Why the fused backend cannot be tested here; None if it can."""
     obstacle = why_not_fused(torch.empty(0, device=DEVICE))
     if obstacle or NATIVE:
         return obstacle
@@ -73,14 +73,14 @@ def run(function, tensors, doutput, dtype=None, device="cpu", **options):
     return [output.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)]
 
 
-def error(found, truth):
+def error(actual, truth):
     """Relative error in the Euclidean norm."""
-    return ((found.double() - truth).norm() / truth.norm().clamp_min(1e-300)).item()
+    return ((actual.double() - truth).norm() / truth.norm().clamp_min(1e-300)).item()
 
 
-def assert_float32_class(found, direct, truth):
+def assert_float32_class(results, direct, truth):
     """The accuracy rule: at most twice the error of the printed formula in float32, or 1e-4, whichever is larger."""
-    for name, ours, theirs, exact in zip(NAMES, found, direct, truth, strict=True):
+    for name, ours, theirs, exact in zip(NAMES, results, direct, truth, strict=True):
         assert ours.isfinite().all(), name
         if exact.norm() < 1e-12:  # 0 but for rounding: one key alone has the weight 1 whatever it is
             assert ours.norm() < 1e-4, name
@@ -124,9 +124,9 @@ def allowed(tensors, doutput, precision, **options):
 
 
 def assert_rule(
-    found, tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False, keep=None
+    results, tensors, doutput, precision="highest", dtype=torch.float32, power=4, eps=0.0, causal=False, keep=None
 ):
-    """The accuracy rule for what `run_fused` gave, one radius per coordinate. Half precision rounds as well."""
+    """The accuracy rule for the results of `run_fused`, one radius per coordinate. Half precision rounds as well."""
     options = {"power": power, "eps": eps, "causal": causal, "keep": keep}
     *qkv, radius, doutput = [t.float().double() for t in (*tensors, doutput)]
     full = radius.expand(qkv[0].shape[1], qkv[0].shape[3]).contiguous()
@@ -137,7 +137,7 @@ def assert_rule(
     truth = run(sinc_attention_reference, [*qkv, full], doutput, **options)
     # A sum of n coordinates' gradients may cancel; its error is at most sqrt(n) times that of the gradients' norm.
     bounds[4] *= math.sqrt(full.numel() / radius.numel())
-    for name, ours, exact, bound in zip(NAMES, found, truth, bounds, strict=True):
+    for name, ours, exact, bound in zip(NAMES, results, truth, bounds, strict=True):
         assert ours.isfinite().all(), name
         distance = (ours.double() - exact.sum_to_size(ours.shape)).norm()
         assert distance <= bound * exact.norm(), f"{name}: error {distance / exact.norm():.2e}, allowed {bound:.2e}"

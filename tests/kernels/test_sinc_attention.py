@@ -59,8 +59,8 @@ def hostile(heads=2, queries=40):
 def assert_finite(cases, dtype, **options):
     for name, tensors in cases.items():
         doutput = torch.ones_like(tensors[2])
-        found = run(sinc_attention, tensors, doutput, dtype, device_of(options["backend"]), **options)
-        for what, value in zip(NAMES, found, strict=True):
+        results = run(sinc_attention, tensors, doutput, dtype, device_of(options["backend"]), **options)
+        for what, value in zip(NAMES, results, strict=True):
             assert value.isfinite().all(), f"{what} is not finite: {name}"
 
 
@@ -158,7 +158,7 @@ def test_auto_is_portable_where_nothing_can_be_built(monkeypatch):
     monkeypatch.setattr(sinc.library, "_obstacle", lambda: "no C++ compiler found")
     assert choose_backend(torch.zeros(1)) == ("portable", "no C++ compiler found")
     with pytest.raises(
-        ValueError, match="'compiled' cannot run here: no C\\+\\+ compiler found; 'auto' takes what can"
+        ValueError, match="'compiled' cannot run here: no C\\+\\+ compiler found; backend='auto' chooses one that can"
     ):
         choose_backend(torch.zeros(1), "compiled")
 
@@ -256,7 +256,8 @@ def test_shapes_and_dtypes_are_checked():
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 @pytest.mark.parametrize("garbage", [1e4, float("nan")])
 def test_public_function_leaves_keys_out(backend, garbage):
-    """What they hold, NaN too, changes nothing; the last sequence has no other keys, and gets zeros."""
+    """The content of the keys that are left out, NaN too, changes nothing; the last sequence has only such keys, and
+    gets zeros."""
     device = device_of(backend)
     tensors, doutput = inputs(batch=3, heads=1, queries=6, keys=9, width=4)
     keep = torch.tensor([[1, 0, 1, 1, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0, 1, 0], [0] * 9], dtype=torch.bool)

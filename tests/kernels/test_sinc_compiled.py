@@ -30,8 +30,8 @@ def layer(q, k, v, radius):
     return 2 * sinc_attention(q.sin(), k.sin(), v, radius.abs(), backend="compiled", **OPTIONS)
 
 
-def assert_same(found, expected):
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same(actual, expected):
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_exports_without_a_break():
 
 @pytest.mark.parametrize("mapped", [(0, 0, 0, None), (1, None, 2, 0)])
 def test_vmap_equals_a_loop(mapped):
-    """... values and gradients, whichever arguments are mapped, and wherever their extra dimension stands."""
+    """Values and gradients, whichever arguments are mapped, and over whichever dimension."""
     examples = [leaves_of(dtype=torch.float64)[0] for _ in range(3)]
     arguments = []
     for position, dim in enumerate(mapped):
@@ -111,8 +111,8 @@ def test_vmap_equals_a_loop(mapped):
     expected = torch.stack(single)
     torch.testing.assert_close(output, expected)
     doutput = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
-    found, exact = (torch.autograd.grad(y, leaves, doutput) for y in (output, expected))
-    torch.testing.assert_close(found, exact)
+    gradients, exact = (torch.autograd.grad(y, leaves, doutput) for y in (output, expected))
+    torch.testing.assert_close(gradients, exact)
 
 
 def test_recomputed_activations_give_the_same_gradients():
@@ -172,12 +172,12 @@ def test_exponents_that_do_not_fit_are_left_to_portable():
 
 
 def test_a_high_power_is_a_nearest_neighbour():
-    """... and its weights do not overflow: 2^1000 would."""
+    """Its weights do not overflow, as 2^1000 would."""
     (q, k, v, radius), doutput = inputs(queries=12, width=6, radius=0.3)
     options = {"power": 1000, "eps": 0.0, "causal": False, "keep": None}
     truth = run(sinc_attention_reference, [q, k, v, radius], doutput, **options)
-    found = run(compiled.sinc_attention_compiled, [q, k, v, radius], doutput, **options)
-    assert all(error(ours, exact) < 1e-8 for ours, exact in zip(found, truth, strict=True))
+    results = run(compiled.sinc_attention_compiled, [q, k, v, radius], doutput, **options)
+    assert all(error(ours, exact) < 1e-8 for ours, exact in zip(results, truth, strict=True))
 
 
 def test_denormal_numbers_are_as_before_in_the_calling_thread():
@@ -189,18 +189,18 @@ def test_denormal_numbers_are_as_before_in_the_calling_thread():
 def test_many_python_threads_at_once():
     leaves, doutput = leaves_of(tokens=40)
     expected = run(layer, leaves, doutput)
-    found = [None] * 8
+    results = [None] * 8
 
     def work(number):
-        found[number] = run(layer, leaves, doutput)
+        results[number] = run(layer, leaves, doutput)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(found))]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(results))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for results in found:
-        assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+    for of_thread in results:
+        assert all(torch.equal(a, b) for a, b in zip(of_thread, expected, strict=True))
 
 
 def test_without_the_threads_of_openmp_it_starts_its_own(monkeypatch):
@@ -211,11 +211,11 @@ def test_without_the_threads_of_openmp_it_starts_its_own(monkeypatch):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        found = run(layer, leaves, doutput)
+        results = run(layer, leaves, doutput)
     finally:
         torch.set_num_threads(before)
         compiled._function.cache_clear()
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
 def test_as_an_attention_choice():

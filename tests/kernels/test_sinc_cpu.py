@@ -20,8 +20,8 @@ def check_against_reference(backend, tensors, doutput, power=4, eps=0.0, causal=
     ours = BACKENDS[backend]
     options = {"power": power, "eps": eps, "causal": causal, "keep": None}
     truth = run(sinc_attention_reference, tensors, doutput, **options)
-    for name, found, exact in zip(NAMES, run(ours, tensors, doutput, **options), truth, strict=True):
-        assert (found - exact).norm() < 1e-9 * exact.norm() + 1e-12, name
+    for name, actual, exact in zip(NAMES, run(ours, tensors, doutput, **options), truth, strict=True):
+        assert (actual - exact).norm() < 1e-9 * exact.norm() + 1e-12, name
     # One radius per coordinate: the gradient of a single one may cancel to almost nothing, which has no relative error.
     q, k, v, radius = tensors
     tensors = [q, k, v, radius.expand(q.shape[1], q.shape[3]).contiguous()]
@@ -57,13 +57,13 @@ def test_accuracy_over_the_range_of_arguments(backend, radius, scale, width, pow
 
 
 def test_weights_that_are_nothing_beside_eps(backend):
-    """Most rows lose nearly all to eps: 1e-6 of a sum of weights down to 1e-20. The gradients must still be right."""
+    """In most rows eps = 1e-6 exceeds the sum of weights, down to 1e-20. The gradients must still be right."""
     tensors, doutput = inputs(queries=40, width=16, radius=30.0)
     check_against_reference(backend, tensors, doutput, power=2, eps=1e-6)
 
 
 def test_tokens_far_from_the_origin(backend):
-    """Only differences count: here 0.5 among tokens at 20."""
+    """Only differences matter: here 0.5 between tokens near 20."""
     (q, k, v, radius), doutput = inputs(queries=40, width=16)
     tensors = [(q + 20).float().double(), (k + 20).float().double(), v, radius]
     check_against_reference(backend, tensors, doutput, eps=1e-6, causal=True)
@@ -108,14 +108,14 @@ def test_the_last_query_alone_equals_the_last_row(backend):
 def changed_bits(backend, change, rows):
     """Whether anything about `rows` changes, output or gradients, when `change` is made to the inputs."""
     tensors, doutput = inputs(batch=2, queries=70)
-    doutput[:, :, 50:] = 0  # only earlier queries ask
-    found = []
+    doutput[:, :, 50:] = 0  # only earlier queries have gradients
+    runs = []
     for changed in (False, True):
         q, k, v, radius = (t.float() for t in tensors)
         if changed:
             q, k, v = change(*(t.clone() for t in (q, k, v)))
-        found.append(run(sinc_attention, [q, k, v, radius], doutput, causal=True, eps=1e-6, backend=backend))
-    return any(not torch.equal(a[rows], b[rows]) for a, b in zip(*(f[:4] for f in found), strict=True))
+        runs.append(run(sinc_attention, [q, k, v, radius], doutput, causal=True, eps=1e-6, backend=backend))
+    return any(not torch.equal(a[rows], b[rows]) for a, b in zip(*(results[:4] for results in runs), strict=True))
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 30.0])
@@ -185,16 +185,16 @@ def test_keys_left_out_are_as_if_they_were_not_there(backend, causal, garbage):
 def test_same_numbers_twice_and_for_any_number_of_threads(backend):
     tensors, doutput = inputs(batch=1, heads=1, queries=600, width=8)
     options = {"power": 4, "eps": 0.0, "causal": True, "keep": None}
-    before, found = torch.get_num_threads(), []
+    before, results = torch.get_num_threads(), []
     counts = (1, 2, 5) if backend == "compiled" else (before, before)
     try:
         for threads in counts:
             torch.set_num_threads(threads)
-            found.append(run(BACKENDS[backend], tensors, doutput, torch.float32, **options))
+            results.append(run(BACKENDS[backend], tensors, doutput, torch.float32, **options))
     finally:
         torch.set_num_threads(before)
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
 def test_strided_inputs(backend):

@@ -100,12 +100,11 @@ def test_heads_with_arguments_of_every_size_in_one_call(eps, precision):
     tensors, doutput = inputs(heads=len(largest), queries=12, width=4)
     distance = (tensors[0][:, :, :, None] - tensors[1][:, :, None]).abs().amax((0, 2, 3, 4))
     tensors[3] = (largest / distance)[:, None].expand(-1, 4).contiguous()
-    found = run_fused(tensors, doutput, precision, eps=eps, causal=True)
+    results = run_fused(tensors, doutput, precision, eps=eps, causal=True)
     for h in range(len(largest)):
-        alone = [slice(None), slice(h, h + 1)]
-        *qkv, dradius = [t[alone] if t.dim() == 4 else t[alone[1]] for t in tensors]
-        of_head = [t[alone] if t.dim() == 4 else t[alone[1]] for t in found]
-        assert_rule(of_head, [*qkv, dradius], doutput[alone], precision, eps=eps, causal=True)
+        head = slice(h, h + 1)
+        of_head = [[t[:, head] if t.dim() == 4 else t[head] for t in group] for group in (results, tensors)]
+        assert_rule(*of_head, doutput[:, head], precision, eps=eps, causal=True)
 
 
 @pytest.mark.parametrize("offset", [100.0, 1e6])
@@ -178,9 +177,9 @@ def test_a_common_offset_costs_no_digits_where_keys_are_left_out():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     tensors, doutput = inputs(heads=1, queries=12, width=8, radius=[[2.0] * 8])
-    found = run_fused(tensors, doutput, "highest", dtype, eps=1e-6, causal=True)
-    assert all(t.dtype == dtype for t in found)
-    assert_rule(found, tensors, doutput, "high", dtype, eps=1e-6, causal=True)
+    results = run_fused(tensors, doutput, "highest", dtype, eps=1e-6, causal=True)
+    assert all(t.dtype == dtype for t in results)
+    assert_rule(results, tensors, doutput, "high", dtype, eps=1e-6, causal=True)
 
 
 def fill_with_garbage(allocate):
@@ -245,20 +244,20 @@ def test_any_shape(heads, queries, keys, width, value_width, power, eps, causal,
 
 
 def bytes_allocated(tokens):
-    """By forward and by backward, freed or not; and the bytes of the inputs and outputs of both."""
+    """Bytes allocated by forward and by backward, freed or not; and those of the inputs and outputs of both."""
     q, k, v = (torch.randn(1, 2, tokens, 16, requires_grad=True) for _ in range(3))
     radius = torch.ones(2, 16, requires_grad=True)
-    doutput, found = torch.randn(1, 2, tokens, 16), []
+    doutput, allocated = torch.randn(1, 2, tokens, 16), []
 
     def count(call):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             result = call()
-        found.append(sum(max(0, event.self_cpu_memory_usage) for event in profile.events()))
+        allocated.append(sum(max(0, event.self_cpu_memory_usage) for event in profile.events()))
         return result
 
     output = count(lambda: sinc_attention(q, k, v, radius, eps=1e-6, causal=True, backend="fused"))
     count(lambda: output.backward(doutput))
-    return found, 8 * q.nbytes  # q, k, v, output and a gradient of each
+    return allocated, 8 * q.nbytes  # q, k, v, output and a gradient of each
 
 
 @pytest.mark.skipif(NATIVE, reason="counts what is allocated on a CPU; the test on the GPU measures")
@@ -300,12 +299,12 @@ def test_the_table_is_a_quadrature_of_sinc_and_of_its_slope(blocks, reach):
         angle = np.pi / 2 * rate * x
         return root * np.concatenate([np.cos(angle[:, :8]), np.sin(angle[:, 8:])], axis=1)
 
-    z = np.linspace(-reach, reach, 4000)  # an even number of points: 0 is none
+    z = np.linspace(-reach, reach, 4000)  # an even number of points: none is 0
     y = np.random.default_rng(0).uniform(-reach / 2, reach / 2, z.shape)
     slopes = slope * np.roll(features(y + z), 8, axis=1)
-    found = [(f * features(y)).sum((0, 1)) for f in (features(y + z), slopes)]
-    assert np.abs(found[0] - np.sin(z) / z).max() < 2e-7
-    assert np.abs(found[1] - (np.cos(z) / z - np.sin(z) / z**2)).max() < 2e-7
+    sinc, sinc_slope = ((f * features(y)).sum((0, 1)) for f in (features(y + z), slopes))
+    assert np.abs(sinc - np.sin(z) / z).max() < 2e-7
+    assert np.abs(sinc_slope - (np.cos(z) / z - np.sin(z) / z**2)).max() < 2e-7
 
 
 @pytest.mark.parametrize(("eps", "precision"), [(0.0, "highest"), (1e-6, "high")])
@@ -325,15 +324,15 @@ def test_the_first_tile_of_which_there_are_enough_is_taken():
 
 
 @pytest.mark.parametrize("first", [0, 192, 2**19, 2**22])
-def test_features_of_long_sequences_lie_where_they_belong(first):
+def test_offsets_of_features_in_long_sequences(first):
     """From 524,288 tokens on, their number no longer fits 32 bits: 64 coordinates, 32 features, two parts."""
-    place_kernel = importlib.import_module("place_kernel")
-    found = torch.zeros(128, dtype=torch.int64, device=DEVICE)
-    place_kernel.store_places[(1,)](found, first // 64, COUNT=64, STORED=64, NODES=32, PRECISE=True)
-    place_kernel.store_places[(1,)](found[64:], first // 64 + 1, COUNT=64, STORED=64, NODES=32, PRECISE=True)
+    kernel = importlib.import_module("feature_offsets_kernel")
+    offsets = torch.zeros(128, dtype=torch.int64, device=DEVICE)
+    kernel.store_offsets[(1,)](offsets, first // 64, COUNT=64, STORED=64, NODES=32, PRECISE=True)
+    kernel.store_offsets[(1,)](offsets[64:], first // 64 + 1, COUNT=64, STORED=64, NODES=32, PRECISE=True)
     of_panel = 2 * 64 * 64 * 32
-    assert found.tolist() == [n // 64 * of_panel + n % 64 * 32 for n in range(first, first + 128)]
-    assert first < 2**19 or found[-1] > 2**31
+    assert offsets.tolist() == [n // 64 * of_panel + n % 64 * 32 for n in range(first, first + 128)]
+    assert first < 2**19 or offsets[-1] > 2**31
 
 
 def test_the_backward_keeps_the_choice_of_the_forward(monkeypatch):

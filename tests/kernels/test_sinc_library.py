@@ -13,7 +13,7 @@ from fourierformer.kernels.sinc import library
 from fourierformer.kernels.sinc.library import Unavailable
 
 COMPILER = """#!/bin/sh
-# Stands in for a C++ compiler: says that it was called and copies what a real one built.
+# Stands in for a C++ compiler: records that it was called and copies the library of a real one.
 echo called >> {log}
 {before}
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
@@ -65,7 +65,7 @@ def test_it_is_built_once_and_said_once(compiler, cache, capsys):
     assert libraries(cache) == [Path(first._name)]
     assert compiler.calls() == 1
     assert not capsys.readouterr().err
-    assert cache.stat().st_mode & 0o077 == 0  # code lies there: nobody else may write
+    assert cache.stat().st_mode & 0o077 == 0  # code is loaded from it: nobody else may write
 
 
 @pytest.mark.full("builds the library anew")
@@ -73,9 +73,9 @@ def test_two_processes_build_it_once(compiler, cache):
     compiler(before="sleep 1")
     command = [sys.executable, "-c", "from fourierformer.kernels.sinc.library import build_now; build_now()"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[0].strip() for process in processes]
+    printed = [process.communicate()[0].strip() for process in processes]
     assert compiler.calls() == 1
-    assert said == [str(path) for path in 2 * libraries(cache)]
+    assert printed == [str(path) for path in 2 * libraries(cache)]
 
 
 @pytest.mark.parametrize("damage", ["half", "no sum", "nothing"])
@@ -83,7 +83,7 @@ def test_half_a_library_is_built_again(compiler, cache, damage):
     compiler()
     path = Path(library.load()._name)
     library.load.cache_clear()
-    path.unlink()  # not in place: this process has it loaded
+    path.unlink()  # a new file, not a changed one: this process has the old one loaded
     if damage != "nothing":
         path.write_bytes(Path(shutil.copy(os.environ["CXX"], path)).read_bytes()[:100])
     if damage == "no sum":
@@ -99,11 +99,11 @@ def test_a_cache_that_cannot_be_written_is_passed_over(compiler, cache, tmp_path
     assert Path(library.load()._name).parent == tmp_path / "temporary" / f"fourierformer-{os.getuid()}"
 
 
-def test_no_place_to_keep_it(compiler, cache, tmp_path, monkeypatch):
+def test_no_folder_for_the_library(compiler, cache, tmp_path, monkeypatch):
     compiler()
     cache.parent.write_text("")
     monkeypatch.setattr(library.tempfile, "tempdir", str(tmp_path / "cache"))
-    with pytest.raises(Unavailable, match=r"no folder to keep it in can be written: .*XDG_CACHE_HOME"):
+    with pytest.raises(Unavailable, match=r"no folder for it can be written: .*XDG_CACHE_HOME"):
         library.load()
 
 
@@ -129,7 +129,7 @@ def test_a_compiler_that_builds_nothing_or_nonsense(compiler, cache, tmp_path):
     nonsense = tmp_path / "nonsense"
     nonsense.write_text("no library")
     compiler(built=nonsense)
-    with pytest.raises(Unavailable, match=r"what .* built cannot be loaded"):
+    with pytest.raises(Unavailable, match=r"the library built by .* cannot be loaded"):
         library.load()
 
 
@@ -157,16 +157,16 @@ def test_a_compiler_that_is_not_there_is_passed_over(monkeypatch):
     assert Path(library.find_compiler()).name in library.COMPILERS
 
 
-def test_one_cache_serves_different_machines(monkeypatch):
+def test_different_machines_share_one_cache(monkeypatch):
     compiler = library.find_compiler()
     names = {library.library_name(compiler)}
-    for place, value in (
+    for function, value in (
         ("vector_instructions", "AVX1024"),
         ("platform.machine", "arm"),
         ("platform.libc_ver", ("x", "1")),
     ):
         with monkeypatch.context() as other:
-            other.setattr(f"fourierformer.kernels.sinc.library.{place}", lambda value=value: value)
+            other.setattr(f"fourierformer.kernels.sinc.library.{function}", lambda value=value: value)
             names.add(library.library_name(compiler))
     names.add(library.library_name("/bin/sh"))
     assert len(names) == 5
@@ -192,8 +192,8 @@ tensors, doutput = inputs(heads=2, queries=40, keys=50, width=10, value_width=7)
 options = dict(power=4, eps=1e-6, causal=True)
 truth = run(sinc_attention_reference, tensors, doutput, **options)
 for dtype, digits in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
-    found = run(sinc_attention, tensors, doutput, dtype, backend="compiled", **options)
-    print(max(error(ours, exact) for ours, exact in zip(found, truth)) < digits)
+    results = run(sinc_attention, tensors, doutput, dtype, backend="compiled", **options)
+    print(max(error(ours, exact) for ours, exact in zip(results, truth)) < digits)
 """
 
 

@@ -43,8 +43,8 @@ def results(function, tokens=5):
     return run(function, leaves, doutput, device=DEVICE)
 
 
-def assert_same(found, expected):
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same(actual, expected):
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 

@@ -58,31 +58,31 @@ def test_step_by_step_is_forward(name):
         hidden = lm.hidden(tokens)
         expected = torch.stack([lm.output.log_probabilities(h, lm.embedding.weight) for h in hidden.unbind(1)], 1)
         states = lm.start(3)
-        for place in range(CONFIG.length):
-            found, states = lm.step(tokens[:, place], place, states)
-            torch.testing.assert_close(found, expected[:, place], rtol=0, atol=1e-9)
+        for position in range(CONFIG.length):
+            log_p, states = lm.step(tokens[:, position], position, states)
+            torch.testing.assert_close(log_p, expected[:, position], rtol=0, atol=1e-9)
 
 
 def test_the_state_does_not_grow():
     lm = model(RunningMean)
     states = lm.start(1)
     with torch.no_grad():
-        for place in range(CONFIG.length):
-            _, states = lm.step(torch.tensor([place]), place, states)
+        for position in range(CONFIG.length):
+            _, states = lm.step(torch.tensor([position]), position, states)
     assert [t.shape for state in states for t in state] == [t.shape for state in lm.start(1) for t in state]
 
 
 def test_a_full_window_goes_on_from_its_newer_half():
-    """Token 12 is the first that does not fit: it is read after tokens 6 to 11, at place 6."""
+    """Token 12 is the first that does not fit: it is read after tokens 6 to 11, at position 6."""
     lm = model(RunningMean)
     text = torch.randint(50, (20,), generator=torch.Generator().manual_seed(2)).tolist()
     decode = StateDecoder(lm)
     with torch.no_grad():
-        found = [decode.next_token(text[: n + 1]) for n in range(20)]
+        log_p = [decode.next_token(text[: n + 1]) for n in range(20)]
         window = torch.tensor([text[6:13] + [0] * 5])  # later tokens do not matter
         hidden = lm.hidden(window)[:, 6]
         expected = lm.output.log_probabilities(hidden, lm.embedding.weight)[0]
-    torch.testing.assert_close(found[12], expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(log_p[12], expected, rtol=0, atol=1e-9)
 
 
 def test_a_prompt_longer_than_the_window_begins_with_its_end():

@@ -39,9 +39,9 @@ def test_losses_and_gradients_are_those_of_the_formula(rows):
     torch.testing.assert_close(nll(*leaves, targets), expected)
     total = total_nll(*leaves, targets)
     torch.testing.assert_close(total, expected.sum())
-    # some number arrives from above: the share of a micro-batch, a loss scale
-    found = torch.autograd.grad(-3.5 * total, leaves)
-    torch.testing.assert_close(found, torch.autograd.grad(-3.5 * expected.sum(), leaves))
+    # the gradient of the total is some number: the share of a micro-batch, a loss scale
+    gradients = torch.autograd.grad(-3.5 * total, leaves)
+    torch.testing.assert_close(gradients, torch.autograd.grad(-3.5 * expected.sum(), leaves))
 
 
 def test_gradcheck():
@@ -55,8 +55,8 @@ def test_float32_is_as_exact_as_the_plain_product():
     total = total_nll(*leaves, targets)
     assert total.dtype == torch.float32
     torch.testing.assert_close(total.double(), exact, rtol=1e-6, atol=0)
-    found, truth = torch.autograd.grad(total, leaves), torch.autograd.grad(exact, leaves)
-    torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    gradients, truth = torch.autograd.grad(total, leaves), torch.autograd.grad(exact, leaves)
+    torch.testing.assert_close(gradients, truth, rtol=1e-5, atol=1e-5)
 
 
 def test_a_target_whose_probability_underflows():
@@ -78,8 +78,8 @@ def test_under_autocast_no_worse_than_plain_autograd(dtype):
         plain = F.cross_entropy(F.linear(*leaves).float(), targets, reduction="sum")
     assert ours.dtype == torch.float32
     assert (ours - exact).abs() <= (plain - exact).abs() + 1e-3 * exact
-    found = torch.autograd.grad(ours, leaves), torch.autograd.grad(plain, leaves)
-    for mine, theirs, true in zip(*found, truth, strict=True):
+    gradients = (torch.autograd.grad(loss, leaves) for loss in (ours, plain))
+    for mine, theirs, true in zip(*gradients, truth, strict=True):
         assert mine.dtype == torch.float32
         assert (mine - true).norm() <= 1.2 * (theirs - true).norm() + 1e-3 * true.norm()
 

@@ -1,8 +1,8 @@
 """Fourier (sinc-kernel) attention: one signature, several backends.
 
-`sinc_attention` checks its inputs, picks a backend, says once which one and why, and calls it. To add a backend: write
-a function with the keyword signature of the ones below, put it into `BACKENDS`, and say in `choose_backend` when "auto"
-should prefer it.
+`sinc_attention` checks its inputs, chooses a backend, logs once which one and why, and calls it. To add a backend:
+write a function with the keyword signature of the ones below, put it into `BACKENDS`, and state in `choose_backend`
+when "auto" should prefer it.
 """
 
 import functools
@@ -27,7 +27,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: bool, keep: Tensor | None) -> Tensor:
-    """See op.py, which is imported at the first call: machines without Triton never do."""
+    """Calls the function of this name in op.py, which is imported here because it needs Triton."""
     from fourierformer.kernels.sinc import op
 
     return op.sinc_attention_fused(*arguments, power=power, eps=eps, causal=causal, keep=keep)
@@ -45,9 +45,9 @@ _announced: set[tuple[str, str]] = set()
 
 
 def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4) -> tuple[str, str]:
-    """(name, reason) of the backend that would serve a query tensor like this one.
+    """(name, reason) of the backend that computes with a query tensor like this one.
 
-    ValueError for an unknown name, and for a name that cannot serve it.
+    ValueError for an unknown name, and for the name of a backend that cannot.
     """
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"unknown Fourier attention backend {backend!r}; available: auto, {', '.join(BACKENDS)}")
@@ -63,24 +63,26 @@ def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4) -> tuple
         return best, why
     if backend == "auto":
         return "portable", obstacle
-    raise ValueError(f"Fourier attention backend {backend!r} cannot run here: {obstacle}; 'auto' takes what can")
+    raise ValueError(
+        f"Fourier attention backend {backend!r} cannot run here: {obstacle}; backend='auto' chooses one that can"
+    )
 
 
 def why_not_compiled(q: Tensor, power: int = 4) -> str | None:
-    """What keeps the compiled CPU kernel from serving such a tensor; None if nothing does. Builds it where needed."""
+    """Why the compiled CPU kernel cannot compute with such a tensor; None if it can. Builds the kernel where needed."""
     if q.device.type != "cpu":
         return f"it runs on a CPU, q is on '{q.device.type}'"
     return compiled.why_not(power, q.shape[-1]) or library.why_unavailable()
 
 
 def why_not_fused(q: Tensor) -> str | None:
-    """What keeps the Triton kernels from serving such tensors; None if nothing does."""
+    """Why the Triton kernels cannot compute with such tensors; None if they can."""
     if q.dtype == torch.float64:
         return "it computes in float32, q is float64"
     if q.device.type not in ("cuda", "cpu"):
         return f"Triton does not compile for device type '{q.device.type}'"
     if q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        return "q is on the CPU, where Triton needs its slow interpreter (start with TRITON_INTERPRET=1)"
+        return "q is on the CPU, where Triton needs its slow interpreter (set TRITON_INTERPRET=1 before Python starts)"
     if not HAS_TRITON:
         return "triton is not installed"
     if q.is_cuda and _compute_capability(q.device) < (8, 0):
@@ -105,11 +107,12 @@ def sinc_attention(
     keep: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D) -> (B, H, N, Dv).
+    """Fourier attention: q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D)
+    -> (B, H, N, Dv).
 
-    keep (B, M), bool: False for keys that no query may see (padding); what they hold has no influence, NaN included.
-    Differentiable in the four tensors, once. Half-precision inputs are computed in float32 and the result is cast back.
-    So it is under autocast, where q, k and v may differ in dtype.
+    keep (B, M), bool: False for keys that no query may see (padding); their content has no influence, NaN included.
+    It has first derivatives by all four tensors, in reverse mode. Half-precision inputs are computed in float32 and the
+    result is cast back. So it is under autocast, where q, k and v may differ in dtype.
     """
     _check(q, k, v, radius, power, eps)
     q, k, v = _one_dtype(q, k, v)
@@ -119,21 +122,23 @@ def sinc_attention(
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)
-    if 0 in (*q.shape, *v.shape):  # nobody asks, or there is nothing to see
+    if 0 in (*q.shape, *v.shape):  # no queries, no keys, or values of no width
         return q.new_zeros(*q.shape[:3], v.shape[3]) + 0 * sum(t.sum() for t in (q, k, v, radius))
     return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep)
 
 
 def _refuse_tangents(*tensors: Tensor) -> None:
-    """torch would take a tangent to be 0 where an operator does not know of it, and say nothing."""
+    """Raises where forward-mode derivatives are wanted: torch would silently take them to be 0."""
     if not torch.compiler.is_compiling() and any(unpack_dual(t).tangent is not None for t in tensors):
         raise NotImplementedError(
-            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use torch.autograd.grad"
+            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
+            "torch.autograd.grad"
         )
 
 
 def _one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
-    """Under autocast the widest dtype of all, because there different layers leave their results in different ones."""
+    """The tensors; under autocast in the widest dtype of them, because there layers differ in the dtype of their
+    results."""
     device = tensors[0].device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors

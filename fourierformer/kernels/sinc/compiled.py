@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from fourierformer.kernels.sinc import library
-from fourierformer.kernels.sinc.reference import FIRST_ONLY
+from fourierformer.kernels.sinc.reference import NO_SECOND_DERIVATIVE
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
 NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "threads")
@@ -61,13 +61,14 @@ def _call(
 
 
 def _token_major(like: Tensor, width: int) -> Tensor:
-    """As `like` (B, H, N, K), of another width, laid out as (B, N, H, width): the model joins heads next, and need not
-    copy."""
+    """An empty tensor (B, H, N, width) for `like` (B, H, N, K), in the memory layout (B, N, H, width): the model joins
+    the heads next, then without a copy."""
     batch, heads, tokens, _ = like.shape
     return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
 
 
-def _side_by_side(x: Tensor) -> Tensor:
+def _contiguous_rows(x: Tensor) -> Tensor:
+    """x, copied unless the numbers of a token are neighbours in memory."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
@@ -75,10 +76,10 @@ def _side_by_side(x: Tensor) -> Tensor:
 def sinc_forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) -> output, and per
-    query two numbers that the backward needs (B, H, N, 2).
+    """Forward pass: q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) ->
+    output, and two numbers per query that the backward pass needs (B, H, N, 2).
     """
-    q, k, v, radius = map(_side_by_side, (q, k, v, radius))
+    q, k, v, radius = map(_contiguous_rows, (q, k, v, radius))
     output = _token_major(q, v.shape[3])
     norm = q.new_empty(*q.shape[:3], 2)
     keep = None if keep is None else keep.contiguous()
@@ -97,7 +98,7 @@ def sinc_backward(
     power: int, eps: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v and radius."""
-    doutput, q, k, v, radius, output = map(_side_by_side, (doutput, q, k, v, radius, output))
+    doutput, q, k, v, radius, output = map(_contiguous_rows, (doutput, q, k, v, radius, output))
     dq, dk, dv = (_token_major(t, t.shape[3]) for t in (q, k, v))
     dradius = radius.new_empty(radius.shape)
     keep = None if keep is None else keep.contiguous()
@@ -127,14 +128,14 @@ sinc_forward.register_autograd(_differentiate, setup_context=_save)
 
 
 def _refuse_second_derivative(ctx, *_):
-    raise NotImplementedError(FIRST_ONLY)
+    raise NotImplementedError(NO_SECOND_DERIVATIVE)
 
 
 sinc_backward.register_autograd(_refuse_second_derivative)
 
 
 def _vmap(operator):
-    """The mapped dimension becomes part of the batch."""
+    """The operator under torch.vmap: the mapped dimension becomes part of the batch."""
 
     def mapped(info, in_dims, *arguments):
         size, folded = info.batch_size, []
@@ -155,20 +156,21 @@ sinc_backward.register_vmap(_vmap(sinc_backward))
 
 @register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu)
 def _forward_flops(q_shape, k_shape, v_shape, *_, **__) -> int:
-    """All N M pairs, masked or not, as torch counts softmax; 18 operations per coordinate, and the values."""
+    """Floating-point operations of all N M pairs, masked or not, as torch counts softmax's: 18 per coordinate, and the
+    values."""
     batch, heads, queries, width = q_shape
     return batch * heads * queries * k_shape[2] * (18 * width + 2 * v_shape[3])
 
 
 @register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu_backward)
 def _backward_flops(_dout_shape, q_shape, k_shape, v_shape, *_, **__) -> int:
-    """40 per coordinate with the two sums of slopes; dout v^T and dv."""
+    """As `_forward_flops`: 40 per coordinate with the two sums of slopes, then dout v^T and dv."""
     batch, heads, queries, width = q_shape
     return batch * heads * queries * k_shape[2] * (40 * width + 4 * v_shape[3])
 
 
 def why_not(power: int, width: int) -> str | None:
-    """What keeps the kernel from serving such a power and width."""
+    """Why the kernel cannot compute with such a power and width; None if it can."""
     if power * 2**16 * (width + 7) // 8 >= LARGEST_EXPONENT:
         return f"it cannot hold the exponents of weights of power {power} in {width} coordinates"
     return None
@@ -177,7 +179,7 @@ def why_not(power: int, width: int) -> str | None:
 def sinc_attention_compiled(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
-    """Same contract as the reference."""
+    """Fourier attention by the compiled kernel, with the arguments and the result of the reference."""
     batch, heads, _, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)

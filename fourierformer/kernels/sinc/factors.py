@@ -11,7 +11,7 @@ derivative is such a product too. README.md of this folder has the derivation, t
 
 Features, sqrt(w) cos(t R x) and sqrt(w) sin(t R x) in float16, lie in panels of 64 tokens: (heads, panels, parts,
 coordinates, 64, features), the features in blocks of eight cosines and their eight sines. A second part, in the float32
-class only, holds what float16 lost of the first.
+class only, holds the rounding error of the first.
 """
 
 import triton
@@ -21,16 +21,17 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_PI = tl.constexpr(1.5707963267948966)
 MOST_ROWS = tl.constexpr(128)  # rows or columns of the largest tile: features of so many tokens exist beyond the last
 PANEL = tl.constexpr(64)
-FAR = tl.constexpr(4.0e6)  # |z| from which float32 cannot tell the phase of sin z
-HUGE = tl.constexpr(1e30)  # arguments are held here, so that nothing overflows
+FAR = tl.constexpr(4.0e6)  # |z| from which float32 cannot resolve the phase of sin z
+HUGE = tl.constexpr(1e30)  # larger arguments are replaced by this, so that nothing overflows
 
 
 @triton.jit
-def place(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
-    """Offsets in their head of the features of COUNT tokens: first part, coordinate 0.
+def feature_offsets(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
+    """Offsets, within their head, of the features of COUNT tokens from `first` on: first part, coordinate 0.
 
-    `first` is a multiple of COUNT, and COUNT a power of two: so what depends on `first` is one number for all. It has
-    64 bits, because a long sequence has more than 2^31 features (64 coordinates in the float32 class: 2^19 tokens).
+    `first` is a multiple of COUNT, and COUNT a power of two: so the summand that depends on `first` is one number for
+    all tokens. It has 64 bits, because a long sequence has more than 2^31 features (64 coordinates in the float32
+    class: 2^19 tokens).
     """
     SIZE: tl.constexpr = PANEL * STORED * NODES * (PRECISE + 1)  # of a panel
     n = tl.arange(0, COUNT)
@@ -39,20 +40,20 @@ def place(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr,
 
 
 @triton.jit
-def exist(tokens, count, Keep):
-    """Which of these tokens are there: not behind the last one, and not left out (Keep: 0 for those that are)."""
-    there = tokens < count
+def existing(tokens, count, Keep):
+    """True for tokens that exist: not behind the last one, and not left out (Keep: 0 for those that are)."""
+    exists = tokens < count
     if Keep is not None:
-        there = tl.load(Keep + tokens, mask=there, other=0) != 0
-    return there
+        exists = tl.load(Keep + tokens, mask=exists, other=0) != 0
+    return exists
 
 
 @triton.jit
 def product(X, Y, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr, AGAIN: tl.constexpr):
-    """sinc(z) of a tile. X, Y: pointers to the tokens' features; LOST: from a feature to what float16 lost of it.
+    """sinc(z) of a tile. X, Y: pointers to the tokens' features; LOST: offset from a feature to its rounding error.
 
-    AGAIN is the same in a form that the compiler does not recognise: it would keep the tiles of the first time, and for
-    all coordinates there are not enough registers.
+    AGAIN: the same product in a form that the compiler does not recognise as the same. Otherwise it would keep the
+    tiles of the first time, and there are not enough registers for all coordinates.
     """
     c = tl.arange(0, 16)[None, :]
     result = _dot(tl.load(X[:, None] + c), tl.load(Y[:, None] + c), None, AGAIN)
@@ -68,7 +69,7 @@ def product(X, Y, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr
 
 @triton.jit
 def slope(X, Y, Table, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
-    """sinc'(z) of a tile: the rows are differentiated, d cos(t R x) = -t sin(t R x) d(R x)."""
+    """sinc'(z) of a tile, from differentiated features of the rows: d cos(t R x) = -t sin(t R x) d(R x)."""
     c = tl.arange(0, 16)[None, :]
     swapped = (c + 8) % 16
     result = tl.zeros([X.shape[0], Y.shape[0]], tl.float32)
@@ -99,7 +100,7 @@ def _dot(rows, columns, acc, AGAIN: tl.constexpr):
 
 @triton.jit
 def argument(x, y, radius):
-    """z = R (x_i - y_j), held where it would overflow (by a comparison, so that NaN stays)."""
+    """z = R (x_i - y_j), at most HUGE (by a comparison, so that NaN stays)."""
     z = radius * (x[:, None] - y[None, :])
     return tl.where(tl.abs(z) > HUGE, HUGE, z)
 
@@ -125,7 +126,7 @@ def log_sinc_slope(z):
 
 @triton.jit
 def _sine_cosine(z):
-    """Both up to one common sign, after taking away the nearest multiple of pi; of 1 where float32 cannot tell."""
+    """Sine and cosine of z up to one common sign, from z minus the nearest multiple of pi. Beyond FAR those of 1."""
     k = tl.floor(z * (1 / (2 * HALF_PI)) + 0.5)
     r = tl.fma(k, -3.140625, z)  # pi in three parts, so short that k times the first two is exact
     r = tl.fma(k, -9.670257568359375e-4, r)

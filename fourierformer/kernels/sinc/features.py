@@ -1,16 +1,17 @@
-"""Features of queries and keys for the fused kernels, in Triton: first which each head needs, then the features."""
+"""Features of queries and keys for the fused kernels, in Triton: how many each head needs, and the features."""
 
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, exist, place
+from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, existing, feature_offsets
 
-# Launch option of both kernels. Fusing a product with a sum would leave it unrounded in one place and rounded in
-# another, and the difference of the two is what splitting an angle without loss stands on. (tl.fma stays.)
+# Launch option of both kernels. An angle is split without loss into a rounded product and its rounding error; fusing
+# the product with a sum would leave it unrounded in one of the two. (tl.fma stays.)
 EXACT = {"enable_fp_fusion": False}
-# Largest |z| that 16 and 32 features per coordinate are good for (1e-7 off).
-# |z| below which what float16 lost runs out of exponent; |R x| up to which a split product gives the angle to rounding.
+# Largest |z| for 16 and for 32 features per coordinate, with errors of 1e-7.
 REACH_16, REACH_32 = tl.constexpr(16.0), tl.constexpr(42.0)
+# |z| below which float16 cannot represent the rounding errors of features; |R x| up to which a split product gives the
+# angle to rounding.
 NEAREST, FURTHEST = tl.constexpr(2e-2), tl.constexpr(32768.0)
 
 
@@ -20,8 +21,8 @@ def choose_nodes(
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, H, N, M,
     WIDTH: tl.constexpr, LOADED: tl.constexpr,
 ):  # fmt: skip
-    """Per head, 16 or 32: the features per coordinate that its largest |z| needs, or 0: the printed formula, where
-    products would lose its digits. Chosen on the device, because asking the host would stop the stream.
+    """Stores per head how many features a coordinate needs for its largest |z|: 16 or 32, or 0 for the printed formula,
+    where features would lose too many digits. Decided on the device, because a host decision would stop the stream.
     """
     head = tl.program_id(0).to(tl.int64)
     b, h = head // H, head % H
@@ -56,8 +57,7 @@ def write_features(
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, q_features, k_features, H, N, M,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """One panel of features of one head: those of its queries first, then those of its keys.
-
+    """Writes one panel of features of one head: programs for its queries come first, then those for its keys.
     Q (B, H, N, WIDTH) and K of any strides. q_features, k_features: size of one head in QF, KF.
     """
     q_panels, k_panels = _panels(N), _panels(M)
@@ -83,7 +83,7 @@ def write_features(
 
 @triton.jit
 def _panels(N):
-    """Tokens are filled up to the rows of the largest tile."""
+    """Panels of N tokens, filled up to the rows of the largest tile."""
     return tl.cdiv(N, MOST_ROWS) * (MOST_ROWS // PANEL)
 
 
@@ -92,7 +92,8 @@ def _write_panel(
     X, token, width, panel, N, Keep, Radius, Table, Features, nodes,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Zeros for tokens that do not exist or are left out; coordinates that do not exist are 0, and sinc(0) = 1."""
+    """Writes a panel of one token sequence: zeros for tokens that do not exist or are left out. Coordinates that do not
+    exist are taken to be 0: sinc(0) = 1."""
     if nodes == 16:
         _write_nodes(X, token, width, panel, N, Keep, Radius, Table, Features, WIDTH, STORED, PRECISE, 16)
     if nodes == 32:
@@ -106,12 +107,12 @@ def _write_nodes(
 ):  # fmt: skip
     n = panel * PANEL + tl.arange(0, PANEL)
     X += n.to(tl.int64) * token
-    Features += place(panel * PANEL, PANEL, STORED, NODES, PRECISE)[:, None]
+    Features += feature_offsets(panel * PANEL, PANEL, STORED, NODES, PRECISE)[:, None]
     c = tl.arange(0, 8)[None, :]
-    there = exist(n, N, Keep)
-    inside = there[:, None]
+    exists = existing(n, N, Keep)
+    inside = exists[:, None]
     for d in range(0, STORED):
-        x = tl.load(X + d * width, mask=there & (d < WIDTH), other=0.0).to(tl.float32)
+        x = tl.load(X + d * width, mask=exists & (d < WIDTH), other=0.0).to(tl.float32)
         radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
         scaled = x * radius
         lost = tl.fma(x, radius, -scaled)

@@ -2,7 +2,7 @@
 
 `forward` works through blocks of queries; `backward` is launched with queries as rows (dq), then with keys as rows (dk,
 dv), so that each result has one writer: deterministic, without atomics. Both are launched once per number of features
-(features.py; 0 is the printed formula) and leave at once the heads that are not theirs.
+(features.py; 0 is the printed formula), and a launch returns at once for heads that have another number.
 """
 
 import triton
@@ -11,11 +11,11 @@ import triton.language as tl
 from fourierformer.kernels.sinc.factors import (
     PANEL,
     argument,
-    exist,
+    existing,
     exp2,
+    feature_offsets,
     log2,
     log_sinc_slope,
-    place,
     product,
     reciprocal,
     sinc,
@@ -36,11 +36,12 @@ def forward(
     POWER: tl.constexpr, CAUSAL: tl.constexpr, LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries of one head against all keys it sees.
+    """Computes the output of one block of queries of one head, over all keys it sees.
 
-    Out (B H, N, V_WIDTH), and in Lost, if its dtype is 16 bits wide, what it lost; Norm (B H, N): 1 / (eps + sum of
-    weights), or its log2 where LOG. q_features, k_features: size of one head in QF, KF. Keep (B, M), or None: 0 for
-    keys that are left out. Their features are 0, and so are their weights; only the printed formula has to ask.
+    Out (B H, N, V_WIDTH); Lost: its rounding error, if its dtype has 16 bits; Norm (B H, N): 1 / (eps + sum of
+    weights), or the log2 of that where LOG. q_features, k_features: size of one head in QF, KF. Keep (B, M), or None: 0
+    for keys that are left out. Their features are 0, and so are their weights; only the printed formula has to look at
+    Keep.
     """
     blocks = tl.cdiv(N, ROWS)
     head = (tl.program_id(0) // blocks).to(tl.int64)
@@ -53,7 +54,7 @@ def forward(
     X = Q + b * q_batch + h * q_head + queries.to(tl.int64) * q_token
     K += b * k_batch + h * k_head
     V += b * v_batch + h * v_head
-    XF = QF + head * q_features + place(first, ROWS, STORED, NODES, PRECISE)
+    XF = QF + head * q_features + feature_offsets(first, ROWS, STORED, NODES, PRECISE)
     KF += head * k_features
     Radius += h * WIDTH
     last = M
@@ -73,14 +74,14 @@ def forward(
                 X, Y, q_width, k_width, Radius, queries < N, keys < M, ROWS, COLUMNS, WIDTH, POWER, LOG
             )
         else:
-            YF = KF + place(start, COLUMNS, STORED, NODES, PRECISE)
+            YF = KF + feature_offsets(start, COLUMNS, STORED, NODES, PRECISE)
             weights = _weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
         # Tokens that do not exist, or are left out, have features 0, and so the weight 0.
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS=False)):
             last_seen = _last_seen(queries, N, M, CAUSAL)
             weights = tl.where(keys[None, :] <= last_seen[:, None], weights, float("-inf") if LOG else 0.0)
         if NODES == 0 and Keep is not None:
-            weights = tl.where(exist(keys, M, Keep + b * M)[None, :], weights, float("-inf") if LOG else 0.0)
+            weights = tl.where(existing(keys, M, Keep + b * M)[None, :], weights, float("-inf") if LOG else 0.0)
         if LOG:
             higher = tl.maximum(top, tl.max(weights, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -125,10 +126,10 @@ def _swapped(COUNT: tl.constexpr):
 
 @triton.jit
 def _swap(tile):
-    """Columns in the order of `_swapped`.
+    """The columns of a tile in the order of `_swapped`.
 
-    Where a tensor core leaves a product, every thread then already holds what the next product with TF32 wants from it,
-    and no number has to travel between threads. A sum over columns may be taken in any order.
+    In this order every thread holds, after a product on a tensor core, the numbers that it needs for the next product
+    with TF32, and none has to be exchanged between threads. A sum over columns may be taken in any order.
     """
     ROWS: tl.constexpr = tile.shape[0]
     COLUMNS: tl.constexpr = tile.shape[1]
@@ -169,7 +170,7 @@ def _printed_weights(
     X, Y, x_width, y_width, Radius, x_inside, y_inside,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, POWER: tl.constexpr, LOG: tl.constexpr,
 ):  # fmt: skip
-    """The same from the numbers themselves, one sine per pair and coordinate."""
+    """As `_weights`, from q and k themselves: one sine per pair and coordinate."""
     weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
     scores = tl.zeros([ROWS, COLUMNS], tl.float32)
     for d in range(0, WIDTH):
@@ -207,10 +208,10 @@ def backward(
 ):  # fmt: skip
     """Gradient of one block of queries (KEYS false: rows X are queries, A dout, B v) or of keys (A v, B dout).
 
-    dS_ij = P_ij (dout_i . v_j - dout_i . y_i); d/dx_d = POWER R sum_j dS_ij sinc'(z_ijd) / sinc(z_ijd). The roles of
-    the two sides differ only in where the numbers per query (Norm, Delta) lie and in dv, which falls to the keys.
+    dS_ij = P_ij (dout_i . v_j - dout_i . y_i); d/dx_d = POWER R sum_j dS_ij sinc'(z_ijd) / sinc(z_ijd). The two sides
+    differ only in the position of the numbers per query (Norm, Delta), and in dv, which is computed with the keys.
     Moments (B H, moment_size): each block's sum of (x - centre) d/d(R x), WIDTH numbers, added up by the caller; those
-    of this launch begin at first_moment. Sums (B H, sums_size): for the sums over j while they grow, because registers
+    of this launch begin at first_moment. Sums (B H, sums_size): memory for the running sums over j, because registers
     cannot be indexed; a block of rows has its own part of it, coordinate after coordinate. Keep as in `forward`.
     """
     row_count, column_count = N, M
@@ -231,7 +232,7 @@ def backward(
     FirstKey = X if KEYS else Y
     X += rows.to(tl.int64) * x_token
     B += b * b_batch + h * b_head
-    XF += head * x_features + place(first, ROWS, STORED, NODES, PRECISE)
+    XF += head * x_features + feature_offsets(first, ROWS, STORED, NODES, PRECISE)
     YF += head * y_features
     Radius += h * WIDTH
     inside = rows < row_count
@@ -244,7 +245,7 @@ def backward(
             begin = tl.maximum(first - (M - N), 0) // COLUMNS * COLUMNS
         else:
             end = tl.minimum(M, first + ROWS + (M - N))
-    if not KEYS:  # leaves Delta for the keys, which come second
+    if not KEYS:  # stores Delta for the launch on the keys, which comes second
         y_at = (head * N + rows)[:, None] * V_WIDTH + e[None, :]
         y = tl.load(Out + y_at, mask=row_values, other=0.0).to(tl.float32)
         if Out.dtype.element_ty != tl.float32:
@@ -258,18 +259,20 @@ def backward(
     tl.store(Sums + entries, tl.zeros([ROWS, LOADED], tl.float32), mask=(d < STORED)[None, :])
     dvalues = tl.zeros([ROWS, V_LOADED], tl.float32)
     for start in range(begin, end, COLUMNS):
-        tl.debug_barrier()  # whichever thread added to a sum in the tile before, another may do so in this one
+        tl.debug_barrier()  # in each tile another thread may add to a sum
         columns = start + tl.arange(0, COLUMNS)
-        there = columns < column_count
+        exists = columns < column_count
         YC = Y + columns.to(tl.int64) * y_token
-        YFC = YF + place(start, COLUMNS, STORED, NODES, PRECISE)
+        YFC = YF + feature_offsets(start, COLUMNS, STORED, NODES, PRECISE)
         if NODES == 0:
-            weights = _printed_weights(X, YC, x_width, y_width, Radius, inside, there, ROWS, COLUMNS, WIDTH, POWER, LOG)
+            weights = _printed_weights(
+                X, YC, x_width, y_width, Radius, inside, exists, ROWS, COLUMNS, WIDTH, POWER, LOG
+            )
         else:
             weights = _weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
         if KEYS:
-            norm = tl.load(Norm + head * N + columns, mask=there, other=0.0)[None, :]
-            delta = tl.load(Delta + head * N + columns, mask=there, other=0.0)[None, :]
+            norm = tl.load(Norm + head * N + columns, mask=exists, other=0.0)[None, :]
+            delta = tl.load(Delta + head * N + columns, mask=exists, other=0.0)[None, :]
         else:
             norm, delta = row_norm[:, None], row_delta[:, None]
         shares = exp2(weights + norm) if LOG else weights * norm
@@ -281,9 +284,9 @@ def backward(
             shares = tl.where(visible, shares, 0.0)
         if NODES == 0 and Keep is not None:
             if KEYS:
-                visible = exist(rows, M, Keep + b * M)[:, None]
+                visible = existing(rows, M, Keep + b * M)[:, None]
             else:
-                visible = exist(columns, M, Keep + b * M)[None, :]
+                visible = existing(columns, M, Keep + b * M)[None, :]
             shares = tl.where(visible, shares, 0.0)
         if KEYS:
             swapped = start + _swapped(COLUMNS)
@@ -293,7 +296,7 @@ def backward(
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
-            _add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, there, ROWS, WIDTH)
+            _add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH)
         else:
             _add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES)
     tl.debug_barrier()
@@ -322,7 +325,7 @@ def _at_the_edge(first, start, N, M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
 
 @triton.jit
 def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr):
-    """float32 [tokens, value coordinates], 0 where there is none."""
+    """Values in float32 [tokens, value coordinates], 0 for tokens and coordinates that do not exist."""
     at = tokens.to(tl.int64)[:, None] * token + e[None, :] * width
     return tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
 
@@ -338,7 +341,7 @@ def _add_slopes(
     Sums, dscores, XF, YF, Table, ROWS: tl.constexpr,
     STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
-    """To Sums: sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
+    """Adds to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
     STEP: tl.constexpr = PANEL * NODES
     LOST: tl.constexpr = STEP * STORED
     for start in range(0, STORED, 4):
@@ -357,6 +360,7 @@ def _add_slopes(
 def _add_printed_slopes(
     Sums, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
+    """As `_add_slopes`, from q and k themselves."""
     for one in range(0, WIDTH):
         x = tl.load(X + one * x_width, mask=x_inside, other=0.0).to(tl.float32)
         y = tl.load(Y + one * y_width, mask=y_inside, other=0.0).to(tl.float32)

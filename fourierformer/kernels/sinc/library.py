@@ -1,9 +1,9 @@
-"""The compiled CPU kernel as a loaded library: built once with the machine's C++ compiler, then found in a cache.
+"""Loads the compiled CPU kernel: built once with the machine's C++ compiler, then read from a cache.
 
 `make setup` builds it ahead of time (`build_now`).
 
-The name of the file in the cache holds the source, the compiler, the machine's binary interface and the processor's
-vector instructions, so that one home directory can serve different machines.
+The name of the file in the cache depends on the source, the compiler, the machine's binary interface and the
+processor's vector instructions, so that different machines can share one home directory.
 """
 
 import ctypes
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).with_name("native")
 COMPILERS = ("c++", "g++", "clang++")
-# No fast-math: what is not a number has to stay visible. The two "no-" are about flags and handlers that nobody reads.
+# No fast-math: NaN has to stay NaN. The two "no-" leave out error flags and handlers that nothing reads.
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math"]
 TUNING = ["-fschedule-insns", "-fsched-pressure", "-Wno-psabi"]  # g++ only: 3 to 7 % faster
-# torch's name for the vector instructions it found (ATEN_CPU_CAPABILITY lowers it) -> flags; else what is always there
+# torch's name for the processor's vector instructions (ATEN_CPU_CAPABILITY lowers it) -> compiler flags; none otherwise
 VECTORS = {
     "AVX2": ["-mavx2", "-mfma"],
     "AVX512": ["-mavx2", "-mfma", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"],
@@ -38,12 +38,13 @@ PATIENCE = 300  # seconds for the compiler, and for another process that is buil
 
 
 class Unavailable(Exception):
-    """Why there is no compiled kernel here, and what would help."""
+    """Its text is why there is no compiled kernel here, and what would help."""
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library; raises Unavailable. Builds it if need be, which takes about ten seconds and is said on stderr."""
+    """The library; raises Unavailable. Builds it where needed, which takes about ten seconds and is reported on
+    stderr."""
     if os.name != "posix":
         raise Unavailable(f"it is built on Linux and macOS only, not on {platform.system()}")
     compiler = find_compiler()
@@ -60,17 +61,18 @@ def load() -> ctypes.CDLL:
     for folder in folders:
         if _writable(folder):
             return _build_once(folder / name, compiler)
-    raise Unavailable(f"no folder to keep it in can be written: {', '.join(map(str, folders))} (set XDG_CACHE_HOME)")
+    raise Unavailable(f"no folder for it can be written: {', '.join(map(str, folders))} (set XDG_CACHE_HOME)")
 
 
 @torch.compiler.assume_constant_result
 def why_unavailable() -> str | None:
-    """None where `load` works; otherwise its reason, found only once."""
+    """None where `load` works, else the reason why not."""
     return _obstacle()
 
 
 @functools.cache
 def _obstacle() -> str | None:
+    """`why_unavailable`, computed once."""
     try:
         load()
     except Unavailable as reason:
@@ -105,7 +107,8 @@ def vector_instructions() -> str:
 
 
 def _identity(compiler: str) -> list[str]:
-    """Another compiler at the same place has another size or date. Asking it for its version would take longer."""
+    """Path, size and date of a compiler: another version at the same path differs in them. Running it to ask for its
+    version would take longer."""
     path = Path(compiler).resolve()
     return [str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)]
 
@@ -142,7 +145,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _open(path: Path | None) -> ctypes.CDLL | None:
-    """The library of a file whose contents are those that were built: to load half a file may end the process."""
+    """Loads a file if its content is what was built, else None: loading half a file may end the process."""
     try:
         if path is None or path.with_suffix(".sha256").read_text() != _sum(path):
             return None
@@ -156,13 +159,15 @@ def _sum(path: Path) -> str:
 
 
 def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
-    """Of several processes that come here at once, one builds and the others wait for it."""
+    """Builds and loads the library. Of several processes that do so at once, one builds and the others wait for it."""
     lock = FileLock(path.with_suffix(".lock"), timeout=PATIENCE)
     try:
         with lock:
             return _open(path) or _build(path, compiler)
     except Timeout:
-        raise Unavailable(f"another process has been building it for {PATIENCE} s ({lock.lock_file})") from None
+        raise Unavailable(
+            f"another process has been building it for {PATIENCE} s, wait for it or end it ({lock.lock_file})"
+        ) from None
     except OSError as error:
         raise Unavailable(f"it cannot be written to {path.parent}: {error.strerror or error}") from None
 
@@ -185,11 +190,11 @@ def _build(path: Path, compiler: str) -> ctypes.CDLL:
     if library := _open(path):
         log.info("built the CPU kernel in %.1f s: %s", time.perf_counter() - started, path)
         return library
-    raise Unavailable(f"what {compiler} built cannot be loaded ({path})")
+    raise Unavailable(f"the library built by {compiler} cannot be loaded ({path})")
 
 
 def _run(command: list[str]) -> str | None:
-    """None if the command went well, else its first line about an error."""
+    """Runs the command: None if it succeeds, else its first line about an error."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     except OSError as error:
@@ -203,18 +208,18 @@ def _run(command: list[str]) -> str | None:
 
 
 def openmp_parallel() -> int | None:
-    """Address of GOMP_parallel in the OpenMP that torch has loaded: its threads then serve the kernel too."""
-    places = [None, *sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))]
-    for place in places:
+    """Address of GOMP_parallel in the OpenMP that torch has loaded, so that the kernel runs on torch's threads."""
+    libraries = [None, *map(str, sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*")))]
+    for library in libraries:
         try:
-            return ctypes.cast(ctypes.CDLL(None if place is None else str(place)).GOMP_parallel, ctypes.c_void_p).value
+            return ctypes.cast(ctypes.CDLL(library).GOMP_parallel, ctypes.c_void_p).value
         except (OSError, AttributeError):
             continue
     return None
 
 
 def build_now() -> None:
-    """Says where the library lies, or why there is none."""
+    """Builds the library where needed, and prints its path, or why there is none."""
     try:
         print(load()._name)
     except Unavailable as reason:

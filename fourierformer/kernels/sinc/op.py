@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from fourierformer.kernels.sinc import features, fused
-from fourierformer.kernels.sinc.reference import FIRST_ONLY
+from fourierformer.kernels.sinc.reference import NO_SECOND_DERIVATIVE
 from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, launch
 
 # Features per coordinate, decided per head on the device; 0 stands for the printed formula.
 TIERS = (16, 32, 0)
-LOG_BELOW = 1e-20  # eps from which weights too small for float32 are nothing beside it, so that no logarithm is needed
+# From this eps on, weights too small for float32 are negligible beside it: the kernel needs no logarithms.
+LOG_BELOW = 1e-20
 
 
 @functools.cache
@@ -36,13 +37,13 @@ def quadrature(device: torch.device) -> Tensor:
 
 @functools.cache
 def slope_factors(nodes: int, device: torch.device) -> Tensor:
-    """The last row of the blocks of a tier, one number per feature."""
+    """The factors -t and t of a tier's blocks (see `quadrature`), one number per feature."""
     blocks = quadrature(device)
     return (blocks[1:] if nodes == 32 else blocks[:1])[:, 2].flatten()
 
 
 class Prepared:
-    """What forward and backward share: the features of queries and keys, the tier of each head, and the settings."""
+    """What forward and backward have in common: the features of queries and keys, the tier of each head, settings."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
 
 
 def padded(tokens: int) -> int:
-    """The rows of the largest tile are all there, also behind the last token."""
+    """`tokens` rounded up to the rows of the largest tile, for which features exist."""
     return triton.cdiv(tokens, MOST_ROWS) * MOST_ROWS
 
 
@@ -98,10 +99,10 @@ def value_settings(v: Tensor) -> dict[str, int]:
 
 
 def leave_out(keep: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """keep (B, M) as bytes; k and v with a key that is kept, and 0, in place of what is left out.
+    """keep (B, M) as bytes; k and v where keys that are left out are replaced by a key that is kept, their values by 0.
 
-    What stands there is then finite, and no key of another range chooses the tier of a head. (Masks in the loops over
-    tiles instead: registers spilled, on the keys' side at 64 coordinates.)
+    They are then finite, and do not change the tier of a head. (With masks in the loops over tiles instead, registers
+    spilled on the keys' side at 64 coordinates.)
     """
     if keep is None:
         return None, k, v
@@ -112,7 +113,8 @@ def leave_out(keep: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor | None,
 
 
 def is_precise(dtype: torch.dtype) -> bool:
-    """torch's own switch is about float32: half-precision inputs have lost the digits already."""
+    """Whether to compute float32 products to full precision, by torch's own setting. Half-precision inputs have lost
+    the digits already."""
     return dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
 
 
@@ -120,8 +122,8 @@ def is_precise(dtype: torch.dtype) -> bool:
 def sinc_forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, k, v, keep as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, what a 16-bit dtype lost of
-    it (else nothing), the normaliser (B, H, N), and the tier of each head.
+    """Forward pass: q, k, v, keep as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, its rounding
+    error if that has 16 bits (else an empty tensor), the normaliser (B, H, N), and the tier of each head.
     """
     output, lost, norm, tier = _forward_results(q, v)
     with on_device_of(q):
@@ -140,10 +142,10 @@ def sinc_forward(
 
 
 def _forward_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the right shapes, not filled.
+    """Empty tensors with the shapes of the results.
 
-    The backward needs dout . y to more digits than 16 bits hold: it is subtracted from what is nearly the same. Hence
-    `lost`, which float32 does without.
+    The backward needs dout . y to more digits than 16 bits hold: it is subtracted from nearly the same number. Hence
+    `lost`, the rounding error of the output, which float32 does not need.
     """
     output = q.new_empty(*q.shape[:3], v.shape[3])
     lost = q.new_empty(torch.Size([0]) if output.dtype == torch.float32 else output.shape)
@@ -209,7 +211,7 @@ sinc_forward.register_autograd(_differentiate, setup_context=_save)
 
 
 def _refuse_second_derivative(ctx, *_):
-    raise NotImplementedError(FIRST_ONLY)
+    raise NotImplementedError(NO_SECOND_DERIVATIVE)
 
 
 sinc_backward.register_autograd(_refuse_second_derivative)
@@ -217,14 +219,15 @@ sinc_backward.register_autograd(_refuse_second_derivative)
 
 @register_flop_formula(torch.ops.fourierformer.sinc_attention)
 def _forward_flops(q_shape, k_shape, v_shape, *_, **__) -> int:
-    """All N M pairs, masked or not, as torch counts softmax: sixteen columns per coordinate, and the values."""
+    """Floating-point operations of all N M pairs, masked or not, as torch counts softmax's: sixteen columns per
+    coordinate, and the values."""
     batch, heads, queries, width = q_shape
     return 2 * batch * heads * queries * k_shape[2] * (16 * width + v_shape[3])
 
 
 @register_flop_formula(torch.ops.fourierformer.sinc_attention_backward)
 def _backward_flops(_dout_shape, q_shape, k_shape, v_shape, *_, **__) -> int:
-    """Per side the factors twice and the slopes once; dout v^T twice and dv."""
+    """As `_forward_flops`: per side the factors twice and the slopes once, then dout v^T twice and dv."""
     batch, heads, queries, width = q_shape
     return 2 * batch * heads * queries * k_shape[2] * (6 * 16 * width + 3 * v_shape[3])
 
@@ -236,6 +239,7 @@ def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
 def sinc_attention_fused(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
-    """Same contract as the reference, except float64."""
+    """Fourier attention by the Triton kernels, with the arguments and the result of the reference, but not in
+    float64."""
     scale = radius.float().expand(q.shape[1], q.shape[3]).contiguous()
     return sinc_forward(q, k, v, scale, keep, power, eps, causal)[0]

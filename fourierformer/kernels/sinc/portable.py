@@ -1,4 +1,4 @@
-"""Fourier attention in plain torch: where there is no C++ compiler, and on any device without Triton.
+"""Fourier attention in plain torch, for CPUs without a C++ compiler and any device without Triton.
 
 The printed formula on tiles of (some heads) x (some query rows) x (the keys they see), one after the other; the
 backward recomputes them. A sine and a logarithm per query, key and coordinate, so many times slower than `compiled`.
@@ -17,7 +17,7 @@ from fourierformer.kernels.sinc.reference import (
     arguments,
     blank_left_out,
     differences,
-    first_only,
+    differentiable_once,
     future,
 )
 
@@ -26,7 +26,7 @@ ROWS = 32  # query rows of a tile at most: more waste the half that causal atten
 
 
 class Tiles:
-    """How the work is cut: chunks of heads, and of each the blocks of query rows with the keys they see."""
+    """The tiles of a call: chunks of heads, and in each chunk blocks of query rows with the keys they see."""
 
     def __init__(self, q: Tensor, k: Tensor, radius: Tensor, keep: Tensor | None, power: int, causal: bool):
         # (G, D, N, 1), (G, D, 1, M), (G, D, 1, 1): keys innermost, so that every operation runs along memory.
@@ -70,7 +70,7 @@ class Tiles:
 
 
 def log_sinc(z: Tensor) -> Tensor:
-    """log |sin z / z|. At 0 the smallest number stands in for z: its sine is itself."""
+    """log |sin z / z|. 0 is replaced by the smallest number, whose sine is itself: log 1."""
     a = z.abs().clamp_min_(torch.finfo(z.dtype).tiny)
     return torch.sin(a).div_(a).abs_().log_()
 
@@ -90,8 +90,8 @@ def log_sinc_slope(z: Tensor) -> Tensor:
 
 
 def weights_of(scores: Tensor) -> Tensor:
-    """exp, in place, and 0 below 1e-30 (float32). A CPU takes many times longer for numbers too small to be normal, and
-    a sharp kernel is full of them: without this, and with sums of such weights, a backward took 2.5 times as long.
+    """exp of the scores, in place, and 0 below 1e-30 (float32). A CPU takes many times longer for subnormal numbers,
+    and a sharp kernel has many of them: without this threshold a backward took 2.5 times as long.
     """
     return torch.threshold_(scores, 0.8 * math.log(torch.finfo(scores.dtype).tiny), -math.inf).exp_()
 
@@ -148,7 +148,7 @@ class _SincAttention(torch.autograd.Function):
                 _add_slopes(sums, tiles, (heads, rows, columns), dscores[:, None])
         dq, dk, dradius = sums
         gradients = dq.squeeze(3).mT, dk.squeeze(2).mT, dv, dradius[..., 0, 0]
-        return *first_only(gradients, q, k, v, radius, doutput), None, None, None, None
+        return *differentiable_once(gradients, q, k, v, radius, doutput), None, None, None, None
 
 
 def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slice], dscores: Tensor) -> None:

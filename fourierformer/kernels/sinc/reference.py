@@ -1,4 +1,4 @@
-"""Fourier attention exactly as printed: the truth every other backend is tested against. Never optimised.
+"""Fourier attention exactly as printed: every other backend is tested against it. Never optimised.
 
     z_ijd = R (q_id - k_jd)                                              (Definition 1 of the paper, in log form)
     s_ij  = power * sum_d log |sin(z_ijd) / z_ijd|                       -inf where a factor is 0
@@ -34,9 +34,8 @@ def log_sinc_value(z: Tensor) -> Tensor:
 
 def log_sinc_slope(z: Tensor) -> Tensor:
     """d/dz log |sin z / z| = cot z - 1/z; by its series near 0, where the difference would lose all digits."""
-    terms = (
-        len(SERIES) if z.dtype == torch.float64 else 5
-    )  # next: 6 / pi^12 * 0.5^10 = 6e-9 of the first, below float32
+    # The sixth term is 6 / pi^12 * 0.5^10 = 6e-9 of the first: too small for float32.
+    terms = len(SERIES) if z.dtype == torch.float64 else 5
     square = z * z
     series = torch.full_like(z, -2 * terms * SERIES[terms - 1])
     for k in range(terms - 1, 0, -1):
@@ -49,12 +48,15 @@ def log_sinc_slope(z: Tensor) -> Tensor:
     return torch.where(near, series * z, torch.where(safe, 0.0, closed))
 
 
-FIRST_ONLY = "Fourier attention has first derivatives only: none of its gradients can be differentiated again"
+NO_SECOND_DERIVATIVE = (
+    "Fourier attention has first derivatives only: its gradients cannot be differentiated again (create_graph=True, "
+    "hessian). Use the difference of two gradients, in float64"
+)
 
 
-class _FirstOnly(torch.autograd.Function):
-    """A gradient, and an error when somebody differentiates it. (`once_differentiable` would call it a constant where
-    the gradient from above is one.)"""
+class _DifferentiableOnce(torch.autograd.Function):
+    """Passes a gradient on, and raises an error when it is differentiated. (torch's `once_differentiable` would treat
+    it as a constant where the gradient from above is one.)"""
 
     @staticmethod
     def forward(ctx, gradient: Tensor, *sources: Tensor) -> Tensor:
@@ -62,14 +64,15 @@ class _FirstOnly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *_):
-        raise NotImplementedError(FIRST_ONLY)
+        raise NotImplementedError(NO_SECOND_DERIVATIVE)
 
 
-def first_only(gradients: tuple[Tensor, ...], *sources: Tensor) -> tuple[Tensor, ...]:
-    """`gradients` of an autograd function, computed from `sources` without a graph."""
-    if not torch.is_grad_enabled():  # nobody asked for create_graph
+def differentiable_once(gradients: tuple[Tensor, ...], *sources: Tensor) -> tuple[Tensor, ...]:
+    """`gradients` of an autograd function, computed from `sources` without a graph, that raise an error where they are
+    differentiated."""
+    if not torch.is_grad_enabled():  # without create_graph nothing can be
         return gradients
-    return tuple(_FirstOnly.apply(gradient, *sources) for gradient in gradients)
+    return tuple(_DifferentiableOnce.apply(gradient, *sources) for gradient in gradients)
 
 
 class _LogSinc(torch.autograd.Function):
@@ -83,7 +86,7 @@ class _LogSinc(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         with torch.no_grad():
             gradient = grad * log_sinc_slope(z)
-        return first_only((gradient,), grad, z)[0]
+        return differentiable_once((gradient,), grad, z)[0]
 
 
 def differences(q: Tensor, k: Tensor) -> Tensor:
@@ -111,10 +114,11 @@ def blank_left_out(keep: Tensor, *tensors: Tensor) -> list[Tensor]:
 def sinc_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
-    """q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius broadcastable to (H, D) -> (B, H, N, Dv).
+    """Fourier attention: q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius broadcastable to (H, D) ->
+    (B, H, N, Dv).
 
     keep (B, M), bool: False for keys that no query may see.
-    A query with no weight at all (it sees no key, or eps = 0 and every weight is exactly 0) gets the output 0.
+    A query whose weights are all 0 (it sees no key, or eps = 0 and every weight is exactly 0) gets the output 0.
     """
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     if keep is not None:

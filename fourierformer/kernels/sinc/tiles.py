@@ -1,4 +1,4 @@
-"""Tile sizes of the fused kernels: the candidates, and which of them serves a launch."""
+"""Tile sizes of the fused kernels: the candidates, and the choice of one for a launch."""
 
 import dataclasses
 import functools
@@ -31,10 +31,10 @@ FEW_ROWS = Tile(16, 64, 2)  # forward for one query against a window, and up to 
 
 
 def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int) -> list[Tile]:
-    """For `kernel` (forward, or queries or keys of the backward) on compute capability `major`.
+    """Tiles for `kernel` (forward, or queries or keys of the backward) on compute capability `major`.
 
     The first is the best by disassembly, not by timing: fewest instructions per pair of tokens without spilled
-    registers (scripts/inspect_kernel.py). Those behind it are for few heads and short sequences, `choose`.
+    registers (scripts/inspect_kernel.py). The others are for few heads and short sequences, see `choose`.
     """
     if major == 9 and nodes and width <= 64:
         if kernel == "forward":
@@ -71,9 +71,10 @@ def _backward_on_hopper(keys: bool, width: int, nodes: int, precise: bool) -> li
 
 
 def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
-    """Coordinates whose code is written out one after the other, in a loop over the rest.
+    """Coordinates per step of the loop over coordinates; the code of a step is unrolled.
 
-    More take fewer instructions, until registers spill. All of them never: the compiler would keep the rows' features.
+    More take fewer instructions, until registers spill. Never all: the compiler would then keep the rows' features in
+    registers.
     """
     if kernel != "forward" or log or tile == FEW_ROWS:
         return 4
@@ -82,7 +83,7 @@ def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
 
 
 def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
-    """One program per block of rows of each head."""
+    """Runs `kernel`: one program per block of rows of each head, with the tile that suits their number."""
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
     major, processors = _facts(device)
     name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
@@ -91,22 +92,22 @@ def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object
         tiles = [FEW_ROWS]
     tile = choose(tiles, heads, rows, processors)
     settings["CHUNK"] = chunk(name, tile, settings["STORED"], settings["LOG"], major)
-    settings["enable_fp_fusion"] = True  # sums of products in one instruction; later versions of Triton want it said
+    settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons
     kernel[(tile.programs(heads, rows),)](*arguments, **settings, **tile.options())
 
 
 def choose(tiles: list[Tile], heads: int, rows: int, processors: int) -> Tile:
-    """The first tile of which there are enough for all multiprocessors, else the last.
+    """The first tile that gives every multiprocessor a program, else the last.
 
-    Not by timing: which heads a launch serves is decided on the device, so a timing might be one of heads that leave at
-    once; and results would depend on it.
+    Not by timing: the device decides which heads a launch computes, so a timing might be of heads that return at once,
+    and results would depend on it.
     """
     return next((tile for tile in tiles if tile.programs(heads, rows) >= processors), tiles[-1])
 
 
 @functools.cache
 def _facts(device: torch.device) -> tuple[int, int]:
-    """Major compute capability and multiprocessors; in the interpreter as if one program were enough."""
+    """Major compute capability, and the number of multiprocessors; (9, 1) in Triton's interpreter."""
     if device.type != "cuda":
         return 9, 1
     facts = torch.cuda.get_device_properties(device)

@@ -1,0 +1,42 @@
+"""The floor under a sum of signed weights, and how often it decides: for random features of both signs.
+
+Where the estimated weights of a query nearly cancel, dividing by their sum would give huge outputs. Such a sum is
+raised to `floor` times the sum of the visible key weights. The output of that query is then no longer an average of the
+values.
+"""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from fourierformer.errors import SetupError
+
+LARGEST_SHARE = 0.1
+ADVICE = (
+    "in at least one layer attention.floor replaces the sum of weights for more than a tenth of the queries "
+    "(`floor_share` in metrics.jsonl): their outputs are no averages of the values, and the loss says little about the "
+    "estimated kernel. More attention.features, or attention=performer, whose weights are positive"
+)
+
+
+def check_floor(floor: float) -> None:
+    """SetupError unless a sum of weights can be kept above this share of the sum of the key weights."""
+    if not 0 < floor <= 1:
+        raise SetupError(
+            f"attention.floor is a share of the sum that equal keys would have: above 0, at most 1, got {floor}"
+        )
+
+
+def unmeasured() -> Tensor:
+    """The share of queries whose sum was raised, before any was evaluated."""
+    return torch.tensor(math.nan)
+
+
+def floor_diagnostics(floor_share: Tensor) -> dict[str, float]:
+    """The share among the queries evaluated last, for `diagnostics`; warns where it is large."""
+    share = floor_share.item()
+    if share > LARGEST_SHARE:
+        warnings.warn(ADVICE, stacklevel=3)  # one text, so Python shows it once
+    return {} if math.isnan(share) else {"floor_share": share}

@@ -1,0 +1,120 @@
+"""Inputs and parameters of any size, and models in half precision: outputs stay finite and mean something."""
+
+import warnings
+
+import pytest
+import torch
+
+from fourierformer import attention
+from fourierformer.attention import Geometry
+from fourierformer.attention.features import elu_features
+from fourierformer.attention.floor import ADVICE
+from fourierformer.attention.polynomial import shorten
+
+CHOICES = [(n, c) for c in (True, False) for n in attention.available(causal=c)]
+LARGE = [("taylor", {"order": 6}), ("taylor", {"order": 8}), ("expdef", {"order": 8}), ("fourier_linear", {"order": 8})]
+
+
+def built(name, causal=True, **knobs):
+    torch.manual_seed(0)
+    grid = (4, 8) if attention.mechanism(name).needs_grid else None
+    return attention.build(name, Geometry(dim=32, heads=2, length=32, causal=causal, grid=grid), **knobs)
+
+
+def tokens(size=1.0, count=32):
+    return size * torch.randn(2, count, 32, generator=torch.Generator().manual_seed(1))
+
+
+def assert_finite(layer, x):
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    y.float().sum().backward()
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
+    return y
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_computes_nearly_the_same(name, causal, dtype):
+    layer, x = built(name, causal), tokens()
+    exact = layer(x)
+    half = assert_finite(layer.to(dtype), x.to(dtype))
+    assert half.dtype == dtype
+    assert (half - exact).norm() < 0.2 * exact.norm()
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_inputs_of_any_size_stay_finite(name, causal):
+    assert_finite(built(name, causal), tokens(1e4))
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunk"])
+@pytest.mark.parametrize("size", [1e3, 1e4])
+@pytest.mark.parametrize(("name", "knobs"), LARGE)
+def test_polynomials_of_high_order_stay_finite(name, knobs, size, form):
+    torch.manual_seed(0)
+    layer = attention.build(name, Geometry(dim=8, heads=2, length=32, causal=True), **knobs, form=form)
+    y = assert_finite(layer, tokens(size)[..., :8])
+    assert (y.abs().amax(-1) > 0).all()
+
+
+def test_shortened_vectors_keep_their_direction_and_others_their_value():
+    short, long = tokens(), tokens(1e6)
+    assert torch.equal(shorten(short, 8), short)
+    lengths = shorten(long, 8).norm(dim=-1)
+    # |x|^(2 n) / n! = 1e25, so (1e25 * 40320)^(1/16) = 70.8
+    torch.testing.assert_close(lengths, torch.full_like(lengths, 70.8), rtol=1e-3, atol=0)
+    torch.testing.assert_close(torch.nn.functional.cosine_similarity(shorten(long, 8), long, dim=-1), torch.ones(2, 32))
+
+
+def test_long_keys_are_still_averaged_by_linear_fourier_attention():
+    layer = built("fourier_linear")
+    q, k, _ = layer.project(tokens(1e4))
+    rows = layer.maps(q, k).sum(-1)
+    torch.testing.assert_close(rows, torch.ones_like(rows))
+
+
+def test_elu_features_have_their_gradient_at_zero_too():
+    x = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
+    elu_features(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.tensor([-1.0, 0.0, 0.0], dtype=torch.float64).exp())
+
+
+@pytest.mark.parametrize("bias", [70.0, 110.0, 1e4])
+def test_a_gate_that_never_fades_is_no_gate(bias):
+    gated, plain = built("rfa"), built("rfa", gate=False)
+    plain.load_state_dict(gated.state_dict(), strict=False)
+    with torch.no_grad():
+        gated.gate_bias.fill_(bias)
+        gated.gate.weight.zero_()
+    torch.testing.assert_close(assert_finite(gated, tokens()), plain(tokens()), rtol=1e-4, atol=1e-5)
+
+
+def floor_share(layer, q, k, v):
+    layer.eval()
+    layer.mix(q, k, v, torch.empty(0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        return layer.diagnostics(), [str(w.message) for w in caught]
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunk"])
+@pytest.mark.parametrize(("size", "often"), [(0.3, False), (1.0, True)])
+def test_the_share_of_queries_whose_sum_the_floor_raised(size, often, form):
+    """Rows of maps add up to 1 but where the floor is divided by instead."""
+    layer = attention.build("performer_trig", Geometry(dim=64, heads=2, length=40, causal=True), form=form)
+    q, k, v = (size * torch.randn(2, 2, 40, 32, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    numbers, advice = floor_share(layer, q, k, v)
+    sums = layer.maps(q, k).sum(-1)
+    assert numbers == {"floor_share": pytest.approx((sums < 1 - 1e-4).float().mean().item(), abs=0.02)}
+    assert advice == ([ADVICE] if often else [])
+    assert (numbers["floor_share"] > 0.5) == often
+
+
+def test_nothing_is_said_of_a_floor_before_an_evaluation_or_without_one():
+    for layer in (built("rfa"), built("performer_trig")):
+        layer.train()
+        layer(tokens())
+        assert "floor_share" not in layer.diagnostics()
