@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.provenance import REPOSITORY, describe, without_places
+from fourierformer.provenance import REPOSITORY, describe, without_folders
 
 MEASURED = REPOSITORY / "results" / "measured"
 
@@ -15,7 +15,7 @@ MEASURED = REPOSITORY / "results" / "measured"
 def origin(benchmark: str, **more: str) -> str:
     """Comment lines for the top of the file: command, commit, versions, then what else is given (machine=...)."""
     facts, _ = describe()
-    command = without_places(f"python -m benchmarks.{benchmark} {shlex.join(sys.argv[1:])}")
+    command = without_folders(f"python -m benchmarks.{benchmark} {shlex.join(sys.argv[1:])}")
     versions = [f"python {facts['python']}"]
     versions += [f"{name} {facts['versions'][name]}" for name in ("torch", "triton") if facts["versions"][name]]
     lines = {"command": command.strip(), "commit": commit(facts), "versions": ", ".join(versions), **more}

@@ -1,7 +1,7 @@
-"""From a composed Hydra config to one frozen, typed RunSpec, a hash, and a run directory.
+"""One run as a frozen, typed RunSpec, made from a checked config; its hash and its run directory.
 
-Hydra accepts `+typo=1` and wrong types silently; here every key is held against the signature of what it configures.
-OmegaConf is imported where files or composed configs are read: models and the training loop do without it.
+checking.py compares a composed config with the keys and types stated here. OmegaConf is imported where files are read:
+models and the training loop do without it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import types
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -18,14 +17,12 @@ from typing import TYPE_CHECKING
 
 from yaml import YAMLError
 
-from fourierformer.errors import SetupError, check_range, did_you_mean
+from fourierformer.checking import Schema
+from fourierformer.errors import SetupError, check_range
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-# Keys that say where, how visibly or how conveniently a run happens, but not what it computes: not part of the hash, so
-# changing them resumes the same run.
+# Keys that set where, how visibly or how conveniently a run is made, but not what it computes. They are not part of the
+# hash: a command that differs only in them resumes the same run.
 NOT_HASHED = {
     *("runs_root", "run_dir", "fresh", "dry_run", "tracker"),
     *("evaluation.splits", "evaluation.protocols", "evaluation.tokens_per_forward", "evaluation.images_per_forward"),
@@ -53,7 +50,7 @@ class AttentionConfig:
 
 
 class Named(typing.Protocol):
-    """What every task's `model` and `data` say about themselves."""
+    """What is common to every task's `model` and `data`."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +58,7 @@ class Named(typing.Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run as its config describes it, checked. A task adds what it is made of: model, data, evaluation."""
+    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation."""
 
     task: str
     seed: int
@@ -94,29 +91,30 @@ class RunSpec:
         check_range("seed", self.seed, 0, 2**63)
         check_range("global_batch_size", self.global_batch_size, 1)
         if not self.experiment_name or "/" in self.experiment_name or self.experiment_name.startswith("."):
-            raise SetupError(f"experiment_name='{self.experiment_name}' becomes a folder: no '/', no leading dot")
+            raise SetupError(
+                f"experiment_name='{self.experiment_name}' is the name of a folder: choose one without '/' and without "
+                "a leading dot"
+            )
         micro, batch = self.trainer.micro_batch_size, self.global_batch_size
         if micro is not None and micro > batch:
             raise SetupError(
-                f"trainer.micro_batch_size={micro} is a part of global_batch_size={batch}: at most {batch}"
+                f"trainer.micro_batch_size={micro} is more than global_batch_size={batch}, of which it is a part: at "
+                f"most {batch}"
             )
 
     @property
     def hash(self) -> str:
-        """Eight hex digits naming what is computed."""
+        """Eight hex digits: the same for configs that compute the same."""
         return config_hash(self.values)
 
     @property
     def group(self) -> str:
-        """The same for all runs that differ only in their seed."""
+        """Eight hex digits: the same for all runs that differ only in their seed."""
         return config_hash(self.values, seed=False)
 
     @property
     def directory(self) -> Path:
         return run_directory(self.values)
-
-
-Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
 def sections(spec: type[RunSpec]) -> dict[str, type]:
@@ -127,7 +125,7 @@ def sections(spec: type[RunSpec]) -> dict[str, type]:
 
 
 def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -> Schema:
-    """Which keys a config may have: the fields of `spec` and of its sections, and the attention's knobs."""
+    """The keys a config may have, with their types: fields of `spec` and of its sections, and the attention's knobs."""
     fixed = sections(spec)
     top = {name: hint for name, hint in hints_of(spec).items() if name not in (*fixed, "attention", "values")}
     return {"": top, "attention": {"name": str, **hints_of(knobs)}} | {
@@ -136,7 +134,7 @@ def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -
 
 
 def specified(spec: type[RunSpec], values: dict) -> RunSpec:
-    """Plain checked values as a `spec`; what any part of it refuses, it refuses here."""
+    """Plain checked values as a `spec`. SetupError where the dataclass of a section refuses its values."""
     parts = {name: owner(**values[name]) for name, owner in sections(spec).items()}
     knobs = {key: value for key, value in values["attention"].items() if key != "name"}
     top = {key: value for key, value in values.items() if key not in parts and key != "attention"}
@@ -152,98 +150,20 @@ def hints_of(owner) -> dict[str, object]:
 
 
 def completed(spec: type[RunSpec], values: dict) -> dict:
-    """A stored config with the keys that its version did not have yet, at what it did without them."""
-    found = dict(values)
+    """A stored config with the keys that did not exist yet when it was stored, at their defaults."""
+    complete = dict(values)
     for name, owner in sections(spec).items():
         if isinstance(values.get(name), dict):
             defaults = {f.name: f.default for f in fields(owner) if f.default is not MISSING}
-            found[name] = defaults | values[name]
-    return found
-
-
-def checked(config: DictConfig | dict, schema: Schema) -> dict:
-    """The config as plain resolved values, or a SetupError naming the first thing that is wrong."""
-    values = _resolved(config)
-    values.pop("scale", None)  # it told a sweep its experiments (configs/scale) and has no part in a run
-    sections = {name for name in schema if name}
-    for key in values:
-        if key not in sections and key not in schema[""]:
-            raise SetupError(f"unknown key '{key}'{did_you_mean(key, sections | set(schema['']))}")
-    _check_section("", {k: v for k, v in values.items() if k not in sections}, schema[""])
-    for section in sorted(sections):
-        if not isinstance(values.get(section), dict):
-            raise SetupError(f"'{section}' must be a config group, got {values.get(section)!r}")
-        _check_section(f"{section}.", values[section], schema[section])
-    return values
-
-
-def _resolved(config: DictConfig | dict) -> dict:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
-    try:
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise SetupError(f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose experiment=")
-        values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
-        assert isinstance(values, dict)  # of a DictConfig
-    except OmegaConfBaseException as error:
-        raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
-    return {str(k): v for k, v in values.items()}
-
-
-def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:
-    for key, value in values.items():
-        if key not in expected:
-            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
-        if not _fits(value, expected[key]):
-            raise SetupError(f"{prefix}{key}={value!r}: expected {_describe(expected[key])}")
-    absent = sorted(set(expected) - set(values))
-    if absent:
-        raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
-
-
-def _fits(value: object, hint: typing.Any) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return any(value == a and type(value) is type(a) for a in arguments)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in arguments)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(v, arguments[0]) for v in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(v, arguments[1]) for v in value.values())
-    if hint in (None, type(None)):
-        return value is None
-    if hint is inspect.Parameter.empty:
-        return True
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _describe(hint: typing.Any) -> str:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return " or ".join(f"'{a}'" for a in arguments)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(a) for a in arguments)
-    if origin is list:
-        return f"a list of {_describe(arguments[0])}, e.g. [a,b]"
-    if origin is dict:
-        return "a mapping"
-    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
-    return plain.get(hint, str(hint))
+            complete[name] = defaults | values[name]
+    return complete
 
 
 # -- identity of a run ----------------------------------------------------------------------------------------------
 
 
 def hashed_part(values: dict) -> dict:
-    """The part of a config that decides what is computed, as {"section.key": value}."""
+    """The part of a config that changes what is computed, as {"section.key": value}."""
     flat = dict(flatten(values))
     return {k: v for k, v in flat.items() if k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
 
@@ -257,7 +177,7 @@ def flatten(values: dict, prefix: str = "") -> Iterator[tuple[str, typing.Any]]:
 
 
 def config_hash(values: dict, *, seed: bool = True) -> str:
-    """Eight hex digits naming what is computed; seed=False names the group of runs that differ only in their seed."""
+    """Eight hex digits: the same for configs that compute the same, or with seed=False that differ only in the seed."""
     part = hashed_part(values)
     if not seed:
         part.pop("seed")
@@ -265,7 +185,7 @@ def config_hash(values: dict, *, seed: bool = True) -> str:
 
 
 def run_directory(values: dict) -> Path:
-    """runs/<experiment>/<model>-<attention>-s<seed>-<hash>: the same command finds its run again."""
+    """runs/<experiment>/<model>-<attention>-s<seed>-<hash>, or run_dir: the same command has the same directory."""
     if values["run_dir"]:
         return Path(values["run_dir"])
     name = f"{values['model']['name']}-{values['attention']['name']}-s{values['seed']}-{config_hash(values)}"
@@ -299,5 +219,7 @@ def from_yaml(path: Path) -> dict:
             "with fresh=true."
         ) from None
     if not isinstance(values, dict) or "attention" not in values:
-        raise SetupError(f"{path} is damaged: it holds no config. Restore it, or move the run aside with fresh=true.")
+        raise SetupError(
+            f"{path} is damaged: it holds no config. Restore it from a copy, or move the run aside with fresh=true."
+        )
     return values

@@ -1,4 +1,4 @@
-"""Errors a user can act on. Each prints as one message without a traceback and ends the process with its exit code."""
+"""Errors that a user can act on. Each is printed as one message without a traceback, and sets the exit code."""
 
 import difflib
 import math
@@ -6,26 +6,26 @@ import signal
 
 
 class UserError(Exception):
-    """Something the user can fix; the message says what and how."""
+    """An error that the user can mend; the message says what is wrong and what to do."""
 
     exit_code = 1
-    already_reported = False  # set where another process has said it (training/processes.py)
+    already_reported = False  # True where another process has printed it (training/processes.py)
 
 
 class SetupError(UserError):
-    """Config, data or environment is wrong: nothing was trained."""
+    """The config, the data or the environment is wrong; nothing was trained."""
 
     exit_code = 2
 
 
 class Diverged(UserError):
-    """Training met non-finite numbers too many times in a row."""
+    """Too many training steps in a row had non-finite numbers."""
 
     exit_code = 3
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to stop. A BaseException, so that no job loop above mistakes it for a failed job."""
+    """A signal asked the run to stop. A BaseException, so that a loop over jobs does not take it for a failed job."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)  # the only argument, so that it survives pickling between processes
@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 
 
 def check_range(key: str, value: float | None, low: float, below: float = math.inf, *, above_low: bool = False) -> None:
-    """SetupError unless low <= value < below, or low < value with `above_low`. None, "not set", passes."""
+    """SetupError unless low <= value < below, or low < value with `above_low`. None means "not set" and is accepted."""
     if value is None or (low <= value < below and not (above_low and value == low)):
         return  # NaN fails every comparison
     upper = "" if below == math.inf else f" and less than {below:g}"
@@ -44,7 +44,7 @@ def check_range(key: str, value: float | None, low: float, below: float = math.i
 
 
 def did_you_mean(word: str, options, prefix: str = "") -> str:
-    """' (did you mean x?)' for the nearest option, or the options themselves when nothing is near."""
+    """The end of a message about an unknown word: ' (did you mean x?)' with the nearest option, or all options."""
     options = sorted(map(str, options))
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     if near:

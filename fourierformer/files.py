@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever a process dies."""
+"""Writing files that are never half-written, and reading JSON."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from fourierformer.errors import UserError
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """After this the file holds `text`; at any instant before, it is what it was. Readers never see half a file."""
+    """Replaces the file by `text` at once: readers, and a process that dies, leave either the old text or the new."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "w", encoding="utf-8") as file:
@@ -22,7 +22,7 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict | None:
-    """None when there is no such file; a damaged one is named."""
+    """The content of a JSON file; None when there is no such file, UserError when it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit and its uncommitted changes, the versions, the hardware, the command."""
+"""The origin of a result: the commit and its uncommitted changes, the versions, the hardware, the command."""
 
 import importlib.metadata
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
-RESULTS = ":!results/measured"  # made by runs and no part of them: collecting some must not make the next one dirty
-LARGEST_DIFF = 1_000_000  # characters; beyond it the diff is data, not a change somebody will read
+RESULTS = ":!results/measured"  # written after runs, so a new result there must not mark the next run as dirty
+LARGEST_DIFF = 1_000_000  # characters; a larger diff is not kept: it is data rather than a change to be read
 
 
 def describe() -> tuple[dict, str | None]:
-    """(plain facts for meta.json, the uncommitted changes when there are some and they are small)."""
+    """(the facts in meta.json, the uncommitted changes as a diff or None where there are none or too many)."""
     facts, diff = git_state()
     facts |= {
         "python": platform.python_version(),
@@ -31,8 +31,8 @@ def describe() -> tuple[dict, str | None]:
 
 
 def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
-    """Asks about the repository this package lies in, not the current directory, which may be another project."""
-    # Without this check an installed copy would report the repository that its virtual environment happens to lie in.
+    """Commit and uncommitted changes of this package's own repository; the current directory may be another project."""
+    # Without this check an installed copy would report the repository that its virtual environment is in.
     commit = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
     if commit is None:
         return {"commit": None, "dirty": None}, None
@@ -45,8 +45,8 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
 
 
-def without_places(command: str) -> str:
-    """A command line without what only this machine has: of an absolute path the last part stays."""
+def without_folders(command: str) -> str:
+    """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
     words = [re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in _split(command)]
     return shlex.join(words)
 
@@ -59,8 +59,8 @@ def _split(command: str) -> list[str]:
 
 
 def _git(repository: Path, *arguments: str) -> str | None:
-    """None when git is missing or refuses. In a container the checkout often belongs to another user, hence
-    safe.directory."""
+    """The output of a git command; None when git is missing or fails. In a container the checkout often belongs to
+    another user, hence safe.directory."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -93,7 +93,8 @@ def _cpu() -> str:
 
 
 def _gpus() -> list[str]:
-    """Only a torch that is loaded already is asked: looking at a run directory must not cost the import."""
+    """Names of the GPUs that torch sees. Not if torch has not been imported: reading a run directory must stay
+    quick."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []

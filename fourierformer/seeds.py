@@ -1,11 +1,10 @@
-"""Seeds that follow from what they are for, so that randomness needs no state: nothing to save, the same on every
-machine."""
+"""Seeds computed from their purpose, so that random numbers need no state that a checkpoint would have to hold."""
 
 import hashlib
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit hash (torch takes a signed 64-bit seed). The same on every machine and version, unlike Python's
-    hash()."""
+    """A 63-bit seed for a purpose, such as ("rfa", seed, layer): torch takes a signed 64-bit one. A hash, the same on
+    every machine and version, unlike Python's hash()."""
     text = " ".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from fourierformer.kernels.sinc import features, fused
 from fourierformer.kernels.sinc.op import TIERS
-from fourierformer.kernels.sinc.tiles import FEW_ROWS, Tile, candidates, chunk
+from fourierformer.kernels.sinc.tiles import Tile, candidates, chunk, few_rows
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may use, CUDA programming guide
 MATRIX_INSTRUCTION = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
@@ -205,7 +205,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
         for arch in args.arch or SHARED_MEMORY:
             tiles = [Tile(*map(int, tile.split(","))) for tile in args.tile or []] or candidates(*kind, arch // 10)
             if kernel == "forward" and not args.tile:
-                tiles = [*tiles, FEW_ROWS]
+                tiles = [*tiles, few_rows(width, nodes, log)]
             for tile in tiles:
                 steps = args.chunk or chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
                 found.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))

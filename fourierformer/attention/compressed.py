@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, visible_keys
-from fourierformer.attention.weighted import check_at_least, scaled_logits, visible_softmax
+from fourierformer.attention.weighted import scaled_logits, visible_softmax
+from fourierformer.errors import check_range
 
 
 @register("mca", "every few keys and values are compressed into one by a convolution")
@@ -27,7 +28,7 @@ class MemoryCompressed(Attention):
 
     def __init__(self, geometry: Geometry, *, ratio: int = 3):
         super().__init__(geometry)
-        check_at_least("ratio", ratio)
+        check_range("attention.ratio", ratio, 1)
         self.ratio = ratio
         shape = (geometry.heads, ratio, geometry.head_dim, geometry.head_dim)
         self.of_keys = nn.Parameter(torch.randn(shape) / (ratio * geometry.head_dim) ** 0.5)
@@ -102,7 +103,7 @@ class Poolingformer(Attention):
     ):
         super().__init__(geometry)
         for knob, value, least in (("near", near, 0), ("far", far, 0), ("kernel", kernel, 1), ("stride", stride, 1)):
-            check_at_least(knob, value, least)
+            check_range(f"attention.{knob}", value, least)
         self.near, self.far, self.kernel, self.stride, self.pool = near, far, kernel, stride, pool
         self.second = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, sees_nothing
 from fourierformer.attention.softmax import dot_product_attention
-from fourierformer.attention.weighted import check_at_least
+from fourierformer.errors import check_range
 
 
 @register("isab", "learned inducing points attend to the sequence, and the tokens to what the points hold")
@@ -20,11 +20,11 @@ class InducedSetAttention(Attention):
 
     causal_ok = "its inducing points read the whole sequence, and every token reads them"
     partial_queries = cross_ok = padding_ok = True
-    cost, source = "N m C", "Lee et al. 2019, arXiv 1810.00825"
+    cost, state, source = "N m C", "none", "Lee et al. 2019, arXiv 1810.00825"
 
     def __init__(self, geometry: Geometry, *, points: int = 32):
         super().__init__(geometry)
-        check_at_least("points", points)
+        check_range("attention.points", points, 1)
         self.points = nn.Parameter(torch.randn(geometry.heads, points, geometry.head_dim))
         self.of_points = nn.Linear(geometry.dim, 2 * geometry.dim, bias=geometry.bias)
 

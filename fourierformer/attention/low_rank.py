@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry
-from fourierformer.attention.weighted import check_at_least, scaled_logits, visible_softmax
-from fourierformer.errors import SetupError
+from fourierformer.attention.weighted import scaled_logits, visible_softmax
+from fourierformer.errors import SetupError, check_range
 
 
 class LowRankAttention(Attention):
@@ -56,11 +56,11 @@ class Linformer(LowRankAttention):
 
     causal_ok = "it projects keys and values along the sequence, which mixes future tokens into every row"
     partial_queries = cross_ok = True
-    cost, source = "N r C", "Wang et al. 2020, arXiv 2006.04768"
+    cost, state, source = "N r C", "none", "Wang et al. 2020, arXiv 2006.04768"
 
     def __init__(self, geometry: Geometry, *, rank: int = 64, share: Share = "kv"):
         super().__init__(geometry)
-        check_at_least("rank", rank)
+        check_range("attention.rank", rank, 1)
         heads = geometry.heads if share == "none" else 1
         parts = 1 if share == "kv" else 2
         self.along = nn.Parameter(torch.randn(parts, heads, rank, geometry.length) / rank**0.5)
@@ -104,12 +104,12 @@ class Nystrom(LowRankAttention):
 
     causal_ok = "its landmarks are means over segments of the sequence, which tell every query of later tokens"
     cross_ok = "its landmarks are means of all queries, so no query could be answered without the others"
-    cost, source = "N m C", "Xiong et al. 2021, arXiv 2102.03902"
+    cost, state, source = "N m C", "none", "Xiong et al. 2021, arXiv 2102.03902"
 
     def __init__(self, geometry: Geometry, *, landmarks: int = 32, iterations: int = 6):
         super().__init__(geometry)
-        check_at_least("landmarks", landmarks)
-        check_at_least("iterations", iterations)
+        check_range("attention.landmarks", landmarks, 1)
+        check_range("attention.iterations", iterations, 1)
         self.landmarks, self.iterations = landmarks, iterations
 
     def factors(self, q: Tensor, k: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
-from fourierformer.attention.weighted import WeightedAttention, check_at_least, scaled_logits, visible_softmax
-from fourierformer.errors import SetupError
+from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
 
 ITSELF = -1e5  # the logit of a token with itself: only where there is no other
@@ -31,7 +31,7 @@ class LSH(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, buckets: int = 16, rounds: int = 4, rehash: bool = True):
         super().__init__(geometry)
-        check_at_least("rounds", rounds)
+        check_range("attention.rounds", rounds, 1)
         if buckets < 2 or buckets % 2:
             raise SetupError(f"attention.buckets must be even, directions and their opposites, got {buckets}")
         self.buckets, self.rounds, self.rehash = buckets, rounds, rehash

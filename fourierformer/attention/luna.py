@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, State
 from fourierformer.attention.low_rank import LowRankAttention
-from fourierformer.attention.weighted import check_at_least, scaled_logits, visible_softmax
+from fourierformer.attention.weighted import scaled_logits, visible_softmax
+from fourierformer.errors import check_range
 
 
 @register("luna", "learned queries pack the sequence into a few rows, from which the tokens read; causal too")
@@ -27,7 +28,7 @@ class Luna(LowRankAttention):
 
     def __init__(self, geometry: Geometry, *, rows: int = 16):
         super().__init__(geometry)
-        check_at_least("rows", rows)
+        check_range("attention.rows", rows, 1)
         self.packing = nn.Parameter(torch.randn(geometry.heads, rows, geometry.head_dim))
 
     def mix(

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
-from fourierformer.attention.weighted import WeightedAttention, check_at_least, scaled_logits, visible_softmax
-from fourierformer.errors import SetupError
+from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
 
 
@@ -53,17 +53,14 @@ class Routing(WeightedAttention):
     ):
         super().__init__(geometry)
         self.local_heads = geometry.heads // 2 if local_heads is None else local_heads
-        check_at_least("clusters", clusters)
-        check_at_least("window", window, 0)
+        check_range("attention.clusters", clusters, 1)
+        check_range("attention.window", window, 0)
         if not 0 <= self.local_heads < geometry.heads:
             raise SetupError(
                 f"attention.local_heads must leave at least one of model.heads={geometry.heads}, got {local_heads}"
             )
-        if not 0 <= decay < 1 or commitment < 0:
-            raise SetupError(
-                f"attention.decay must be at least 0 and less than 1, and attention.commitment at least 0, got {decay} "
-                f"and {commitment}"
-            )
+        check_range("attention.decay", decay, 0, 1)
+        check_range("attention.commitment", commitment, 0)
         self.clusters, self.window, self.decay, self.commitment = clusters, window, decay, commitment
         generator = torch.Generator().manual_seed(seed_of("routing", geometry.seed, geometry.layer))
         shape = (geometry.heads - self.local_heads, clusters, geometry.head_dim)

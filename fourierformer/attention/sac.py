@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.noise import uniform
-from fourierformer.attention.weighted import WeightedAttention, check_at_least, scaled_logits, visible_softmax
+from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import check_range
 from fourierformer.seeds import seed_of
 
 WIDTH = 32  # of the predictor
@@ -40,7 +41,7 @@ class SparseAdaptiveConnection(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, edges: int = 8):
         super().__init__(geometry)
-        check_at_least("edges", edges)
+        check_range("attention.edges", edges, 1)
         self.edges = edges
         self.enter = nn.Linear(geometry.dim, WIDTH)
         self.embed = nn.Linear(geometry.dim, WIDTH)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
-from fourierformer.attention.weighted import WeightedAttention, check_at_least, scaled_logits, visible_softmax
-from fourierformer.errors import SetupError
+from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import check_range
 from fourierformer.seeds import seed_of
 
 
@@ -32,7 +32,7 @@ class TopK(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, keys: int = 32):
         super().__init__(geometry)
-        check_at_least("keys", keys)
+        check_range("attention.keys", keys, 1)
         self.keys = keys
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
@@ -65,8 +65,7 @@ class Informer(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, factor: float = 5.0):
         super().__init__(geometry)
-        if factor <= 0:
-            raise SetupError(f"attention.factor must be positive, got {factor}")
+        check_range("attention.factor", factor, 0, above_low=True)
         self.factor = factor
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
@@ -106,8 +105,8 @@ class Clustered(WeightedAttention):
     def __init__(self, geometry: Geometry, *, clusters: int = 25, keys: int = 32, bits: int = 63, iterations: int = 10):
         super().__init__(geometry)
         for knob, value, least in (("clusters", clusters, 1), ("keys", keys, 0), ("bits", bits, 1)):
-            check_at_least(knob, value, least)
-        check_at_least("iterations", iterations, 0)
+            check_range(f"attention.{knob}", value, least)
+        check_range("attention.iterations", iterations, 0)
         self.clusters, self.keys, self.iterations = clusters, keys, iterations
         generator = torch.Generator().manual_seed(seed_of("clustered", geometry.seed, geometry.layer))
         self.register_buffer("planes", torch.randn(geometry.heads, bits, geometry.head_dim + 1, generator=generator))

@@ -9,8 +9,8 @@ from torch import Tensor
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.noise import uniform
-from fourierformer.attention.weighted import WeightedAttention, check_at_least, scaled_logits, visible_softmax
-from fourierformer.errors import SetupError
+from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
 
 NEVER = -1e30  # the logit of a pair of blocks that cannot be matched
@@ -54,10 +54,9 @@ class Sinkhorn(WeightedAttention):
         iterations: int = 8,
     ):
         super().__init__(geometry)
-        check_at_least("block", block)
-        check_at_least("iterations", iterations)
-        if temperature <= 0:
-            raise SetupError(f"attention.temperature must be positive, got {temperature}")
+        check_range("attention.block", block, 1)
+        check_range("attention.iterations", iterations, 1)
+        check_range("attention.temperature", temperature, 0, above_low=True)
         if geometry.causal and own_block is False:
             raise SetupError(
                 "attention.own_block=false leaves the first block of a causal model without keys: take true or auto"

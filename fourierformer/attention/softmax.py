@@ -36,14 +36,26 @@ def dot_product_attention(
     queries, keys = q.shape[-2], k.shape[-2]
     if keep is not None:
         without_keys = sees_nothing(queries, keep, causal=causal)
-        mask = visible_keys(q, k, causal=causal, keep=keep) | without_keys  # an empty row of a softmax would be 0 / 0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
+        return masked_attention(q, k, v, visible_keys(q, k, causal=causal, keep=keep), without_keys, scale=scale)
     if not causal or queries == 1:  # a single last query sees every key
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     if queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
     mask = bottom_right_causal(queries, keys, q.device)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return masked_attention(q, k, v, mask, scale=scale)
+
+
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, without_keys: Tensor | None = None, *, scale: float | None = None
+) -> Tensor:
+    """Softmax over the keys where `mask` is True: bool, broadcasts to (B, H, N, M).
+
+    without_keys (..., N, 1), bool: queries that see no key, which get 0. Unless it is given, every query must see one.
+    """
+    if without_keys is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    mask = mask | without_keys  # an empty row of a softmax would be 0 / 0
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
 
 
 def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:

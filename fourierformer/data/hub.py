@@ -1,65 +1,46 @@
-"""The Hugging Face hub as a source: quick to say whether it can serve, and a download into plain token files."""
+"""Data from the Hugging Face hub: whether it can be had, and a download into plain token files."""
 
 import contextlib
 import os
 import shutil
-import socket
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
+from fourierformer.data.location import DataLocation
 from fourierformer.data.prepared import Progress
 from fourierformer.data.text.sources import SPLITS, rows_to_bytes
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.network import reachable
 
 _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
-PROBE_SECONDS = 1.0  # a live network answers in a tenth of that; a dead one must not hold up the message
+PROBE_SECONDS = 1.0  # a network that works answers in a tenth of that; without one, the message must not wait long
 
 
-class Hosted(Protocol):
-    """A data set, of text or of images, that the hub may hold."""
+def why_unreachable(data: DataLocation) -> str:
+    """Why neither the hub nor its local copy has this set; empty if one of them has it. Takes at most PROBE_SECONDS.
 
-    @property
-    def hub(self) -> str | None: ...
-
-    @property
-    def hub_config(self) -> str | None: ...
-
-
-def why_unreachable(data: Hosted) -> str:
-    """Empty if the hub or its local copy can serve this set, else why not, within PROBE_SECONDS.
-
-    Left to itself, load_dataset retries for 23 s without a network before it says so.
+    Without a network, load_dataset would retry for 23 s before it fails.
     """
     if not data.hub:
-        return "no hub is known to hold it"
+        return "no hub is known to have it"
     if cached_files(data, "train"):
         return ""
     if _offline():
         return f"the hub ({data.hub}) is switched off (HF_HUB_OFFLINE)"
     host, port = _address()
-    answered = threading.Event()
-
-    def knock():
-        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=PROBE_SECONDS):
-            answered.set()
-
-    # in a thread, because looking up a name has no time limit of its own
-    thread = threading.Thread(target=knock, daemon=True)
-    thread.start()
-    thread.join(PROBE_SECONDS)
-    return "" if answered.is_set() else f"the hub ({data.hub}) cannot be reached: no answer from {host}"
+    if reachable(host, port, PROBE_SECONDS):
+        return ""
+    return f"the hub ({data.hub}) cannot be reached: no answer from {host}"
 
 
 def download(data: TextData, folder: Path, progress: Progress) -> None:
     """Writes wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
     if data.unit != "word" or not data.hub:
-        raise SetupError(f"no hub holds data '{data.name}' in the form it needs: put its files into {data.root}")
+        raise SetupError(f"no hub has data '{data.name}' in a form that can be read: put its files into {data.root}")
     reason = why_unreachable(data)
     if reason:
         raise SetupError(f"data '{data.name}': {reason}")
@@ -68,13 +49,13 @@ def download(data: TextData, folder: Path, progress: Progress) -> None:
         for split in SPLITS:
             progress(f"fetching {data.hub} {data.hub_config or ''}: {split}")
             _fetch(data, split, folder)
-    except Exception as error:  # datasets and its network layers raise many kinds; the user needs the one sentence
+    except Exception as error:  # datasets and its network layers raise many kinds of errors
         raise SetupError(f"fetching {data.hub} into {folder} failed: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
 def downloaded(data: TextData, progress: Progress) -> Iterator[TextData]:
-    """The same data with its root in a folder that is filled from the hub and removed afterwards."""
+    """A context with the data downloaded from the hub: `data` with a temporary folder as its root."""
     folder = Path(tempfile.mkdtemp(prefix=f".{data.name}-hub-", suffix=".tmp", dir=data.cache_path))
     try:
         download(data, folder, progress)
@@ -87,7 +68,7 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
     import datasets
 
     cached = cached_files(data, _HUB_NAMES[split])
-    if cached:  # read directly: load_dataset would knock at the network first
+    if cached:  # read directly: load_dataset would connect to the network first
         rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
     else:
         rows = datasets.load_dataset(data.hub, data.hub_config, split=_HUB_NAMES[split])
@@ -101,13 +82,13 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def cached_files(data: Hosted, name: str) -> list[Path]:
-    """Files of the split called `name` in the copy that `datasets` keeps, by its folder names: importing it to ask
-    takes over a second."""
+def cached_files(data: DataLocation, name: str) -> list[Path]:
+    """Files of the split called `name` in the copy that `datasets` keeps. Found by the names of its folders, because
+    importing `datasets` takes over a second."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
-    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; the newest build counts
+    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest
     builds = sorted((path for path in folder.glob("*/*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
     return sorted(builds[-1].glob(f"*-{name}*.arrow")) if builds else []
 
@@ -118,7 +99,7 @@ def _offline() -> bool:
 
 
 def _address() -> tuple[str, int]:
-    """Host and port to knock at: the proxy if there is one, else the hub's own."""
+    """Host and port to connect to: the proxy's if there is one, else the hub's."""
     from huggingface_hub import constants
 
     proxies = (os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))

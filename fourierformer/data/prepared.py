@@ -1,9 +1,10 @@
-"""Prepared text on disk: `<cache>/<name>-<fingerprint>/` with a flat file of ids per split, the words and a manifest.
+"""Finds, checks and locks prepared text: `<cache>/<name>-<fingerprint>/` with the ids of each split, words and a
+manifest.
 
-The fingerprint covers the content of the text and the settings that decide its tokens, so another text or another
-setting is another folder, never a silently stale one. To find a folder, sizes and times of the text files are compared
+The fingerprint covers the content of the text and the settings that change its tokens, so another text or another
+setting has another folder, and no stale copy is used. To find a folder, sizes and times of the text files are compared
 with the manifest; only where they differ is the text hashed. To open it everything is checked (manifest, sizes, sha256
-of each file) and what does not match is refused with the folder to delete.
+of each file); an error names the folder to delete.
 """
 
 import contextlib
@@ -14,8 +15,8 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
+from fourierformer.data.location import DataLocation
 from fourierformer.data.text.sources import Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
@@ -24,18 +25,8 @@ FORMAT = 1
 Progress = Callable[[str], None]
 
 
-class Cached(Protocol):
-    """A data set, of text or of images, with a cache."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def cache_path(self) -> Path: ...
-
-
 def find_prepared(data: TextData, source: Source | None, hash_text: bool = True) -> Path | None:
-    """The folder that holds this text under these settings, or None. Hashes the text only if file times changed."""
+    """The folder with this text prepared under these settings, or None. Hashes the text only if file times changed."""
     manifests = {folder: _peek(folder) for folder in _folders(data)}
     if source is None:
         return _find_without_text(data, manifests)
@@ -56,14 +47,14 @@ def _folders(data: TextData) -> list[Path]:
 
 
 def _refuse_unreadable(manifests: dict[Path, dict]) -> None:
-    """A folder that cannot say what it holds may be the one that is wanted."""
+    """SetupError for a folder without a readable manifest, which may be the one that is needed."""
     for folder, manifest in manifests.items():
         if not manifest:
             raise refuse(folder, "has no readable manifest.json")
 
 
 def _find_without_text(data: TextData, manifests: dict[Path, dict]) -> Path | None:
-    """A copied cache serves where the text itself is absent, if it was made from the same root and hub names."""
+    """The prepared folder to use where the text itself is missing: one made from the same root and hub names."""
     _refuse_unreadable(manifests)
     fitting = [
         folder
@@ -73,18 +64,18 @@ def _find_without_text(data: TextData, manifests: dict[Path, dict]) -> Path | No
     if len(fitting) > 1:
         names = ", ".join(folder.name for folder in fitting)
         raise SetupError(
-            f"{data.cache_path} holds several prepared copies of '{data.name}' ({names}) and {data.root} has no text "
-            "that tells which is meant: delete all but one"
+            f"{data.cache_path} holds several prepared copies of '{data.name}' ({names}), and {data.root} has no text "
+            "to choose between them: delete all but one"
         )
     return fitting[0] if fitting else None
 
 
 def other_roots(data: TextData) -> str:
-    """For the message about missing text: which prepared copies there are, and for which root."""
+    """Part of the message about missing text: which prepared copies exist, and of which root."""
     roots = {_peek(folder).get("origin", {}).get("root") for folder in _folders(data)} - {None}
     if not roots:
         return f"nothing is prepared in {data.cache}"
-    return f"{data.cache} holds it only as made from another root or by other settings ({', '.join(sorted(roots))})"
+    return f"{data.cache} has only copies made from another root or with other settings ({', '.join(sorted(roots))})"
 
 
 def _peek(folder: Path) -> dict:
@@ -112,7 +103,7 @@ def refuse(folder: Path, reason: str) -> SetupError:
 
 
 def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
-    """The manifest, after checking that it belongs to this folder and that the files are as it says."""
+    """The manifest. SetupError unless it belongs to this folder, and the files have the sizes and sha256 in it."""
     manifest = _peek(folder)
     if not manifest:
         raise refuse(folder, "has no readable manifest.json")
@@ -143,32 +134,33 @@ def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
 
 @contextlib.contextmanager
 def cache_lock(data: TextData, progress: Progress) -> Iterator[None]:
-    """One process prepares at a time, the others wait and then find the result. Makes the cache folder first."""
+    """A lock on preparing a data set, so that other processes wait and use the result. Makes the cache folder first."""
     data.cache_path.mkdir(parents=True, exist_ok=True)
     with open(data.cache_path / f".{data.name}.lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(f"another process prepares '{data.name}': waiting for it")
+            progress(f"another process is preparing '{data.name}': waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: both prepare, the rename decides
+        except OSError:  # a file system without locks: both processes prepare, and the first to rename its result wins
             yield
             return
-        for leftover in data.cache_path.glob(f".{data.name}-*.tmp"):  # of a process that was killed: we hold the lock
+        # with the lock held, these can only be of a process that was killed
+        for leftover in data.cache_path.glob(f".{data.name}-*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
 
 
 @contextlib.contextmanager
-def disk_errors(data: Cached) -> Iterator[None]:
-    """What the disk refuses, as one sentence with a way out."""
+def disk_errors(data: DataLocation) -> Iterator[None]:
+    """A context that turns errors of the disk into a SetupError with a way out."""
     try:
         yield
     except OSError as error:
         raise disk_error(data, error) from error
 
 
-def disk_error(data: Cached, error: OSError) -> SetupError:
+def disk_error(data: DataLocation, error: OSError) -> SetupError:
     cache = str(data.cache_path.absolute())
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"the disk under {cache} is full (nothing half-written was left behind)"

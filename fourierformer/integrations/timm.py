@@ -19,7 +19,7 @@ from fourierformer.models.vit import build_vit
 
 __all__ = []  # register_model adds the names
 
-# What timm.data.resolve_data_config reads: the paper resizes to 256 and crops 224, which is 0.875 (timm's DeiT: 0.9)
+# For timm.data.resolve_data_config. The paper resizes to 256 and crops 224, which is 0.875 (timm's DeiT: 0.9).
 _INPUT = {
     "num_classes": 1000,
     "input_size": (3, 224, 224),
@@ -54,7 +54,7 @@ def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn
     ) -> nn.Module:
         if pretrained:
             raise SetupError(
-                f"{name} has no pretrained weights. DeiT's load, all but the radius: "
+                f"{name} has no pretrained weights. DeiT's can be loaded, all but the radius: "
                 f"model.load_state_dict(timm.create_model('{deit}', pretrained=True).state_dict(), strict=False)"
             )
         shape = {"image_size": _side(img_size), "patch": patch_size, "dim": dim, "heads": heads}
@@ -79,7 +79,7 @@ def _build(
 def _side(size: int | tuple[int, int]) -> int:
     height, width = (size, size) if isinstance(size, int) else size
     if height != width:
-        raise SetupError(f"img_size={(height, width)}: these models take square images")
+        raise SetupError(f"img_size={(height, width)}: these models take square images, e.g. img_size={height}")
     return height
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from fourierformer.config import flatten
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
-from fourierformer.provenance import REPOSITORY, without_places
+from fourierformer.provenance import REPOSITORY, without_folders
 from fourierformer.results.runs import SCHEMA, Run, collect
 
 MEASURED = REPOSITORY / "results" / "measured"
@@ -49,7 +49,7 @@ def csv_row(run: Run) -> dict[str, str]:
     meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
     origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
-    origin["command"] = without_places(str(run.meta.get("command") or ""))
+    origin["command"] = without_folders(str(run.meta.get("command") or ""))
     found = {
         **{key: run.field(key) for key in NAMES},
         "run": run.name,

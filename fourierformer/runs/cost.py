@@ -1,4 +1,4 @@
-"""How long a run will take: seconds per step as an earlier run of the same configuration had them, or measured now."""
+"""Estimates the time of a run: its seconds per step are those of an earlier run of the same config, or measured now."""
 
 import time
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from fourierformer.training.processes import Processes
 from fourierformer.training.signals import StopSignal
 
 ENOUGH_SECONDS, MOST_STEPS = 3.0, 10
-CPU_SAMPLES = 8  # sequences or images; on a CPU the time of a step is proportional to them, and a whole step takes long
+CPU_SAMPLES = 8  # sequences or images in a measured step on a CPU, where its time is proportional to their number
 
 _known: dict[tuple, "StepCost"] = {}
 
 
 @dataclass(frozen=True)
 class StepCost:
-    seconds: float  # of one device: four GPUs that need one second each need four
+    seconds: float  # of device time: 4 for a step that takes one second on four GPUs
     origin: str
 
     def hours(self, steps: int) -> float:
@@ -36,7 +36,7 @@ def hours_text(hours: float, device: str) -> str:
 
 
 def step_cost(spec: RunSpec) -> StepCost:
-    """For this configuration on this machine; its data must be there. Seeds cost the same."""
+    """The cost of a step of this config on this machine, the same for all seeds. Its data must be there."""
     key = (spec.group, spec.directory.parent, spec.trainer.device)
     if key not in _known:
         _known[key] = _earlier(spec) or _measured(spec)
@@ -44,7 +44,7 @@ def step_cost(spec: RunSpec) -> StepCost:
 
 
 def _earlier(spec: RunSpec) -> StepCost | None:
-    """From a finished run with another seed on a machine like this one."""
+    """The cost in a finished run with another seed on a machine like this one."""
     here = describe()[0]
     for path in sorted(spec.directory.parent.glob("*/summary.json")):
         directory = RunDirectory(path.parent)
@@ -57,7 +57,7 @@ def _earlier(spec: RunSpec) -> StepCost | None:
 
 
 def _measured(spec: RunSpec) -> StepCost:
-    """The first steps of the run, without a trace of it. The very first one warms up and does not count."""
+    """Measures the first steps of the run, without writing anything. The very first one is a warm-up, not measured."""
     batch, micro = spec.global_batch_size, spec.trainer.micro_batch_size
     share = batch if pick_device(spec.trainer.device).type == "cuda" else min(batch, CPU_SAMPLES)
     trainer = replace(spec.trainer, micro_batch_size=micro and min(micro, share))

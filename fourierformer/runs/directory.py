@@ -1,7 +1,7 @@
 """A run directory, `runs/<experiment>/<model>-<attention>-s<seed>-<hash>/`: its files, lock, status and origin.
 
 - config.yaml: the resolved config
-- metrics.jsonl: every logged row (the truth)
+- metrics.jsonl: every logged row; tables and curves on other services are copies of it
 - checkpoints/: see training/checkpoint.py
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
@@ -25,6 +25,8 @@ from fourierformer.provenance import describe
 
 
 class RunDirectory:
+    """Reads, writes and locks one run directory."""
+
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.name = self.path.name
@@ -36,7 +38,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
 
     def create(self) -> None:
-        """Makes the directory, and finds out now rather than at the first save whether it can be written."""
+        """Makes the directory. SetupError if it cannot be written, so that a run fails at its start, not at a save."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable.{os.getpid()}"
@@ -48,13 +50,13 @@ class RunDirectory:
     def _not_writable(self, error: OSError) -> SetupError:
         return SetupError(
             f"Cannot write the run directory {self.path} ({error.strerror}). "
-            "Choose a place you can write: runs_root=/some/path"
+            "Choose a folder that you can write to: runs_root=/some/path"
         )
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Creates the directory and holds it for this process. The kernel drops the lock when the process dies, however
-        it dies."""
+        """Creates the directory and locks it for this process. The kernel drops the lock when the process ends, however
+        it ends."""
         self.create()
         try:
             handle = self._acquire()
@@ -63,7 +65,7 @@ class RunDirectory:
         try:
             yield
         finally:
-            # The file stays: deleting it would let two later processes lock two different files of the same name.
+            # The file is not deleted: two later processes could then lock two different files of the same name.
             with contextlib.suppress(OSError):
                 os.ftruncate(handle, 0)
             os.close(handle)
@@ -89,8 +91,8 @@ class RunDirectory:
                     f"{self.path} lies on a file system without locks: do not start this run twice.", stacklevel=4
                 )
                 return handle
-            # Another process may have moved the directory aside between our open and our lock: then we hold a file
-            # that is elsewhere.
+            # Another process may have moved the directory aside between our open and our lock: then the locked file is
+            # not the one of this path.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
                     os.ftruncate(handle, 0)
@@ -100,11 +102,11 @@ class RunDirectory:
             self.create()
 
     def set_aside(self) -> Path | None:
-        """Renames the directory to `<name>.old-<n>` (never deletes) and returns the new place; None when there was
-        nothing. Call before lock()."""
+        """Renames the directory to `<name>.old-<n>` (never deletes) and returns the new path; None when there was no
+        directory. Call before lock()."""
         if not self.path.exists():
             return None
-        with self.lock():  # a directory in use by a running process must not move under it
+        with self.lock():  # a directory that a running process uses must not be moved
             number = 1
             while (target := self.path.with_name(f"{self.name}.old-{number}")).exists():
                 number += 1
@@ -117,8 +119,8 @@ class RunDirectory:
         return target
 
     def write_status(self, state: str, **fields) -> None:
-        """One whole status; `step` and `steps` carry over from the last one when not given. Never raises for a full
-        disk: it is a courtesy, and often written while another error is on its way up."""
+        """Replaces status.json; `step` and `steps` are kept from the last one when not given. Does not raise for a full
+        disk: a run can do without it, and it is often written while another error is being handled."""
         try:
             before = self.read_status() or {}
         except UserError:
@@ -140,9 +142,9 @@ class RunDirectory:
         return read_json(self.summary)
 
     def write_meta(self, **extra) -> dict:
-        """Records where this start of the run comes from and returns it. A resumed run keeps a line for each earlier
-        start."""
-        found, diff = describe()
+        """Writes the origin of this start of the run to meta.json and returns it. A resumed run keeps a line for each
+        earlier start."""
+        origin, diff = describe()
         try:
             before = self.read_meta() or {}
         except UserError:
@@ -150,7 +152,7 @@ class RunDirectory:
         earlier = before.pop("earlier", [])
         if before:
             earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command")})
-        meta = {"started": _now()} | found | extra | {"earlier": earlier}
+        meta = {"started": _now()} | origin | extra | {"earlier": earlier}
         if diff:
             meta["dirty_diff"] = "dirty.diff"
             self._write_text(self.path / "dirty.diff", diff)

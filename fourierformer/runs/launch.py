@@ -1,4 +1,4 @@
-"""The process around Hydra: every end has one line on stderr and an exit code; Hydra's errors in our words."""
+"""Starts Hydra, and ends the process: an exit code, and for every error one line on stderr, Hydra's errors included."""
 
 import contextlib
 import os
@@ -23,11 +23,11 @@ from fourierformer.training.signals import exit_code
 
 
 def launch(train: Callable[[], None]) -> None:
-    """Run a Hydra main and end the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
+    """Runs a Hydra main and ends the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
     130/143 interrupted with a checkpoint saved."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise instead of print: `explain` is shorter and says what to do
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
-    # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, and is checked against it
+    # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
     SweepRecord.current = None
@@ -41,19 +41,19 @@ def launch(train: Callable[[], None]) -> None:
         sys.stdout.flush()
     except Interrupted as again:
         code = exit_code(again.signal_number)
-    except BrokenPipeError:  # `python train_lm.py | head`: the reader has left; flushing at exit must not fail
+    except BrokenPipeError:  # `python train_lm.py | head`: nobody reads stdout any more; flushing at exit must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
 
 
 def _ended(action: Callable[[], int | None]) -> int:
-    """The exit code of an action, its error said in one line."""
+    """Runs an action, and prints its error in one line. Returns the exit code."""
     try:
         return action() or 0
     except (Interrupted, KeyboardInterrupt) as stop:
         return exit_code(getattr(stop, "signal_number", 2))
-    except SystemExit as end:  # of one run, which has said why; or of Hydra's argument parser
+    except SystemExit as end:  # of one run, which has printed why; or of Hydra's argument parser
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return complain(error, error.exit_code)
@@ -64,9 +64,9 @@ def _ended(action: Callable[[], int | None]) -> int:
             return complain(explain(error), 2)
         if isinstance(error, OSError):
             return complain(
-                f"{error.filename}: {error.strerror}. Make room, or choose another place: runs_root=/some/path", 2
+                f"{error.filename}: {error.strerror}. Make room, or choose another folder: runs_root=/some/path", 2
             )
-        if type(error).__module__.startswith(("joblib", "submitit")):  # a job's process was killed, not the job's fault
+        if type(error).__module__.startswith(("joblib", "submitit")):  # the process of a job was killed
             return complain(" ".join(str(error).split("\n")[0].split()), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return complain("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
@@ -75,13 +75,14 @@ def _ended(action: Callable[[], int | None]) -> int:
 
 
 def complain(message: object, code: int) -> int:
+    """Prints an error on stderr. Returns the exit code."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 
 @contextlib.contextmanager
 def exit_on_user_error():
-    """For scripts: a UserError ends the process with its one message and exit code instead of a traceback."""
+    """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
     try:
         yield
     except UserError as error:
@@ -96,12 +97,12 @@ def explain(error: Exception) -> str:
         return _unknown_option(options[1], options[2], text)
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        return _unknown_key(str(cause.full_key), cause.parent_node)  # the key was looked for in this node
+        return _unknown_key(str(cause.full_key), cause.parent_node)  # the node that does not have the key
     foreign = re.search(r"In '(\w+)/(\w+)': Could not override '([^']+)'", text)
     if foreign:
         group, name, lacking = foreign.groups()
         script = Path(sys.argv[0]).name
-        return f"{group}={name} is not for {script}: it chooses {lacking}=, which {script} does not have"
+        return f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have"
     group = re.search(r"Could not override '([^']+)'", text)
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
@@ -131,7 +132,8 @@ def _unknown_option(group: str, name: str, text: str) -> str:
 
 
 def _unknown_key(key: str, node: DictConfig) -> str:
-    """The nearest key of the same group, else of the whole config, else what the group has."""
+    """The message for an unknown key, with the nearest key of the same group, else of the whole config, else all keys
+    of the group."""
     group, dot, name = key.rpartition(".")
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
     near = did_you_mean(name, node, prefix=group + dot)

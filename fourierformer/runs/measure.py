@@ -1,4 +1,4 @@
-"""What a run measured: every split under every protocol, each kept as soon as it is known; then its summary."""
+"""Measures a trained run, every split under every protocol, and writes each result at once; makes its summary."""
 
 import json
 import resource
@@ -20,17 +20,19 @@ from fourierformer.training.processes import Processes
 
 
 def read_or_none(path: Path) -> dict | None:
-    """For files that the run can write again: a damaged one is named and counts as not there."""
+    """The content of a JSON file that the run can write again; None where it is missing, or damaged (with a
+    message)."""
     try:
         stored = read_json(path)
     except UserError as error:
-        print(f"{error} It is written anew.")
+        print(f"{error} This run writes it again.")
         return None
     return stored if isinstance(stored, dict) else None
 
 
 class Measurements:
-    """evaluation.json: {"step": 600, "results": {"valid": {"sliding": {...}}}}. Numbers of another step are dropped."""
+    """The file evaluation.json, {"step": 600, "results": {"valid": {"sliding": {...}}}}, of one checkpoint: the numbers
+    of another step are dropped."""
 
     def __init__(self, path: Path, step: int, processes: Processes):
         self.path, self.step, self.processes = path, step, processes
@@ -46,14 +48,14 @@ class Measurements:
 def measure_best(
     parts: Parts, checkpoints: Checkpoints, directory: RunDirectory, poll: Poll, watch: Watch
 ) -> dict[str, dict]:
-    """The best checkpoint under every split and protocol that the run asks for; finished measurements survive a stop in
-    a later one."""
+    """Measures the best checkpoint on every split and under every protocol of the config. A measurement that is
+    finished is not repeated after a stop."""
     wanted = parts.task.measured_at_end(parts.spec)
     if not wanted:
         return {}
-    found = checkpoints.best() or checkpoints.latest()
-    assert found is not None  # the loop has saved its last step
-    step, state = found
+    checkpoint = checkpoints.best() or checkpoints.latest()
+    assert checkpoint is not None  # the loop has saved its last step
+    step, state = checkpoint
     parts.model.load_state_dict(state["model"])
     measurements = Measurements(directory.path / "evaluation.json", step, parts.processes)
     with autocast(parts.device, parts.trainer.precision):
@@ -65,7 +67,7 @@ def measure_best(
 
 
 def identity(spec: RunSpec) -> dict:
-    """What a run is, known before it starts."""
+    """The keys of a summary that are known before the run starts."""
     return {
         "experiment": spec.experiment_name,
         "task": spec.task,
@@ -109,14 +111,15 @@ def run_summary(directory: RunDirectory, parts: Parts, progress: Progress, resul
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU's allocator, or of the whole process on a CPU (ru_maxrss counts KiB on Linux)."""
+    """The most memory in use so far, in bytes: of the GPU's allocator, or of the whole process on a CPU (ru_maxrss is
+    in KiB on Linux)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def for_watchers(summary: dict) -> dict:
-    """Final numbers under the names that wandb shows."""
+def final_numbers(summary: dict) -> dict:
+    """The numbers of a summary for wandb, under the names that it shows."""
     metric, task = summary["primary"], task_named(summary["task"])
     final = {
         f"final/{split}_{protocol}_{name}": value

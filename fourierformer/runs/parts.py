@@ -1,4 +1,4 @@
-"""A RunSpec -> the objects of a run: data, model, objective, device. Shared by training and by the scripts."""
+"""Builds the objects of a run from its RunSpec: data, model, objective, device. For training and for the scripts."""
 
 import os
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from fourierformer.training.processes import Processes, find_processes
 
 @dataclass
 class Parts:
-    """Everything a run is made of, before optimizer and checkpoints."""
+    """The objects of a run, without optimizer and checkpoints."""
 
     spec: RunSpec
     task: Task
@@ -34,7 +34,7 @@ class Parts:
 
     @property
     def attention(self) -> Attention:
-        """One of the layers: they differ in nothing but their weights."""
+        """One of the attention layers, which differ in their weights only."""
         return next(m for m in self.model.modules() if isinstance(m, Attention))
 
     @property
@@ -43,7 +43,7 @@ class Parts:
 
 
 def check_device(spec: RunSpec) -> None:
-    """Whether this machine has the device and the attention's implementation for it."""
+    """SetupError unless this machine has the device, and an implementation of the attention for it."""
     device = pick_device(spec.trainer.device)
     try:
         one_layer(spec).backend_name(device)
@@ -70,7 +70,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def build(spec: RunSpec, processes: Processes | None = None, say=print) -> Parts:
-    """Data first, so that a missing file is known before a model is built."""
+    """Builds the objects of a run, the data first, so that a missing file is known before a model is built."""
     processes, task, trainer = processes or Processes(), task_of(spec), spec.trainer
     device = pick_device(trainer.device)
     if device.type == "cpu":
@@ -84,7 +84,7 @@ def build(spec: RunSpec, processes: Processes | None = None, say=print) -> Parts
     model = task.build_model(spec, attention_of(spec), corpus).to(device)
     objective = task.objective(spec, corpus, model, device, processes)
     if trainer.compile == "always" or (trainer.compile == "auto" and device.type == "cuda"):
-        # auto promises a run: a layer that torch.compile cannot handle runs as it is
+        # with auto, a layer that torch.compile cannot handle runs without it
         torch._dynamo.config.suppress_errors = trainer.compile == "auto"
         model.compile_blocks() if isinstance(model, Compilable) else model.compile()
     in_steps = trainer.in_steps(objective.steps_per_epoch)
@@ -92,7 +92,7 @@ def build(spec: RunSpec, processes: Processes | None = None, say=print) -> Parts
 
 
 def _load_data(task: Task, spec: RunSpec, processes: Processes, say) -> AnyCorpus:
-    """The first process prepares what is missing; then the others find it."""
+    """Loads the data, first in process 0, which prepares it where needed, then in the others."""
     loaded: list[AnyCorpus] = []
     processes.on_first(lambda: loaded.append(task.load_data(spec, say)))
     return loaded[0] if loaded else task.load_data(spec, lambda line: None)
@@ -116,10 +116,10 @@ def open_run(
     if data_root:
         spec = changed(spec, data={"root": data_root})
     checkpoints = Checkpoints(run_dir / "checkpoints")
-    found = (None if last else checkpoints.best()) or checkpoints.latest()
-    if found is None:
-        raise SetupError(f"{run_dir} has no checkpoint yet: train it first (its command stands in meta.json)")
-    step, state = found
+    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
+    if checkpoint is None:
+        raise SetupError(f"{run_dir} has no checkpoint yet: train it first (its command is in meta.json)")
+    step, state = checkpoint
     parts = build(spec)
     parts.model.load_state_dict(averaged_weights(state, run_dir) if averaged else state["model"])
     parts.model.eval()
@@ -127,7 +127,7 @@ def open_run(
 
 
 def averaged_weights(state: dict, run_dir: Path) -> dict:
-    """The model inside torch's AveragedModel."""
+    """The averaged weights of a checkpoint, without the prefix of torch's AveragedModel."""
     if state["ema"] is None:
         raise SetupError(f"{run_dir} was trained without averaged weights (trainer.ema_decay=null)")
     prefix = "module."

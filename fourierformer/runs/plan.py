@@ -1,4 +1,4 @@
-"""dry_run=true: what a command would do and cost, before it does. In a sweep, one line per job."""
+"""The plan of a command (dry_run=true): what it would do, and how long it would take. In a sweep one line per job."""
 
 import torch
 
@@ -14,7 +14,7 @@ DONE = "done"
 
 
 def print_plan(spec: RunSpec) -> None:
-    """Config, size, steps, memory, data, directory. Missing data is an error, but only after the rest was said."""
+    """Prints config, size, steps, memory, data, directory and cost. SetupError if data is missing, after the rest."""
     task = task_of(spec)
     corpus = problem = None
     try:
@@ -46,7 +46,7 @@ def print_plan(spec: RunSpec) -> None:
 
 
 def plan_of_job(spec: RunSpec) -> dict:
-    """The same in a line, and for the total of a sweep: what one of its jobs would cost. Done jobs cost nothing."""
+    """Prints the plan of a sweep's job in one line. Returns its cost, which is 0 if it is done."""
     task, state, device = task_of(spec), _state(spec), _device(spec)
     task.check_available(spec)
     corpus = task.load_data(spec, lambda line: None)
@@ -71,7 +71,7 @@ def _length(spec: RunSpec, corpus) -> int:
 
 
 def _steps(spec: RunSpec, corpus) -> str:
-    """Steps need the data where a length is given in epochs."""
+    """The line about steps; they depend on the data where the length is given in epochs."""
     task = task_of(spec)
     samples, epoch = task.samples_per_step(spec), task.steps_per_epoch(spec, corpus)
     if spec.trainer.steps is None and epoch is None:

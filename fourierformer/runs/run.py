@@ -1,6 +1,6 @@
-"""One run, from a composed config to summary.json. The same command finds its run directory again and goes on there.
+"""One run, from a composed config to summary.json. The same command has the same run directory, and resumes there.
 
-With several processes (torchrun), all of them come through here; the first one owns the run directory and the console.
+With several processes (torchrun), each of them executes this; the first one has the run directory and the console.
 """
 
 import contextlib
@@ -25,40 +25,40 @@ from fourierformer.training.signals import StopSignal, exit_code
 
 
 def main(config: DictConfig) -> None:
-    """The job Hydra calls. One run ends the process when it does not end well; in a sweep, the record keeps how each
-    job ended, and the next one begins."""
-    place, _ = find_processes()
-    job = Job() if in_sweep() and place.first else None
-    code, error = _outcome(config, job, place)
+    """Runs one job, called by Hydra. A single run that fails ends the process with its exit code; in a sweep the result
+    goes into the record, and the next job begins."""
+    processes, _ = find_processes()
+    job = Job() if in_sweep() and processes.first else None
+    code, error = _outcome(config, job, processes)
     if job:
         job.write(exit_code=code, error=error)
     elif code:
         sys.exit(code)
 
 
-def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int, str | None]:
-    """Exit code and error of a job, said on stderr."""
+def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple[int, str | None]:
+    """Runs a job, and prints its error on stderr. Returns exit code and error."""
     try:
         if job and job.stop_asked():
             return 143, "not begun: the sweep was stopped"
-        spec = _checked(config, place)
+        spec = _checked(config, processes)
         if not spec.dry_run:
             _run(spec, job)
         elif job:
             job.write(plan=plan_of_job(spec))
-        elif place.first:
+        elif processes.first:
             print_plan(spec)
         return 0, None
     except UserError as error:
-        # what every process finds, the first one says
-        silent = already_reported(error) or (not place.first and isinstance(error, Diverged))
-        label = f"{job.label}: " if job else "" if place.first else f"process {place.rank}: "
+        # an error of all processes is printed by the first one
+        silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
+        label = f"{job.label}: " if job else "" if processes.first else f"process {processes.rank}: "
         return error.exit_code if silent else complain(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
         code = exit_code(stop.signal_number)
         if job:
             job.write(exit_code=code, error=str(stop))
-        if job is None or SweepRecord.current:  # the sweep runs in this process too: it ends here
+        if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
             raise
         return code, str(stop)
     except BrokenPipeError:
@@ -69,18 +69,18 @@ def _outcome(config: DictConfig, job: Job | None, place: Processes) -> tuple[int
         return 1, f"{type(error).__name__}: {error}"
 
 
-def _checked(config: DictConfig, place: Processes) -> RunSpec:
-    """The config as a spec. All processes see the same mistake in it; only the first one has to say so."""
+def _checked(config: DictConfig, processes: Processes) -> RunSpec:
+    """The config as a spec. All processes raise the same error for a mistake in it; only the first one reports it."""
     try:
-        if in_sweep() and place.world > 1 and SweepRecord.current:
+        if in_sweep() and processes.world > 1 and SweepRecord.current:
             raise SetupError(
-                f"a sweep runs one job after the other in this process, and {place.world} processes were started for "
-                "it: start each run with torchrun by itself, or sweep without torchrun, for example with "
+                f"a sweep runs its jobs one after the other in one process, but {processes.world} were started: start "
+                "each run with torchrun by itself, or sweep without torchrun, for example with "
                 "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
             )
         return read_spec(config)
     except UserError as error:
-        error.already_reported = not place.first
+        error.already_reported = not processes.first
         raise
 
 
@@ -95,7 +95,7 @@ def _run(spec: RunSpec, job: Job | None) -> None:
             print(f"already done: {directory.path} (fresh=true runs it again)")
         if not done:
             with StopSignal(processes) as stop, _status(directory, processes):
-                if job and job.stop_asked():  # the signal itself came before this process listened
+                if job and job.stop_asked():  # its signal came before this process had a handler
                     stop.signal_number = signal.SIGTERM
                 stop.poll()
                 train_and_measure(spec, directory, stop, processes)
@@ -104,7 +104,7 @@ def _run(spec: RunSpec, job: Job | None) -> None:
 
 
 def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: contextlib.ExitStack) -> None:
-    """What must be so before anything costs time; holds the directory from here on."""
+    """Checks the data and locks the run directory, before anything takes time."""
     if job:
         job.write(run=str(directory.path.resolve()))
     task_of(spec).check_available(spec)
@@ -114,7 +114,7 @@ def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: con
 
 
 def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
-    """Also refuses a directory that holds a run of another config (possible with run_dir=)."""
+    """Whether the run is complete. SetupError for a directory with a run of another config (possible with run_dir=)."""
     if not directory.config.exists():
         return False
     changed = differences(from_yaml(directory.config), spec.values)
@@ -131,7 +131,7 @@ def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
 
 
 class _status:
-    """Keeps status.json true however the run ends."""
+    """A context that writes to status.json how the run inside it ends."""
 
     def __init__(self, directory: RunDirectory, processes: Processes):
         self.directory, self.processes = directory, processes
@@ -149,6 +149,6 @@ class _status:
         stopped = (Interrupted, KeyboardInterrupt, SystemExit)
         state = "diverged" if kind is Diverged else "interrupted" if issubclass(kind, stopped) else "failed"
         text = "".join(traceback.format_exception(kind, error, trace))
-        said = isinstance(error, UserError | Interrupted)  # a sentence already
-        message = str(error) if said else f"{kind.__name__}: {error}"
+        is_sentence = isinstance(error, UserError | Interrupted)
+        message = str(error) if is_sentence else f"{kind.__name__}: {error}"
         self.directory.write_status(state, error=message, traceback=text)

@@ -1,4 +1,4 @@
-"""A composed or stored config -> the RunSpec of its task: read once, at the door, and refused there."""
+"""Makes the RunSpec of its task from a composed or stored config. A config is read here only, and checked here."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,14 +8,15 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from fourierformer.attention import Attention, Geometry, available, build, knobs
-from fourierformer.config import RunSpec, checked, completed, from_yaml, schema, specified
+from fourierformer.checking import checked
+from fourierformer.config import RunSpec, completed, from_yaml, schema, specified
 from fourierformer.errors import SetupError
 from fourierformer.tasks import Task, task_named
 from fourierformer.training.processes import find_processes
 
 
 def read_spec(config: DictConfig | dict) -> RunSpec:
-    """Everything that can be refused without data and without a model is refused here, in one sentence."""
+    """The spec of a config. SetupError for every mistake that can be recognised without data and without a model."""
     name = (config.get("attention") or {}).get("name")
     if name is None:
         raise SetupError("no attention chosen: attention=fourier, or another of " + ", ".join(available()))
@@ -33,7 +34,7 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 
 
 def stored_spec(run: Path) -> RunSpec:
-    """Of a run directory."""
+    """The spec of a run directory."""
     values = from_yaml(run / "config.yaml")
     return read_spec(completed(task_named(values.get("task")).spec, values))
 
@@ -43,12 +44,13 @@ def task_of(spec: RunSpec) -> Task:
 
 
 def attention_of(spec: RunSpec) -> Callable[[Geometry], Attention]:
-    """Geometry -> the chosen mechanism with its knobs."""
+    """A function that builds the chosen mechanism, with its knobs, for a geometry."""
     return partial(build, spec.attention.name, **spec.attention.knobs)
 
 
 def one_layer(spec: RunSpec) -> Attention:
-    """A layer without memory, to ask what it refuses."""
+    """An attention layer on the meta device, which takes no memory. SetupError where the mechanism refuses the
+    config."""
     import torch
 
     with torch.device("meta"):
@@ -56,12 +58,13 @@ def one_layer(spec: RunSpec) -> Attention:
 
 
 def changed(spec: RunSpec, **sections: dict) -> RunSpec:
-    """The same run with some values of some sections exchanged: changed(spec, trainer={"device": "cpu"})."""
+    """The spec with some values of some sections replaced: changed(spec, trainer={"device": "cpu"})."""
     return replace(spec, **{name: replace(getattr(spec, name), **values) for name, values in sections.items()})
 
 
 def _check_groups(task: Task, config: DictConfig | dict) -> None:
-    """A group made for another script would only fail at one of its keys, with a misleading message."""
+    """SetupError for a model or data group of another script, which would otherwise fail at one of its keys, with a
+    misleading message."""
     for section in ("model", "data"):
         chosen = config.get(section) or {}
         if reason := task.wrong_group(section, chosen):

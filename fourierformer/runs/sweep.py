@@ -1,8 +1,8 @@
-"""A sweep as one thing, whichever launcher runs its jobs: a record of each job, one table at the end, one Ctrl-C.
+"""What all sweeps have in common, whichever launcher runs the jobs: a record of each, one table at the end, one Ctrl-C.
 
-Jobs may run in this process (basic), in workers (joblib), or in processes far away (submitit). They share a folder:
-each job keeps `<record>/<number>.json` there, so nothing depends on what a launcher passes back or prints. A file
-`stop` in it keeps jobs that have not begun from beginning.
+Jobs run in this process (basic), in workers (joblib), or in processes on other machines (submitit). Each writes
+`<record>/<number>.json` to a folder that all share, so nothing depends on what a launcher returns or prints. A job does
+not begin when there is a file `stop` in the folder.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from fourierformer.training.signals import SIGNALS
 
 
 class SweepRecord(Callback):
-    """Hydra callback in the process that runs the sweep: remembers its folder."""
+    """A Hydra callback that keeps the folder of the sweep, in the process that runs it."""
 
     current: Path | None = None
 
@@ -36,7 +36,7 @@ def in_sweep() -> bool:
 
 
 class Job:
-    """This job's line in the record of its sweep. A job that dies leaves a line without an exit code."""
+    """This job's file in the record of its sweep. A job whose process is killed leaves one without an exit code."""
 
     def __init__(self):
         hydra = HydraConfig.get()
@@ -73,7 +73,7 @@ def read_record(record: Path) -> list[dict]:
 
 
 class StopSweep:
-    """Signal handler of the sweeping process while it waits for jobs elsewhere: hands the signal to them, begins no
+    """Handles signals in the process that waits for jobs in other processes: passes the signal on to them, begins no
     more, and goes on waiting, so that each can save. (Jobs in this process install their own, see signals.py.)"""
 
     def __init__(self):
@@ -85,7 +85,7 @@ class StopSweep:
         return self
 
     def __exit__(self, *exception) -> None:
-        for number in SIGNALS:  # how the process ends is decided: a late Ctrl-C must not change it
+        for number in SIGNALS:  # the exit code is decided: a late Ctrl-C must not change it
             signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame) -> None:
@@ -94,14 +94,15 @@ class StopSweep:
             return  # schedulers and `timeout` send the same request several times
         self.signal_number = self.signal_number or number
         record = SweepRecord.current
-        # SIGTERM whatever came here: a terminal sends Ctrl-C to all of them itself, and a second one would abort them
-        if record is None or not _tell_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
+        # SIGTERM also for Ctrl-C, which a terminal sends to all of them itself: a second Ctrl-C would abort them
+        if record is None or not _signal_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
             raise Interrupted(number)
         print("\nstopping: running jobs save first; press Ctrl-C again to abort at once", file=sys.stderr)
 
 
-def _tell_others(record: Path, number: int) -> bool:
-    """Sends a signal to the sweep's unfinished jobs in other processes of this machine; whether there were any."""
+def _signal_others(record: Path, number: int) -> bool:
+    """Sends a signal to the sweep's unfinished jobs in other processes of this machine. Returns whether there are
+    any."""
     with contextlib.suppress(OSError):
         (record / "stop").touch()
     unfinished = [job for job in read_record(record) if "exit_code" not in job and job["host"] == socket.gethostname()]
@@ -113,8 +114,8 @@ def _tell_others(record: Path, number: int) -> bool:
 
 
 def summarise(record: Path) -> int:
-    """Table and report of the sweep's runs, a line for each job that did not end well; the first exit code that is not
-    0."""
+    """Prints the table of the sweep's runs, writes their report, and prints a line for each job that failed. Returns
+    the first exit code that is not 0."""
     jobs = read_record(record)
     runs = [Path(job["run"]) for job in jobs if job.get("run")]
     runs = [run for run in dict.fromkeys(runs) if run.is_dir()]
@@ -126,28 +127,28 @@ def summarise(record: Path) -> int:
     failed = [job for job in jobs if job.get("exit_code") != 0]
     common = frozenset.intersection(*(frozenset(job["overrides"]) for job in jobs)) if len(jobs) > 1 else frozenset()
     for job in failed:
-        error = job.get("error", f"left no word: killed, out of memory, or still running on {job['host']}")
+        error = job.get("error", f"ended without a result: killed, out of memory, or still running on {job['host']}")
         print(f"{_label(job, common)}: {error}", file=sys.stderr)
     if failed:
-        print(f"{len(failed)} of {len(jobs)} jobs did not end well; the same command tries them again", file=sys.stderr)
+        print(f"{len(failed)} of {len(jobs)} jobs failed; the same command tries them again", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
 
 
 def _total(plans: list[dict]) -> str:
-    """What a whole sweep would cost, without the jobs that are named as errors."""
+    """The line about the cost of a whole sweep, without the jobs whose plan failed."""
     from fourierformer.runs.cost import hours_text
 
     hours, device = sum(plan["hours"] for plan in plans), plans[0]["device"]
     left = sum(plan["hours"] > 0 for plan in plans)
-    cost = f"{left} of {len(plans)} runs are to be done: {hours_text(hours, device)} by step times of this machine"
+    cost = f"{left} of {len(plans)} runs are to be done: {hours_text(hours, device)} at this machine's time per step"
     return f"\n{cost}; data preparation and evaluations come on top"
 
 
 def show(runs: list[Path], report: Path) -> None:
-    """The table of these runs on the console, and the page with the curves."""
+    """Prints the table of these runs, and writes the page with their curves."""
     from fourierformer.report import write_report
     from fourierformer.results import collect, comparison, render_text
 
-    found = collect(runs)
-    print(f"\n{render_text(comparison(found), colour=sys.stdout.isatty()).rstrip()}")
-    print(f"\nreport: {write_report(found, report)}")
+    collected = collect(runs)
+    print(f"\n{render_text(comparison(collected), colour=sys.stdout.isatty()).rstrip()}")
+    print(f"\nreport: {write_report(collected, report)}")

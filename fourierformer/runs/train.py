@@ -1,4 +1,5 @@
-"""The middle of a run: build, resume, train, measure, summarise. Around it, run.py keeps directory and status."""
+"""Builds, resumes, trains, measures and summarises one run. Its caller, run.py, locks the directory and keeps
+status."""
 
 import uuid
 from functools import partial
@@ -7,7 +8,7 @@ from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.measure import for_watchers, identity, measure_best, run_summary
+from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
@@ -28,19 +29,19 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
     if processes.first:
         print(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
-    found = _same_everywhere(checkpoints, processes)
-    console = _console(parts, step=found[0] if found else 0) if processes.first else None
+    checkpoint = _same_everywhere(checkpoints, processes)
+    console = _console(parts, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else _silent
     watch = console.evaluating if console else _silent
     trackers = _trackers(spec, directory, console) if console else NoTrackers()
     code = 1
     try:
-        progress = _fit(parts, directory, trackers, checkpoints, found, stop, say, watch)
+        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, say, watch)
         results = parts.objective.from_training(progress.records)
         results |= measure_best(parts, checkpoints, directory, stop.poll, watch)
         summary = run_summary(directory, parts, progress, results, meta)
         processes.on_first(lambda: directory.write_summary(summary))
-        trackers.summary(for_watchers(summary))
+        trackers.summary(final_numbers(summary))
         code = 0
     except Interrupted as interrupted:
         code = exit_code(interrupted.signal_number)
@@ -53,24 +54,25 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
     atomic_write_text(directory.config, to_yaml(spec.values))
-    # the summary's keys already now: a run that fails must be found in the right row of a table
+    # with the summary's keys: a run that fails has no summary, but needs its row in a table
     return directory.write_meta(**identity(spec))
 
 
 def _silent(*arguments) -> None:
-    """What the processes beside the first one say."""
+    """Does nothing: the output of all processes but the first."""
 
 
 def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[int, dict] | None:
-    """The newest checkpoint, which every process reads for itself."""
-    found = checkpoints.latest()
-    step = processes.on_first(lambda: found[0] if found else 0)
-    if step != (found[0] if found else 0):
+    """The newest checkpoint, read by every process. SetupError unless all of them read the same."""
+    checkpoint = checkpoints.latest()
+    own_step = checkpoint[0] if checkpoint else 0
+    step = processes.on_first(lambda: own_step)
+    if step != own_step:
         raise SetupError(
             f"process {processes.rank} does not find the checkpoint of step {step} in {checkpoints.directory}: the run "
-            "directory must lie on a file system that all nodes share (runs_root=/shared/path)"
+            "directory must be on a file system that all nodes share (runs_root=/shared/path)"
         )
-    return found
+    return checkpoint
 
 
 def headline(parts: Parts, directory: RunDirectory) -> str:
@@ -116,7 +118,8 @@ def _trackers(spec: RunSpec, directory: RunDirectory, console: ConsoleTracker) -
 
 
 def _wandb_id(directory: RunDirectory) -> str:
-    """The same for every start of this run, another after fresh=true: so it is drawn once and kept in the directory."""
+    """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
+    fresh=true."""
     path = directory.path / "wandb_id"
     if not path.exists():
         atomic_write_text(path, uuid.uuid4().hex[:12])
@@ -154,7 +157,8 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
     )
 
 
-def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, stop, say, watch) -> Progress:
+def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, watch) -> Progress:
+    """Trains to the last step, from a checkpoint (step, state) if there is one."""
     steps = parts.trainer.steps
 
     def heartbeat(progress: Progress) -> None:
@@ -163,12 +167,12 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, found, st
             directory.write_status("running", step=progress.step, steps=steps, seconds=seconds)
 
     fit = make_fit(parts, trackers, checkpoints, stop, watch=watch, on_log=heartbeat)
-    if found:
-        step, state = found
+    if checkpoint:
+        step, state = checkpoint
         fit.restore(state)
         say(f"resuming at step {step:,} of {steps:,}")
     else:
-        trackers.rewind(0)  # rows of a start that died before its first checkpoint
+        trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
     try:
         return fit.run()
     finally:

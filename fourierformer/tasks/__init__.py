@@ -19,7 +19,7 @@ __all__ = [
     "tasks",
 ]
 
-BUILT_IN = ("fourierformer.tasks.language", "fourierformer.tasks.classification")  # importing registers
+BUILT_IN = ("fourierformer.tasks.language", "fourierformer.tasks.classification")  # each registers itself on import
 _tasks: dict[str, Task] = {}
 
 
@@ -35,7 +35,7 @@ def tasks() -> list[Task]:
 
 
 def task_named(name: object) -> Task:
-    found = next((task for task in tasks() if task.name == name), None)
-    if found is None:
+    task = next((task for task in tasks() if task.name == name), None)
+    if task is None:
         raise SetupError(f"task={name}: expected {' or '.join(task.name for task in tasks())}")
-    return found
+    return task

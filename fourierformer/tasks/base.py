@@ -1,7 +1,7 @@
-"""What the program knows of a kind of training, in one object: everything else asks it and names no task itself.
+"""The interface of a kind of training: a `Task` with all its facts, and the `Objective` that it builds for one run.
 
-A `Task` states facts and builds; it is made once, imports nothing heavy, and is registered by its name (configs:
-`task: language`). An `Objective` is what it builds for one run: batches, loss and measurements on real data.
+There is one object per task. It imports nothing heavy and is registered by its name (configs: `task: language`); all
+other code asks it and names no task itself. The Objective has batches, loss and measurements on real data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Column = tuple[str, str]  # (split, protocol): which evaluation a number comes f
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured: how it is called, written and compared."""
+    """A number that is measured: its names, its format, and how two of them compare."""
 
     key: str  # in files: results.test.sliding.ppl
     name: str  # in sentences and charts
@@ -38,14 +38,14 @@ class Metric:
     unit: str = ""
     higher_is_better: bool = False
     logarithmic: bool = False  # its curve is drawn on a logarithmic scale
-    skipped: float = 0.1  # the share of training whose curve may leave the frame, or it would flatten all that follows
+    skipped: float = 0.1  # the share of training, at its start, that does not set the range of a chart's axis
 
     @property
     def axis(self) -> str:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def text(self, value: float, *, unit: bool = False) -> str:
-        """Rounded as this metric is; what is not finite is spelled out."""
+        """A value as text, with this metric's decimals; one that is not finite as a word."""
         if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "infinite"
         # a diverged model's perplexity needs its size, not its decimals
@@ -54,14 +54,14 @@ class Metric:
 
 
 class AnyCorpus(Protocol):
-    """What everybody may ask of a run's data, whatever it is made of."""
+    """What the data of every task has."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader of the results must know: how it differs from the published data, say."""
+        """Remarks that a reader of the results needs: how the data differs from the published data, say."""
 
     @property
     def splits(self) -> Mapping[str, Any]: ...
@@ -69,27 +69,28 @@ class AnyCorpus(Protocol):
 
 @runtime_checkable
 class Compilable(Protocol):
-    """A model of blocks that all have one shape: one compilation serves all of them."""
+    """A model of blocks with the same shapes, whose blocks are compiled one by one: one compilation is enough."""
 
     def compile_blocks(self, **options) -> None: ...
 
 
 class Task(ABC, Generic[Spec]):
-    """A kind of training. Class attributes are what tables, console and scripts ask; methods are what a run asks."""
+    """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods."""
 
     name: ClassVar[str]
-    script: ClassVar[str]  # that trains it
+    script: ClassVar[str]  # the script that trains it
     spec: ClassVar[type[RunSpec]]
-    unit: ClassVar[str]  # what training consumes: "tokens"; a summary has <unit> and <unit>_per_s
-    short_unit: ClassVar[str]  # on the console: "tok"
-    metrics: ClassVar[tuple[Metric, ...]]  # all it may measure
+    unit: ClassVar[str]  # in which training data is counted: "tokens"; a summary has <unit> and <unit>_per_s
+    short_unit: ClassVar[str]  # the unit on the console: "tok"
+    metrics: ClassVar[tuple[Metric, ...]]  # all metrics that it has
     beside: ClassVar[tuple[str, ...]] = ()  # metrics a table shows next to the primary one
     protocols: ClassVar[tuple[str, ...]]  # ways to evaluate, in the order of tables
-    quoted: ClassVar[tuple[str, ...]]  # the same, those that a paper would quote first
-    usual: ClassVar[tuple[Column, ...]]  # columns of a table without any measurement
-    protocol_notes: ClassVar[dict[str, str]] = {}  # what a reader of a table must know of a protocol
-    blocks: ClassVar[str | None] = None  # name of the column of protocols, where each has lines instead of columns
-    scored: ClassVar[tuple[str, ...]]  # numbers of an evaluation that must agree before two may be compared
+    quoted: ClassVar[tuple[str, ...]]  # the same, in the order in which a paper would prefer them
+    usual: ClassVar[tuple[Column, ...]]  # columns of a table while nothing has been measured
+    protocol_notes: ClassVar[dict[str, str]] = {}  # explanations below a table: protocol -> text
+    # A table has columns for every protocol; or, where this is set, lines for every protocol and a column of this name.
+    blocks: ClassVar[str | None] = None
+    scored: ClassVar[tuple[str, ...]]  # numbers of an evaluation that must be equal for two results to be comparable
     waits_for_data: ClassVar[bool] = False  # whether tables show how long training waited for data
     limit: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
 
@@ -99,52 +100,52 @@ class Task(ABC, Generic[Spec]):
 
     @abstractmethod
     def primary(self, spec: Spec) -> str:
-        """The metric a run is judged by."""
+        """The key of the metric by which runs are compared and checkpoints selected."""
 
     @abstractmethod
     def geometry(self, spec: Spec) -> Geometry:
-        """What the model tells the attention of its first layer."""
+        """The geometry of the model's first attention layer."""
 
     @abstractmethod
     def check_available(self, spec: Spec) -> None:
-        """SetupError with ways out unless the data can be had. Under two seconds."""
+        """SetupError, with ways out, unless the data is there or can be made. In less than two seconds."""
 
     @abstractmethod
     def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
-        """The data, prepared where it was not yet."""
+        """Loads the data, and prepares it first where that has not been done."""
 
     @abstractmethod
     def build_model(self, spec: Spec, attention: Callable[[Geometry], Attention], corpus: Any) -> nn.Module:
-        """Without a corpus (in a plan), for the published size of the data."""
+        """The model of a run. Without a corpus (in a plan), for the published size of the data."""
 
     @abstractmethod
     def objective(
         self, spec: Spec, corpus: Any, model: nn.Module, device: torch.device, processes: Processes
     ) -> Objective:
-        """Batches, loss and measurements of one run."""
+        """Builds the Objective of one run."""
 
     @abstractmethod
     def steps_per_epoch(self, spec: Spec, corpus: Any) -> int | None:
-        """Without a corpus (in a plan), for the published size of the data, where there is one."""
+        """Steps per epoch. Without a corpus (in a plan), for the published size of the data; None if there is none."""
 
     @abstractmethod
     def samples_per_step(self, spec: Spec) -> int:
-        """In `unit`s, of the global batch."""
+        """How many `unit`s a global batch has."""
 
     @abstractmethod
     def activation_bytes(self, spec: Spec, micro_batch: int) -> int:
-        """What one micro-batch keeps for its backward pass, roughly."""
+        """Bytes that one micro-batch keeps for its backward pass, roughly."""
 
     @abstractmethod
     def data_line(self, corpus: Any) -> str:
-        """What a plan says about data that was found."""
+        """The line of a plan (dry_run=true) about the data that it loaded."""
 
     @abstractmethod
     def scored_text(self, numbers: dict) -> str:
-        """How an evaluation was made, from its `scored` numbers: "context 256, stride 1, 245,568 tokens scored"."""
+        """The `scored` numbers of an evaluation as text: "context 256, stride 1, 245,568 tokens scored"."""
 
     def measured_at_end(self, spec: Spec) -> list[Column]:
-        """Evaluations of the finished run's best checkpoint, beside those during training."""
+        """The evaluations of the best checkpoint when training is done, beside those during training."""
         return []
 
 
@@ -161,43 +162,45 @@ class RowWise(Protocol):
 
 
 class Objective(Protocol):
-    """What the training loop asks. Several processes have one each, for their own share of every global batch and of
-    every evaluation."""
+    """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
+    own share of every global batch and of every evaluation."""
 
-    corpus: Any  # an AnyCorpus, of the kind that this objective knows
-    metric: str  # what the run is judged by: "ppl", "top1"
+    corpus: Any  # the AnyCorpus of this task
+    metric: str  # the key of the primary metric: "ppl", "top1"
     primary: str  # the evaluation number that selects the best checkpoint: "valid_ppl"
     higher_is_better: bool
-    unit: str  # what is counted: "tokens", "images"
-    samples_per_step: int  # of the global batch
+    unit: str  # in which samples are counted: "tokens", "images"
+    samples_per_step: int  # in a global batch
     steps_per_epoch: int
     micro_steps: int  # micro-batches of one step on one process
-    protocols: tuple[str, ...]  # that `measure` knows; the last one is what a paper would quote
+    protocols: tuple[str, ...]  # of `measure`; the last one is what a paper would quote
 
     def samples_after(self, steps: int) -> int:
-        """Tokens or images consumed by the first so many steps: throughput and summaries count these."""
+        """Tokens or images in the first `steps` steps, for throughput and summaries."""
 
     def micro_batches(self, step: int) -> Iterable:
         """The batches of one optimizer step: a pure function of the step, so nothing has to be saved to resume."""
 
     def loss(self, model, batch) -> Tensor:
-        """This batch's share of the mean loss of this process's part of the step: the shares sum to that mean."""
+        """The loss of a micro-batch, scaled so that those of a step sum to the mean loss of this process's part of
+        it."""
 
     def evaluate(self, model, poll: Poll, watch: Watch) -> dict[str, float]:
-        """Numbers of one evaluation during training, `primary` among them; the same on every process. Calls `poll`
-        equally often on every process."""
+        """The numbers of one evaluation during training, `primary` among them, the same on every process. Every process
+        calls `poll` equally often."""
 
     def measure(self, model, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
-        """The metric of a split under a protocol, with the numbers that make it comparable."""
+        """The metrics of a split under a protocol, with the `scored` numbers that make them comparable."""
 
     def from_training(self, records: dict[str, dict[str, float]]) -> dict[str, dict[str, dict]]:
-        """Results that the evaluations during training are already: {split: {protocol: numbers}}."""
+        """Results taken from the evaluations during training: {split: {protocol: numbers}}."""
 
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
-        """How many sequences of a split there are to look at, `most` at most, and batches of them, always the same."""
+        """Inputs for the analysis of attention maps: the number of sequences of a split, `most` at most, and batches of
+        them, the same at every call."""
 
     def notes(self) -> list[str]:
-        """What a reader of the results must know: unreadable images, say."""
+        """Remarks that a reader of the results needs: unreadable images, say."""
 
     def close(self) -> None:
-        """Lets go of loader processes."""
+        """Ends loader processes."""

@@ -1,4 +1,4 @@
-"""Image classification: its facts, and what a run of it is made of."""
+"""The task of image classification: its facts, and the parts of its runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHOSEN = "chosen on the validation set itself"
 
 @dataclass(frozen=True, kw_only=True)
 class VisionEvaluation:
-    """How weights are measured, during training and afterwards: always on the whole validation split."""
+    """How weights are measured, during training and afterwards, always on the validation split."""
 
     images_per_forward: int
     max_images: int | None
@@ -40,7 +40,7 @@ class VisionSpec(RunSpec):
 
 
 class Classification(Task[VisionSpec]):
-    """Protocols are the weights that looked at the images: the best of all evaluations or the last, raw or averaged."""
+    """A protocol names the weights that were measured: at the best evaluation or the last, raw or averaged."""
 
     name = "vision"
     script = "train_vit.py"
@@ -116,7 +116,7 @@ class Classification(Task[VisionSpec]):
         return spec.global_batch_size
 
     def activation_bytes(self, spec: VisionSpec, micro_batch: int) -> int:
-        """float32; per token and block about 10 activations of width dim and 3 of the MLP's width."""
+        """In float32: per token and block about 10 activations of width dim and 3 of the MLP's width."""
         model = spec.model
         tokens = micro_batch * self.geometry(spec).length
         return round(4 * tokens * model.depth * model.dim * (10 + 3 * model.mlp_ratio))

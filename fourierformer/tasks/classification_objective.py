@@ -1,7 +1,7 @@
 """Image classification as in DeiT: mixed images and soft targets in training, top-1 and top-5 accuracy afterwards.
 
-Everything random about a step is a function of (seed, step) and of the row or mix group it happens to: the loss of a
-step is the same for any number of processes and any micro-batch size.
+All random numbers of a step depend on (seed, step) and on their row or mix group alone: so the loss of a step is the
+same for any number of processes and any micro-batch size.
 """
 
 from collections.abc import Generator, Iterator
@@ -46,7 +46,7 @@ class TrainingBatch:
 
 
 class ClassificationObjective:
-    protocols = ()  # one way to look at an image: its centre crop
+    protocols = ()  # only one: the centre crop of every image
     metric = "top1"
     primary = "valid_top1"
     higher_is_better = True
@@ -70,7 +70,7 @@ class ClassificationObjective:
         self.corpus, self.order, self.augment = corpus, order, augment
         self.device, self.seed, self.processes = device, seed, processes
         self.images_per_forward = images_per_forward  # in an evaluation: bounds its memory
-        self.max_images = max_images  # evaluations look at so many images only
+        self.max_images = max_images  # evaluations use only the first so many images
         self.classes = model.num_classes
         self.branches = 2 * model.config.depth if model.config.drop_path else 0  # that stochastic depth may drop
         self.transforms = {"train": train_transform(data, augment, size), "valid": eval_transform(data, augment, size)}
@@ -80,8 +80,8 @@ class ClassificationObjective:
         parts = order.parts(0)
         self.micro_steps, self.own_rows = len(parts), sum(len(part.rows) for part in parts)
         self.samples_per_step, self.steps_per_epoch = order.global_batch, order.steps_per_epoch
-        self.validation_images = self._planned("valid")  # those that were read, as soon as that is known
-        self.unreadable: dict[str, set[int]] = {split: set() for split in corpus.splits}  # met by this process
+        self.validation_images = self._planned("valid")  # after an evaluation: the number of those that could be read
+        self.unreadable: dict[str, set[int]] = {split: set() for split in corpus.splits}  # known to this process
         self._stream: Generator[ImageBatch, None, None] | None = None
         self._next_step: int | None = None  # the step that the stream is about to begin; None in the middle of one
 
@@ -91,7 +91,7 @@ class ClassificationObjective:
     # -- training ---------------------------------------------------------------------------------------------------
 
     def micro_batches(self, step: int) -> Iterator[TrainingBatch]:
-        """Of this process. One stream of batches serves all steps, as long as they are asked for in their order."""
+        """This process's batches of a step. All come from one stream, as long as the steps come in their order."""
         stream = self._stream
         if stream is None or self._next_step != step:
             stream = self._restarted(step)
@@ -136,7 +136,7 @@ class ClassificationObjective:
 
     def _mix(self, step: int, images: Tensor, labels: Tensor, group: int, start: int, stop: int) -> Tensor:
         """Mixes these rows in place and returns their targets. All pieces of a group draw the same coefficient and
-        box, wherever they are."""
+        box, in whichever process they are."""
         assert self.mixup is not None  # without mixing, the order makes no pieces
         np.random.seed(seed_of(self.seed, step, "mix", group) % 2**32)  # timm's Mixup draws from numpy
         _, targets = self.mixup(images[start:stop], labels[start:stop])
@@ -150,7 +150,7 @@ class ClassificationObjective:
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # does nothing to what is pinned already
+            tensor = tensor.pin_memory()  # returns the tensor itself if it is pinned already
         return tensor.to(self.device, non_blocking=True)
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class ClassificationObjective:
         # stays on the device, one host sync at the end: [sum of losses, correct in one guess, in five, images]
         totals = torch.zeros(4, dtype=torch.float64, device=self.device)
         for number, batch in enumerate(self._evaluation_batches(split), start=1):
-            poll()  # equally often on every process: one whose images are used up gets None
+            poll()  # equally often on every process: one that has no images left gets None
             if batch is not None:
                 self.unreadable[split].update(batch.unreadable)
             if batch is not None and len(batch.rows):
@@ -188,12 +188,12 @@ class ClassificationObjective:
         return {"nll": nll / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images, "images": int(images)}
 
     def from_training(self, records: dict) -> dict[str, dict]:
-        """Every evaluation sees the whole validation split, so the records of training are the results."""
+        """All results: every evaluation during training is of the whole validation split."""
         count = {"images": self.validation_images}
         return {"valid": {name: _renamed(record) | count for name, record in records.items()}}
 
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
-        """Centre crops; what cannot be read is left out."""
+        """Batches of centre crops, without the images that cannot be read; see Objective."""
         images, transform = self.corpus.splits[split], self.transforms["valid"]
         batches = evaluation_batches(
             images, transform, batch=together, workers=self.workers, rank=0, world=1, limit=most
@@ -221,10 +221,10 @@ class ClassificationObjective:
     def notes(self) -> list[str]:
         least = "at least " if self.processes.world > 1 else ""
         return [
-            f"{least}{len(found)} of {len(self.corpus.splits[split]):,} {split} images could not be read: "
+            f"{least}{len(rows)} of {len(self.corpus.splits[split]):,} {split} images could not be read: "
             + self._names(split)
-            for split, found in self.unreadable.items()
-            if found
+            for split, rows in self.unreadable.items()
+            if rows
         ]
 
     def _keep_unreadable(self, split: str, batch: ImageBatch) -> None:
@@ -240,12 +240,12 @@ class ClassificationObjective:
             )
 
     def _names(self, split: str) -> str:
-        found = sorted(self.unreadable[split])
-        return listed(map(self.corpus.splits[split].name_of, found)) or "met by another process"
+        rows = sorted(self.unreadable[split])
+        return listed(map(self.corpus.splits[split].name_of, rows)) or "read by another process"
 
 
 def _renamed(record: dict) -> dict:
-    """Names of a training's evaluation as results have them."""
+    """The numbers of an evaluation during training under the names that results have."""
     return {"nll" if key == "valid_loss" else key.removeprefix("valid_"): value for key, value in record.items()}
 
 

@@ -1,4 +1,4 @@
-"""Language modelling, of text or of images as sequences: its facts, and what a run of it is made of."""
+"""The task of language modelling, of text or of images as sequences: its facts, and the parts of its runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fourierformer.tasks.base import Column, Metric, Task
 if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
 
-METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # e to the mean loss; bits per token = mean loss / ln 2
+METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # exp(mean loss); mean loss / ln 2 for the other two
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageEvaluation:
-    """How the finished run's best checkpoint is measured."""
+    """How the best checkpoint is measured when training is done."""
 
     splits: list[Literal["train", "valid", "test"]]
     protocols: list[Literal["segment", "overlapping", "sliding"]]
@@ -110,9 +110,9 @@ class Language(Task[LanguageSpec]):
         return spec.global_batch_size * spec.model.length
 
     def activation_bytes(self, spec: LanguageSpec, micro_batch: int) -> int:
-        """float32; per token and layer about 10 activations of width dim and 3 of width inner; per token the logits of
-        the (adaptive) softmax's head, their softmax and its gradient. (A CPU needs less: it has the logits of a few
-        rows.)"""
+        """In float32: per token and layer about 10 activations of width dim and 3 of width inner; per token the logits
+        of the (adaptive) softmax's head, their softmax and its gradient. (Less on a CPU, which has the logits of a few
+        rows at a time.)"""
         model, data = spec.model, spec.data
         vocabulary = (data.expect or {}).get("vocabulary") or data.vocabulary_size or 256
         head = min([vocabulary, *(data.cutoffs or [])[:1]])
@@ -131,7 +131,7 @@ class Language(Task[LanguageSpec]):
 
 
 def _check_images(spec: LanguageSpec, corpus: Corpus | None) -> None:
-    """What images ask of the model and of the evaluation, said before any step."""
+    """SetupError unless model and evaluation suit a data set of images."""
     name, length = spec.data.name, spec.model.length
     sequence = corpus.sequence if corpus else (spec.data.expect or {}).get("sequence", length)
     if length != sequence:
@@ -141,8 +141,8 @@ def _check_images(spec: LanguageSpec, corpus: Corpus | None) -> None:
     other = next((protocol for protocol in spec.evaluation.protocols if protocol != "segment"), None)
     if other:
         raise SetupError(
-            f"evaluation.protocols has {other}, but no window slides over the images of '{name}', for each is scored "
-            "whole: evaluation.protocols=[segment]"
+            f"evaluation.protocols has {other}, but each image of '{name}' is scored whole, without windows: "
+            "evaluation.protocols=[segment]"
         )
 
 

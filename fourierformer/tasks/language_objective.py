@@ -1,13 +1,15 @@
 """Language modelling, of text or of images: loss, and perplexity under the two protocols of the paper and one between.
 
 segment: the text is cut into 10 streams and each stream into independent segments of `context` tokens; every position
-         of a segment counts, the first ones with hardly any context. Fast: selects checkpoints during training.
-sliding: a window of `context` tokens moves by one; the first window counts all its positions, every later one only its
-         last, which therefore sees the full context. The number of the paper's Table 1.
-overlapping: the window moves by an eighth of the context instead, and every later one counts its last eighth: positions
-         that see seven eighths of the context or more. Nearly the number of `sliding`, context / 8 times as fast.
+         of a segment is scored, the first ones with hardly any context. Fast: selects checkpoints during training.
+sliding: a window of `context` tokens moves by one; of the first window all positions are scored, of every later one
+only
+         the last, which therefore sees the full context. The number of the paper's Table 1.
+overlapping: the window moves by an eighth of the context instead, and of every later one the last eighth is scored:
+         positions that see seven eighths of the context or more. Nearly the number of `sliding`, context / 8 times as
+         fast.
 
-Images are sequences of their own: each is a segment, every pixel value counts, and no window slides over two of them.
+An image is a sequence and a segment of its own: every pixel value is scored, and no window covers two images.
 """
 
 import math
@@ -34,7 +36,7 @@ SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments 
 class TextBatch:
     tokens: Tensor  # (B, L) on the device
     targets: Tensor  # (B, L) on the device
-    rows: list[Tensor]  # positions whose target is a rare word, per cluster: known on the host, so no sync
+    rows: list[Tensor]  # positions whose target is a rare word, per cluster; computed on the host, to avoid a sync
     share: float  # of the step's tokens
     first: int = 0  # which row of the global batch its first one is
 
@@ -67,17 +69,17 @@ class LanguageObjective:
         else:
             self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
         self.steps_per_epoch = self.order.steps_per_epoch
-        own = global_batch_size // self.processes.world  # what cannot be shared equally, the order refuses
+        own = global_batch_size // self.processes.world  # `order` refuses a batch that cannot be shared equally
         self.micro_batch_size = min(micro_batch_size or own, own)
         self.micro_steps = -(-own // self.micro_batch_size)
         self.samples_per_step = global_batch_size * self.length
         self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
-        self.max_tokens = max_tokens  # evaluations look at the first so many tokens only (at one image at least)
+        self.max_tokens = max_tokens  # evaluations use only the first so many tokens (of images at least one)
         self.metric = METRIC_OF_UNIT[corpus.unit]
         self.primary = f"valid_{self.metric}"
 
     def samples_after(self, steps: int) -> int:
-        """Tokens trained on, exactly."""
+        """Tokens in the first `steps` steps, exactly."""
         return self.order.tokens_after(steps)
 
     def micro_batches(self, step: int) -> Iterator[TextBatch]:
@@ -111,7 +113,7 @@ class LanguageObjective:
         done = 0
         for number, (inputs, targets) in enumerate(batches):
             if number % self.processes.world == 0:
-                poll()  # every process comes by equally often, whether it has a batch in this round or not
+                poll()  # equally often on every process, whether it has a batch in this round or not
             done += targets.numel()
             if number % self.processes.world == self.processes.rank:
                 batch = self._to_device(inputs, targets)
@@ -134,7 +136,7 @@ class LanguageObjective:
         return {"segment": self.length, "overlapping": max(1, self.length // 8), "sliding": 1}[protocol]
 
     def from_training(self, records: dict) -> dict[str, dict]:
-        """Nothing: whole splits are measured when the training is done."""
+        """No results: whole splits are measured when the training is done."""
         return {}
 
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
@@ -155,11 +157,11 @@ class LanguageObjective:
         """No loader processes: tokens are read from memory."""
 
     def _scored(self, tokens: np.ndarray, protocol: str) -> tuple[Iterator[tuple[Tensor, Tensor]], int]:
-        """(inputs, targets) of an evaluation, batch by batch, and how many targets there are."""
+        """The batches (inputs, targets) of an evaluation, and the number of all targets."""
         if protocol not in self.protocols:
             raise SetupError(
-                f"'{self.corpus.name}' holds images, and each of them is scored whole: no window slides over them. "
-                "Use evaluation.protocols=[segment], or --protocol segment with scripts/evaluate.py"
+                f"'{self.corpus.name}' holds images, and each of them is scored whole, without windows: use "
+                "evaluation.protocols=[segment], or --protocol segment with scripts/evaluate.py"
             )
         if self.images:
             limit = None if self.max_tokens is None else max(1, self.max_tokens // self.length)
@@ -171,7 +173,8 @@ class LanguageObjective:
         return self._windows(tokens, self.stride(protocol)), len(tokens) - 1
 
     def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        """Segments are independent, so how many go through the model at once does not change the number."""
+        """Batches of segments. They are independent, so the number of segments in a batch does not change the
+        result."""
         longest = max(1, len(tokens) // SEGMENT_STREAMS - 1)  # of few tokens (max_tokens), each stream is one segment
         streams = OrderedStreams(tokens, SEGMENT_STREAMS, min(self.length, longest))
         together = max(1, self.tokens_per_forward // (SEGMENT_STREAMS * self.length))
@@ -187,7 +190,8 @@ class LanguageObjective:
             yield shifted(sequences[start : start + together])
 
     def _windows(self, tokens: np.ndarray, stride: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The first window scores L positions, every later one its last `stride`, and one more what is left: N - 1."""
+        """Batches of windows: the first scores its L positions, every later one its last `stride`, and one more the
+        rest of the N - 1."""
         inputs, targets = windows(tokens, self.length)
         yield _tensor(inputs[:1]), _tensor(targets[:1])
         inputs_after, targets_after = inputs[stride::stride], targets[stride::stride, -stride:]

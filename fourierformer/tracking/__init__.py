@@ -1,8 +1,7 @@
-"""Where the numbers of a run go: metrics.jsonl always (the truth), and beside it whoever wants to watch (wandb, the
-console).
+"""Logs the numbers of a run: to metrics.jsonl always, and to trackers that show them (wandb, the console).
 
-A watcher that fails is named once and dropped; it never stops a training. metrics.jsonl failing does: numbers that
-are not kept are lost work.
+If one of the latter fails, it is reported once and used no more, and the training goes on. If metrics.jsonl fails, the
+training stops: its numbers would be lost.
 """
 
 import contextlib
@@ -14,6 +13,8 @@ from fourierformer.tracking.jsonl import JsonlTracker
 
 
 class Tracker(Protocol):
+    """Something that shows or keeps the numbers of a run."""
+
     def log(self, row: dict) -> None:
         """One row; it has "step"."""
 
@@ -24,54 +25,54 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Hands everything to the truth first, then to the watchers."""
+    """Passes every row to metrics.jsonl first, then to the other trackers."""
 
-    def __init__(self, truth: JsonlTracker, watchers: Iterable[Tracker] = (), say: Callable[[str], None] = print):
-        self.truth = truth
-        self.watchers = list(watchers)
+    def __init__(self, metrics: JsonlTracker, others: Iterable[Tracker] = (), say: Callable[[str], None] = print):
+        self.metrics = metrics
+        self.others = list(others)
         self.say = say
 
     def log(self, row: dict) -> None:
-        self.truth.log(row)
-        self._tell("log", row)
+        self.metrics.log(row)
+        self._call_others("log", row)
 
     def summary(self, values: dict) -> None:
-        self._tell("summary", values)  # summary.json of the run directory is the truth of these
+        self._call_others("summary", values)  # the run directory's summary.json has these numbers
 
     def close(self, exit_code: int) -> None:
-        self._tell("close", exit_code)
-        self.truth.close(exit_code)
+        self._call_others("close", exit_code)
+        self.metrics.close(exit_code)
 
     def position(self) -> int:
-        return self.truth.position()
+        return self.metrics.position()
 
     def rewind(self, offset: int) -> None:
-        self.truth.rewind(offset)
+        self.metrics.rewind(offset)
 
-    def _tell(self, method: str, argument) -> None:
-        for watcher in list(self.watchers):
+    def _call_others(self, method: str, argument) -> None:
+        for tracker in list(self.others):
             try:
-                getattr(watcher, method)(argument)
-            except Exception as error:  # any: a watcher's fault is never the run's
-                self.watchers.remove(watcher)
-                with contextlib.suppress(OSError):  # the output itself may be what broke: `python train_lm.py | head`
+                getattr(tracker, method)(argument)
+            except Exception as error:  # whatever it is, the run goes on
+                self.others.remove(tracker)
+                with contextlib.suppress(OSError):  # stdout itself may have failed: `python train_lm.py | head`
                     self.say(
-                        f"{type(watcher).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for "
+                        f"{type(tracker).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for "
                         "the rest of this run; metrics.jsonl has every number."
                     )
 
 
 class NoTrackers(Trackers):
-    """For processes beside the first one, which alone writes."""
+    """Does nothing: for all processes but the first, which alone writes."""
 
     def __init__(self):
-        """Nothing to hand anything to."""
+        """There is nothing to pass rows to."""
 
     def log(self, row: dict) -> None:
         """Process 0 logs the same row."""
 
     def summary(self, values: dict) -> None:
-        """Process 0 keeps it."""
+        """Process 0 logs it."""
 
     def close(self, exit_code: int) -> None:
         """Nothing was opened."""
@@ -86,12 +87,12 @@ class NoTrackers(Trackers):
 def build_trackers(
     metrics: Path, *, console: Tracker | None = None, wandb: dict | None = None, say: Callable[[str], None] = print
 ) -> Trackers:
-    """metrics.jsonl at `metrics`; the console when given; wandb when its settings (the arguments of WandbTracker) are
-    given."""
-    truth = JsonlTracker(metrics)
-    watchers = [console] if console else []
+    """The trackers of a run: the file `metrics`, the console if given, and wandb if its settings (the arguments of
+    WandbTracker) are given."""
+    file = JsonlTracker(metrics)
+    others = [console] if console else []
     if wandb is not None:
         from fourierformer.tracking.wandb import WandbTracker
 
-        watchers.append(WandbTracker(**wandb, say=say))
-    return Trackers(truth, watchers, say)
+        others.append(WandbTracker(**wandb, say=say))
+    return Trackers(file, others, say)

@@ -1,4 +1,5 @@
-"""What a person watches: a live bar on a terminal, plain single lines in logs, Slurm files, CI and joblib workers."""
+"""Shows the progress of a run: a live bar on a terminal; plain lines in log files, Slurm files, CI and joblib
+workers."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
     from fourierformer.tasks import Task
 
-SLOW_DATA = 0.1  # the share of time spent waiting for data that a reader has to know
+SLOW_DATA = 0.1  # the share of time spent waiting for data from which it is shown
 LINES_PER_RUN = 20  # plain training lines of a short run; a long one prints one a minute
 SECONDS_BETWEEN_LINES = 60
 
 
 class ConsoleTracker:
-    """`step` is where a resumed run continues; `samples_per_step` counts what the task's rates count (tokens, images);
-    `metric` is what the run is judged by."""
+    """Shows training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
+    (tokens, images). metric: the task's primary metric."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class ConsoleTracker:
         self.steps, self.samples_per_step, self.title, self.step = steps, samples_per_step, title, step
         self.unit, self.rate_key = (task.short_unit, f"{task.unit}_per_s") if task else ("samples", "samples_per_s")
         self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
-        # of a mean loss in nats; other metrics of a training batch are not known before an evaluation
+        # is a function of the training loss; other metrics are known only after an evaluation
         self.perplexity = metric == "ppl"
         self.stream = stream or sys.stdout
         self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
@@ -47,7 +48,7 @@ class ConsoleTracker:
         self._rate = 0.0
 
     def say(self, message: str) -> None:
-        """A line above the bar."""
+        """Prints a line, above the bar if there is one."""
         if self._live:
             self._live.say(message)
         else:
@@ -63,14 +64,14 @@ class ConsoleTracker:
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
 
     def evaluating(self, label: str, done: int, total: int) -> None:
-        """A second bar while evaluation runs; done == total ends it. Silent in plain output, where its result follows
-        as a line."""
+        """Shows a second bar during an evaluation, until done == total. Plain output has only the line of its
+        result."""
         if self._live:
             self._live.evaluating(label, done, total)
         self._clock = None  # the rate counts training only
 
     def summary(self, values: dict) -> None:
-        """Final tables are printed by whoever runs the comparison."""
+        """Prints nothing: the final table is printed by the sweep or the run."""
 
     def close(self, exit_code: int) -> None:
         if self._live:
@@ -90,7 +91,7 @@ class ConsoleTracker:
             speed.append(f"waiting for data {100 * row['data_wait']:.0f} %")
         if self._live:
             memory = f"{row.get('memory_bytes', _resident_bytes()) / 2**30:.1f} GiB"
-            # A narrow terminal cuts off the end: what matters least stands there.
+            # A narrow terminal cuts off the end: the least important numbers are last.
             self._live.update(row["step"], "  ".join(loss + speed + rate + [memory]))
         elif self._due(row["step"]):
             parts = loss + rate + speed
@@ -101,7 +102,7 @@ class ConsoleTracker:
             )
 
     def _measure(self, row: dict) -> None:
-        """The row's own rate where it has one, else the clock between two rows, smoothed."""
+        """Updates the rate: the row's own if it has one, else from the time between two rows, smoothed."""
         now = time.monotonic()
         if self.rate_key in row:
             self._rate = row[self.rate_key]
@@ -123,7 +124,7 @@ class ConsoleTracker:
 
 
 class _LiveBar:
-    """rich's bar, refreshed by its own thread; ordinary prints appear above it."""
+    """A progress bar by rich, refreshed by its own thread; ordinary prints appear above it."""
 
     def __init__(self, steps: int, title: str, step: int, stream: TextIO):
         from rich.console import Console
@@ -143,7 +144,7 @@ class _LiveBar:
         self.progress.start()
 
     def say(self, message: str) -> None:
-        self.progress.console.print(message, markup=False, soft_wrap=True)  # a path stays copyable
+        self.progress.console.print(message, markup=False, soft_wrap=True)  # a long path can be copied as one line
 
     def update(self, step: int, numbers: str) -> None:
         self.progress.update(self.training, completed=step, numbers=_escape(numbers))
@@ -163,7 +164,8 @@ class _LiveBar:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Several workers on one terminal would draw over each other, and a dumb terminal cannot redraw at all."""
+    """Whether a live bar can be shown: several workers on one terminal would draw over each other, and a dumb terminal
+    cannot redraw."""
     alone = multiprocessing.current_process().name == "MainProcess"
     return alone and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 

@@ -1,8 +1,8 @@
-"""metrics.jsonl: one JSON object per line, append-only, the truth about a run.
+"""Writes and reads metrics.jsonl: one JSON object per line, append-only; tables and curves are made from it.
 
-Every line reaches the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`;
-resuming from it calls `rewind()`, so that the steps run again do not appear twice. Non-finite numbers are written as
-NaN and Infinity, as Python's json reads them.
+Every line is passed to the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`, and
+resuming from it calls `rewind()`, so that no step appears twice. Non-finite numbers are written as NaN and Infinity, as
+Python's json reads them.
 """
 
 import json
@@ -25,16 +25,16 @@ class JsonlTracker:
     def log(self, row: dict) -> None:
         line = memoryview(json.dumps(row).encode() + b"\n")
         try:
-            while line:  # a raw write may take only a part, for example the last free block of a disk
+            while line:  # a raw write may write only a part, for example to the last free block of a disk
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise self._failure(error) from error
 
     def summary(self, values: dict) -> None:
-        """Rows only; the run's summary.json holds the final numbers."""
+        """Writes nothing: the final numbers are in the run's summary.json."""
 
     def position(self) -> int:
-        """The length in bytes once everything up to here is on the disk."""
+        """The length of the file in bytes, after syncing it to the disk."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -46,8 +46,8 @@ class JsonlTracker:
         size = os.fstat(self._file.fileno()).st_size
         if size < offset or (offset > 0 and os.pread(self._file.fileno(), 1, offset - 1) != b"\n"):
             raise UserError(
-                f"{self.path} ({size} bytes) does not hold the {offset} bytes of rows the checkpoint was saved with: "
-                "it was shortened or edited. Restore it from a copy, or start anew with fresh=true."
+                f"{self.path} ({size} bytes) does not have the {offset} bytes of rows that it had when the checkpoint "
+                "was saved: it was shortened or edited. Restore it from a copy, or start anew with fresh=true."
             )
         os.ftruncate(self._file.fileno(), offset)
 
@@ -55,7 +55,7 @@ class JsonlTracker:
         self._file.close()
 
     def _drop_torn_line(self) -> None:
-        """A process killed inside write() leaves the beginning of a line."""
+        """Removes an incomplete last line, which a process leaves that is killed inside write()."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
@@ -69,8 +69,8 @@ class JsonlTracker:
 
 
 def read_metrics(path: Path | str) -> list[dict]:
-    """All rows; [] when there is no file yet. A last line without its end (the writer is at work, or was killed) is
-    left out."""
+    """All rows of the file, without an incomplete last line (of a process that is writing, or was killed); [] if there
+    is no file yet."""
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:

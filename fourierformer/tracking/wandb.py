@@ -1,28 +1,28 @@
-"""Weights & Biases: online when it can be, offline when not, never in the way of a training.
+"""Logs a run to Weights & Biases, online if possible, else to offline files; its failures never stop a training.
 
-Offline files lie in `<run directory>/wandb/` and go up later with `wandb sync`. Five seeds of one experiment share a
-`group` (the config's hash without the seed), so the UI can average them.
+Offline files are in `<run directory>/wandb/`; `wandb sync` uploads them later. Five seeds of one experiment share a
+`group` (the config's hash without the seed), so that the web page can average them.
 """
 
 from __future__ import annotations
 
 import netrc
 import os
-import socket
-import threading
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from fourierformer.network import reachable
+
 if TYPE_CHECKING:
     import wandb
 
 PROBE_SECONDS = 2
 SETTINGS: dict[str, Any] = {
-    "silent": True,  # we say the one line that matters ourselves, above the progress bar
-    "console": "off",  # a live bar redraws four times a second; captured, it is megabytes of nothing
+    "silent": True,  # the one line that a user needs is printed by us, above the progress bar
+    "console": "off",  # a live bar redraws four times a second, which would be megabytes of captured output
     "init_timeout": 20,
     "finish_timeout": 60,  # the default waits for the network for ever
     "x_transaction_log_flush_interval": 1.0,  # the default, 15 s, is what kill -9 would lose
@@ -32,6 +32,8 @@ Mode = Literal["auto", "online", "offline", "disabled"]
 
 
 class WandbTracker:
+    """Logs rows and final numbers to wandb; without effect where wandb cannot start."""
+
     def __init__(
         self,
         run_dir: Path | str,
@@ -55,12 +57,12 @@ class WandbTracker:
         arguments |= {"id": run_id, "config": config, "resume": "allow"}
         try:
             self._start(mode, arguments)
-        except Exception as error:  # missing, broken or too old a wandb included
+        except Exception as error:  # also if wandb is missing, broken or too old
             say(f"wandb is off for this run ({_short(error)}); metrics.jsonl has every number.")
 
     def log(self, row: dict) -> None:
-        # A resumed online run already holds the steps up to where it was killed; those after the checkpoint come
-        # again, equal bit by bit.
+        # A resumed online run already has the steps up to where it was killed; those after the checkpoint are repeated,
+        # equal bit by bit.
         if self._run is not None and row["step"] >= self._highest:
             self._highest = row["step"]
             self._run.log(row, step=row["step"])
@@ -90,14 +92,14 @@ class WandbTracker:
                 return
             except Exception as error:
                 reason = _short(error)
-                wandb.teardown()  # the failed start leaves a service that would retry beside us
+                wandb.teardown()  # the failed start leaves a service that would go on retrying
         self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
         self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
 
 
 def choose_mode(mode: Mode) -> tuple[Mode, str]:
-    """(mode, why it is not online). Decided before wandb.init, which with a key but without a network takes half a
-    minute to give up."""
+    """(mode, why it is not online). Decided before wandb.init, which with a key but without a network would try for
+    half a minute."""
     if mode == "auto":
         wanted = (
             "disabled"
@@ -114,26 +116,9 @@ def choose_mode(mode: Mode) -> tuple[Mode, str]:
     if not _logged_in(url.hostname):
         return "offline", "not logged in: wandb login"
     host, port = _first_hop(url)
-    if not reachable(host, port):
+    if not reachable(host, port, PROBE_SECONDS):
         return "offline", f"{host} cannot be reached"
     return "online", ""
-
-
-def reachable(host: str, port: int, seconds: float = PROBE_SECONDS) -> bool:
-    """In a thread, because looking up a name has no time limit of its own."""
-    answers = []
-
-    def connect():
-        try:
-            socket.create_connection((host, port), timeout=seconds).close()
-            answers.append(True)
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers)
 
 
 def _base_url() -> str:
@@ -153,7 +138,7 @@ def _logged_in(host: str | None) -> bool:
 
 
 def _first_hop(url) -> tuple[str, int]:
-    """The proxy where there is one: behind it the host itself does not answer."""
+    """Host and port to connect to: the proxy's where there is one, because the host itself then does not answer."""
     proxies = urllib.request.getproxies()
     if url.scheme in proxies and not urllib.request.proxy_bypass(url.hostname):
         url = urlsplit(proxies[url.scheme])

@@ -1,4 +1,4 @@
-"""Averaged weights: an exponential moving average that is kept without waiting for the device."""
+"""Averaged weights: an exponential moving average whose updates do not wait for the device."""
 
 import torch
 from torch import Tensor, nn

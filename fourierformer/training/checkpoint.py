@@ -3,11 +3,10 @@
     checkpoints/step_00001234/{state.pt, MANIFEST.json}
 
 A checkpoint is written under a name ending in `.tmp`, synced, and renamed: a directory without `.tmp` is complete.
-Saving a step again (after a stop inside gradient accumulation, say) makes `step_00001234-2` before the first goes, so
-that there is no instant without one. The manifest holds the size and sha256 of every file, because torch.load notices
-a short file but not a flipped bit, and whether the checkpoint was the best so far: written with the checkpoint, the
-two can never disagree. `state.pt` holds tensors and plain types only, so that loading it runs no code
-(`weights_only=True`).
+Saving a step again (after a stop inside gradient accumulation, say) writes `step_00001234-2` before the first is
+deleted, so that there always is one. The manifest holds the size and sha256 of every file, because torch.load notices a
+short file but not a flipped bit. It also holds whether the checkpoint was the best so far: written together, the two
+cannot disagree. `state.pt` holds tensors and plain types only, so that loading it runs no code (`weights_only=True`).
 """
 
 import contextlib
@@ -41,7 +40,8 @@ class Checkpoints:
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
-        """Returns the new directory. On any failure nothing of it is left and the checkpoints before are untouched."""
+        """Writes a checkpoint and returns its directory. After any failure nothing of it is left, and the earlier
+        checkpoints are unchanged."""
         require_plain(state, "state")
         target = self._free_name(step)
         aside = target.with_name(target.name + ".tmp")
@@ -66,12 +66,13 @@ class Checkpoints:
         return target
 
     def latest(self) -> tuple[int, dict] | None:
-        """The newest intact checkpoint, on the CPU; None when there are none at all, never when there are only damaged
-        ones."""
+        """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when
+        all of them are damaged."""
         return self._load(self._complete(), "checkpoint")
 
     def best(self) -> tuple[int, dict] | None:
-        # None: its manifest is damaged, so it may have been the best, and has to be named rather than passed over
+        """(step, state) of the best checkpoint, as `latest`."""
+        # A flag of None: the manifest is damaged, so this may have been the best, and the user has to know of it.
         return self._load([path for path in self._complete() if _best_flag(path) is not False], "best checkpoint")
 
     def _load(self, candidates: list[Path], what: str) -> tuple[int, dict] | None:
@@ -92,17 +93,17 @@ class Checkpoints:
         return None
 
     def _complete(self) -> list[Path]:
-        """Newest first."""
-        found = [path for path in self.directory.glob("step_*") if NAME.fullmatch(path.name)]
-        return sorted(found, key=_order, reverse=True)
+        """The directories of complete checkpoints, newest first."""
+        complete = [path for path in self.directory.glob("step_*") if NAME.fullmatch(path.name)]
+        return sorted(complete, key=_order, reverse=True)
 
     def _free_name(self, step: int) -> Path:
         revisions = [_order(path)[1] for path in self._complete() if _order(path)[0] == step]
         return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
 
     def _prune(self) -> None:
-        """The new checkpoint is safe on the disk by now, so failing to delete an old one costs space and nothing
-        else."""
+        """Deletes the checkpoints that need not be kept. The new one is safe on the disk by now, so failing to delete
+        costs space and nothing else."""
         intact = [path for path in self._complete() if path not in self._damaged]
         newest_of_step: dict[int, Path] = {}
         for path in intact:
@@ -110,9 +111,8 @@ class Checkpoints:
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
         for path in self._complete():
             if path not in stay:
-                doomed = path.with_name(
-                    path.name + ".tmp"
-                )  # renamed first: half a deletion must not look like a checkpoint
+                # Renamed first: a directory that is deleted in part must not look like a checkpoint.
+                doomed = path.with_name(path.name + ".tmp")
                 try:
                     os.replace(path, doomed)
                     shutil.rmtree(doomed)
@@ -152,14 +152,14 @@ def _write(aside: Path, step: int, state: dict, best: bool) -> None:
 
 
 def _discard(aside: Path, target: Path) -> None:
-    """Takes back a save that failed, also when only the last sync after the rename did."""
+    """Removes a checkpoint that could not be saved, also after its renaming, when only the last sync failed."""
     with contextlib.suppress(OSError):
         os.replace(target, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None when every byte is as it was written."""
+    """What is wrong with a checkpoint, for a message; None when every byte is as it was written."""
     try:
         manifest = json.loads((path / "MANIFEST.json").read_text())
         if manifest["format"] != FORMAT:
@@ -167,14 +167,14 @@ def _problem(path: Path) -> str | None:
         if not isinstance(manifest["best"], bool):
             return "MANIFEST.json is not readable"
         if manifest["step"] != _order(path)[0]:
-            return f"MANIFEST.json speaks of step {manifest['step']}"
+            return f"MANIFEST.json is of step {manifest['step']}"
         for name, expected in manifest["files"].items():
             with open(path / name, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected["bytes"]:
                     return f"{name} has {size} bytes instead of {expected['bytes']}"
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                    return f"{name} does not have its sha256"
+                    return f"{name} has another sha256 than when it was written"
         return None if "state.pt" in manifest["files"] else "MANIFEST.json does not list state.pt"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -204,7 +204,7 @@ def _human(size: int) -> str:
 
 
 def _sync_directory(path: Path) -> None:
-    """A rename is on the disk only when its directory is."""
+    """Writes a directory to the disk: only then a renaming inside it is safe."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

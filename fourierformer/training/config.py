@@ -12,7 +12,7 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 class TrainerConfig:
     """The keys of configs/trainer/*.yaml."""
 
-    steps: int | None  # one of the two; epochs become steps once the data is known
+    steps: int | None  # either this or epochs, which become steps once the data is known
     epochs: float | None
     eval_every: int | None  # steps; null = once per epoch
     save_every: int | None
@@ -35,15 +35,17 @@ class TrainerConfig:
         check_range("trainer.clip", self.clip, 0, above_low=True)
         check_range("trainer.ema_decay", self.ema_decay, 0, 1)
         if self.steps is None and self.epochs is None:
-            raise SetupError("no length given: trainer.steps=1000 or trainer.epochs=10, or choose experiment=")
+            raise SetupError(
+                "no length given: trainer.steps=1000 or trainer.epochs=10, or choose an experiment: experiment=NAME"
+            )
         if self.steps is not None and self.epochs is not None:
             raise SetupError(
-                f"trainer.steps={self.steps} and trainer.epochs={self.epochs:g} both say how long to train: "
-                "set the other one to null"
+                f"trainer.steps={self.steps} and trainer.epochs={self.epochs:g} are two lengths of training: set one "
+                "of them to null"
             )
 
     def in_steps(self, steps_per_epoch: int) -> "TrainerInSteps":
-        """The same with every length in steps."""
+        """This config with every length in steps."""
         steps = self.steps
         if steps is None:
             assert self.epochs is not None  # __post_init__: one of the two is given
@@ -59,7 +61,7 @@ class TrainerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerInSteps(TrainerConfig):
-    """What the loop runs by: every length is known."""
+    """The config of the loop: every length is known, in steps."""
 
     steps: int
     epochs: None
@@ -82,7 +84,7 @@ class OptimConfig:
         check_range("optim.eps", self.eps, 0, above_low=True)
         check_range("optim.weight_decay", self.weight_decay, 0)
         if len(self.betas) != 2:
-            raise SetupError(f"optim.betas={self.betas}: two numbers, e.g. [0.9,0.999]")
+            raise SetupError(f"optim.betas={self.betas}: give two numbers, e.g. [0.9,0.999]")
         for beta in self.betas:
             check_range("optim.betas", beta, 0, 1)
 
@@ -92,11 +94,11 @@ class ScheduleConfig:
     """The keys of configs/schedule/*.yaml."""
 
     name: Literal["cosine", "constant"]
-    warmup_steps: int | None  # one of the two
+    warmup_steps: int | None  # either this or warmup_epochs
     warmup_epochs: float | None
     warmup_start: float  # the rate that the warm-up begins from
     min_lr: float
-    per_epoch: bool  # true = as in DeiT's code: constant within an epoch, and one epoch late
+    per_epoch: bool  # true = constant within an epoch, and one epoch late, as in DeiT's code
 
     def __post_init__(self):
         for key in ("warmup_steps", "warmup_epochs", "warmup_start", "min_lr"):

@@ -1,11 +1,12 @@
-"""The training loop, the only one: rate, micro-batches, clip, guard, step; then log, evaluate, save.
+"""The one training loop: rate, micro-batches, clip, guard, step; then log, evaluate, save.
 
-Exact resume rests on three choices. Data, learning rate and dropout are pure functions of the step, so nothing of them
-is saved. All work at a step boundary (evaluate, save) happens at the TOP of the loop, so a resumed run does what the
-interrupted one still owed. A stop in the middle of a step drops its half-summed gradients and saves the boundary.
+A resumed run is exact for three reasons. Data, learning rate and dropout are pure functions of the step, so nothing of
+them is saved. All work at a step boundary (evaluate, save) is done at the TOP of the loop, so a resumed run does what
+the interrupted one had not done yet. A stop in the middle of a step drops its incomplete gradients and saves the state
+at the boundary before.
 
-Several processes run this loop side by side, each on its share of every global batch. What they decide together
-(stopping, a bad step, the best checkpoint) follows from numbers that all of them have; only the first one writes.
+Several processes run this loop side by side, each on its share of every global batch. Their common decisions
+(stopping, a bad step, the best checkpoint) depend on numbers that all of them have; only the first one writes.
 """
 
 import contextlib
@@ -36,22 +37,23 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Diagnosed(Protocol):
-    """A layer with numbers worth a curve."""
+    """A layer with numbers to log at evaluations."""
 
     def diagnostics(self) -> dict[str, float]: ...
 
 
 @dataclass
 class Progress:
-    """Where a run stands; everything of the loop that a checkpoint must hold besides weights and optimizer."""
+    """How far a run has come: the state of the loop that a checkpoint holds besides weights and optimizer."""
 
     step: int = 0
     evaluated: int = 0  # the last step that was evaluated
-    # "best" and "last" of the weights, "ema_best" and "ema_last" of their average -> {"step": 600, "valid_ppl": 61.2}
+    # Evaluations: "best" and "last" of the weights, "ema_best" and "ema_last" of their average -> the numbers, such as
+    # {"step": 600, "valid_ppl": 61.2}
     records: dict[str, dict[str, float]] = field(default_factory=dict)
-    bad_steps: int = 0  # non-finite ones, skipped
+    bad_steps: int = 0  # steps that were skipped because of non-finite numbers
     train_seconds: float = 0.0
-    wait_seconds: float = 0.0  # of those, waiting for data
+    wait_seconds: float = 0.0  # the part of train_seconds spent waiting for data
 
 
 class Fit:
@@ -84,10 +86,11 @@ class Fit:
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.layers = LayerSteps(model, objective, device)
         self.progress = Progress()
-        self.saved = 0
-        self.waited, self.logged_at = 0.0, 0.0  # seconds spent waiting for data since the last log; train_seconds there
-        # Counters live on the device; a GPU's are read at log steps only: [loss since log, good steps since log,
-        # bad steps in all, bad steps in a row, longest such row]
+        self.saved = 0  # the last step that was saved
+        self.waited = 0.0  # seconds spent waiting for data since the last log
+        self.logged_at = 0.0  # train_seconds at the last log
+        # On the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
+        # bad steps in all, bad steps in a row, most bad steps in a row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
         self.reads_each_step = device.type == "cpu"  # reading costs a host sync on a GPU, nothing on a CPU
 
@@ -110,7 +113,7 @@ class Fit:
     # -- one optimizer step -----------------------------------------------------------------------------------------
 
     def train_step(self) -> Tensor:
-        """One step without what happens between steps; the gradient's norm."""
+        """One step of training, without logging, evaluating and saving. Returns the gradient's norm."""
         step = self.progress.step
         set_learning_rate(self.optimizer, self.rate(step + 1))
         self.layers.begin(step)
@@ -129,7 +132,7 @@ class Fit:
         return norm
 
     def _accumulate(self, step: int) -> Tensor:
-        """Gradients of all micro-batches, and the mean loss of this process's share of the step."""
+        """Adds up the gradients of all micro-batches. Returns the mean loss of this process's share of the step."""
         loss = torch.zeros((), device=self.device)
         for micro, batch in enumerate(self._batches(step)):
             self.stop.poll()
@@ -151,35 +154,36 @@ class Fit:
             yield batch
 
     def _exchange(self, last: bool) -> contextlib.AbstractContextManager:
-        """Several processes exchange gradients once per step, during the backward pass of the last micro-batch."""
+        """The context of a micro-batch: several processes exchange gradients once per step, in the backward pass of the
+        last one."""
         if last or not isinstance(self.shared, DistributedDataParallel):
             return contextlib.nullcontext()
         return self.shared.no_sync()
 
     def _clip(self) -> Tensor:
-        """The norm of the whole gradient, which is cut down to `clip` where that is set."""
+        """Scales the gradient down to the norm `clip`, where that is set and exceeded. Returns the norm before."""
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.config.clip is not None:
             nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip, norm)
         return norm
 
     def _count(self, loss: Tensor, bad: Tensor) -> None:
-        window, good, total, row, longest = self.counters.unbind()
+        losses, good, total, row, longest = self.counters.unbind()
         row = (row + 1) * bad
         loss = torch.where(bad > 0, torch.zeros_like(loss), loss)
-        self.counters = torch.stack([window + loss, good + 1 - bad, total + bad, row, torch.maximum(longest, row)])
+        self.counters = torch.stack([losses + loss, good + 1 - bad, total + bad, row, torch.maximum(longest, row)])
 
     def _read_counters(self, norm: Tensor, started: float) -> None:
         step = self.progress.step
         log = step % self.config.log_every == 0 or step == self.config.steps
         if log or self.reads_each_step:
-            window, good, total, _, longest = self.counters.tolist()
+            losses, good, total, _, longest = self.counters.tolist()
             self.progress.bad_steps = int(total)
         self.progress.train_seconds += time.perf_counter() - started
         if log:
             row = {"step": step, "lr": self.rate(step), "grad_norm": norm.item(), "bad_steps": int(total)}
             if good:
-                row["train_loss"] = window / good
+                row["train_loss"] = losses / good
             self.tracker.log(row | self._speed())
             self.counters[:2] = 0
             self.on_log(self.progress)
@@ -191,7 +195,8 @@ class Fit:
             )
 
     def _speed(self) -> dict[str, float]:
-        """Throughput since the beginning, and which share of the time since the last log went into waiting for data."""
+        """Throughput since the beginning, and the share of the time since the last log that was spent waiting for
+        data."""
         seconds = self.progress.train_seconds
         row = {
             f"{self.objective.unit}_per_s": self.objective.samples_after(self.progress.step) / seconds,
@@ -233,7 +238,8 @@ class Fit:
         return self.objective.evaluate(model, self.stop.poll, self.watch)
 
     def _record(self, weights: str, numbers: dict[str, float]) -> bool:
-        """Keeps an evaluation as the last, and as the best one if it is; says which."""
+        """Keeps an evaluation as the last one and, if it is better than all before, as the best. Returns whether it
+        is."""
         value, records = numbers[self.objective.primary], self.progress.records
         entry = {"step": self.progress.step, **numbers}
         best = records.get(f"{weights}best")
@@ -276,7 +282,7 @@ class Fit:
 
 
 def shared_model(model: nn.Module, processes: Processes, device: torch.device) -> nn.Module:
-    """The model to train with: its gradients are averaged over all processes. It shares its parameters with `model`."""
+    """The model to train with, which has the parameters of `model` and averages gradients over all processes."""
     if processes.world == 1:
         return model
     devices = [device] if device.type == "cuda" else None
@@ -284,6 +290,6 @@ def shared_model(model: nn.Module, processes: Processes, device: torch.device) -
 
 
 def diagnostics(model: nn.Module) -> dict[str, float]:
-    """{"radius/00": 0.43, ...}: what attention layers say about themselves, by layer."""
+    """The diagnostics of every attention layer, {"radius/00": 0.43, ...}."""
     layers = [m for m in model.modules() if isinstance(m, Diagnosed)]
     return {f"{name}/{i:02d}": value for i, m in enumerate(layers) for name, value in m.diagnostics().items()}

@@ -1,4 +1,4 @@
-"""Optimizers: torch's fused ones, with parameter groups from what parameters say about themselves."""
+"""torch's fused optimizers, with parameter groups from the marks of parameters."""
 
 from collections.abc import Collection
 
@@ -9,8 +9,8 @@ from fourierformer.training.config import OptimConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Vectors, biases and what is marked `no_weight_decay` are not decayed; `lr_multiplier` scales a parameter's rate.
-
+    """The optimizer of a config. Vectors, biases and parameters marked `no_weight_decay` are not decayed;
+    `lr_multiplier` scales a parameter's rate.
     A parameter is marked by its attribute of that name, or by the model's method of that name, as in timm.
     Fused, because fused optimizers skip a step on the device when `found_inf` is set: no host sync to guard a step.
     """
@@ -32,11 +32,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def guarded_step(optimizer: torch.optim.Optimizer, bad: torch.Tensor) -> None:
-    """optimizer.step(), unless the float tensor `bad` is 1 on its device: then nothing at all changes.
+    """optimizer.step(), unless the float tensor `bad` is 1 on its device: then nothing changes.
 
-    `grad_scale` and `found_inf` are the attributes through which torch's own GradScaler talks to fused optimizers.
+    `grad_scale` and `found_inf` are the attributes by which torch's own GradScaler makes fused optimizers skip a step.
     """
-    # torch's annotations of Optimizer do not have the two
+    # torch's annotations of Optimizer lack both
     optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
     optimizer.step()
     del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Numeric precision of a run: what autocast and float32 matrix products may do."""
+"""Numeric precision of a run: autocast, and the precision of float32 matrix products."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,7 +8,8 @@ from fourierformer.training.config import Precision
 
 
 def set_matmul_precision(precision: Precision) -> None:
-    """fp32 keeps full float32 products; the others allow tensor cores for what stays float32."""
+    """Sets how float32 matrices are multiplied: in full float32 for fp32, on tensor cores (TF32) for other
+    precisions."""
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 

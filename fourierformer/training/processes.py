@@ -1,8 +1,8 @@
 """The processes that share one run: usually one, or one per GPU, started by torchrun, by submitit or by srun.
 
-They all do the same work on different rows of the batch and meet in collectives: a method of `Processes` (other than
-its properties) must be called by all of them, in the same order. What only one may do (files, console, the hub) goes
-through `on_first`. One process alone pays nothing: no group is made, and every method returns at once.
+They all do the same work on different rows of the batch. A method of `Processes` (other than its properties) is
+collective: all of them must call it, in the same order. Work that only one may do (files, console, the hub) is passed
+to `on_first`. With a single process no group is made, and every method returns at once.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of its run; `local` counts those of this machine."""
+    """The number of this process and how many its run has; local_rank and local_world are those of this machine."""
 
     rank: int = 0
     world: int = 1
@@ -36,12 +36,13 @@ class Processes:
         return self.rank == 0
 
     def on_first(self, action: Callable[[], T]) -> T:
-        """Process 0 does it, everybody gets the (picklable) result. Its UserError or Interrupted is raised everywhere;
-        another failure ends the others as a RuntimeError. `already_reported` tells the echo from the error itself."""
+        """Runs the action in process 0, and returns its (picklable) result in all of them. Its UserError or Interrupted
+        is raised in all; another error is a RuntimeError in the others. Errors raised by the others on its behalf are
+        marked `already_reported`."""
         if self.world == 1:
             return action()
         if self.first:
-            return self._do_and_tell(action)
+            return self._run_and_broadcast(action)
         kind, outcome = _broadcast(None)
         if kind == "value":
             return outcome
@@ -49,12 +50,12 @@ class Processes:
         error.already_reported = True
         raise error
 
-    def _do_and_tell(self, action: Callable[[], T]) -> T:
+    def _run_and_broadcast(self, action: Callable[[], T]) -> T:
         try:
             result = action()
         except BaseException as error:
             known = isinstance(error, UserError | Interrupted)  # they survive pickling; other errors may not
-            with contextlib.suppress(Exception):  # the others are gone: the error at hand says more
+            with contextlib.suppress(Exception):  # the others have ended: this error is the one to report
                 _broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
             raise
         _broadcast(("value", result))
@@ -69,11 +70,11 @@ class Processes:
         return tensor
 
     def mean(self, tensor: "Tensor") -> "Tensor":
-        """As `sum`, for the mean."""
+        """The mean over all processes, computed like `sum`."""
         return self.sum(tensor).div_(self.world) if self.world > 1 else tensor
 
     def highest(self, number: int) -> int:
-        """The largest of the processes' numbers. Over the CPUs' network, so that no GPU is waited for."""
+        """The largest of the processes' numbers. Exchanged between CPUs, so that no GPU is waited for."""
         if self.world == 1:
             return number
         import torch
@@ -84,12 +85,12 @@ class Processes:
         return int(tensor)
 
     def barrier(self) -> None:
-        """Nobody goes on before everybody is here. Says nothing about work queued on a GPU."""
+        """Waits until all processes have called this. Work queued on a GPU may still be running."""
         self.highest(0)
 
 
 def already_reported(error: BaseException) -> bool:
-    """Whether this is the echo of an error of process 0, which reports it: the others stay silent."""
+    """Whether the error was raised on behalf of process 0, which reports it, so that this process need not."""
     return getattr(error, "already_reported", False)
 
 
@@ -104,8 +105,8 @@ def _broadcast(message: Any) -> Any:
 
 @contextlib.contextmanager
 def join_processes(device_type: str) -> Iterator[Processes]:
-    """`with join_processes("cuda") as processes: ...`: waits until all processes of this run are here."""
-    processes, meeting_point = find_processes()
+    """Connects the processes of a run, `with join_processes("cuda") as processes: ...`, once all of them have come."""
+    processes, address = find_processes()
     if processes.world == 1:
         yield processes
         return
@@ -115,41 +116,42 @@ def join_processes(device_type: str) -> Iterator[Processes]:
         _choose_gpu(processes)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
-        store=_store(meeting_point, processes),
+        store=_store(address, processes),
         rank=processes.rank,
         world_size=processes.world,
     )
     try:
         yield processes
     finally:
-        dist.destroy_process_group()  # closes the connections: who still waits for this process gets an error
+        dist.destroy_process_group()  # closes the connections: a process that still waits for this one gets an error
 
 
 _joined = itertools.count()
 
 
-def _store(meeting_point: str, processes: Processes) -> "Store":
-    """Where the processes leave each other their addresses. A sweep in one process joins once per job: each time under
-    another name, or the quicker process would find the address that the other had before."""
+def _store(address: str, processes: Processes) -> "Store":
+    """A store in which the processes tell each other their addresses. A sweep in one process joins once per job, each
+    time with another prefix: else the quicker process would read the address that the other had in the job before."""
     import torch.distributed as dist
 
-    return dist.PrefixStore(f"run {next(_joined)}", _server(meeting_point, processes.rank, processes.world))
+    return dist.PrefixStore(f"run {next(_joined)}", _server(address, processes.rank, processes.world))
 
 
 @functools.cache
-def _server(meeting_point: str, rank: int, world: int) -> "Store":
+def _server(address: str, rank: int, world: int) -> "Store":
     import torch.distributed as dist
 
-    return next(dist.rendezvous(meeting_point, rank, world))[0]
+    return next(dist.rendezvous(address, rank, world))[0]
 
 
 def find_processes() -> tuple[Processes, str]:
-    """This process's place, from what its launcher put into the environment, and the address where all meet."""
+    """This process among those of its run, by the environment that its launcher set, and the address at which they
+    connect."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        # torchrun, also when Slurm or submitit started it: it is nearest
+        # torchrun comes before Slurm and submitit, which may have started torchrun
         local_rank, local_world = os.environ.get("LOCAL_RANK", 0), os.environ.get("LOCAL_WORLD_SIZE", 1)
-        places = (os.environ["RANK"], os.environ["WORLD_SIZE"], local_rank, local_world)
-        return Processes(*map(int, places)), "env://"
+        numbers = (os.environ["RANK"], os.environ["WORLD_SIZE"], local_rank, local_world)
+        return Processes(*map(int, numbers)), "env://"
     if "SUBMITIT_EXECUTOR" in os.environ:
         return _submitit_task()
     # The number of tasks of this srun step. SLURM_NTASKS is also set in an sbatch script, outside of any srun.
@@ -159,18 +161,19 @@ def find_processes() -> tuple[Processes, str]:
 
 
 def _submitit_task() -> tuple[Processes, str]:
-    """hydra's submitit launchers with tasks_per_node > 1: submitit knows the first node and draws a port per job."""
+    """A task of hydra's submitit launchers with tasks_per_node > 1: submitit knows the first node and chooses a port
+    per job."""
     from submitit.helpers import TorchDistributedEnvironment
 
     task = TorchDistributedEnvironment()
     processes = Processes(task.rank, task.world_size, task.local_rank, task.local_world_size)
-    # a machine need not be able to resolve its own name
+    # not every machine can resolve its own name
     address = "127.0.0.1" if processes.world == processes.local_world else task.master_addr
     return processes, f"tcp://{address}:{task.master_port}"
 
 
 def _slurm_task() -> tuple[Processes, str]:
-    """`srun python train_lm.py`: Slurm numbers the tasks but names no meeting point."""
+    """A task of `srun python train_lm.py`: Slurm numbers the tasks, but gives them no address to connect at."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     tasks, nodes = (int(os.environ[f"SLURM_STEP_NUM_{key}"]) for key in ("TASKS", "NODES"))
     if not (address and port):

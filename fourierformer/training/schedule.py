@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the step: nothing to save, nothing to restore."""
+"""The learning rate as a pure function of the step, so that a checkpoint need not hold it."""
 
 import math
 
@@ -6,7 +6,7 @@ from fourierformer.training.config import ScheduleConfig
 
 
 def learning_rate(update: int, *, steps: int, peak: float, config: ScheduleConfig, steps_per_epoch: int) -> float:
-    """Rate of update number 1, 2, ... steps.
+    """The rate of one update; they are numbered 1, 2, ... steps.
 
     Linear to the peak over the warm-up, then the cosine over ALL steps as in the paper, so it joins slightly below the
     peak. Update 1 has peak / warmup_steps here. The language model's code sets the rate after each update: every update

@@ -1,7 +1,6 @@
-"""Randomness without state: what a step draws depends on (seed, step, micro-step, rank) and on nothing that happened
-before.
+"""Seeds of a run. The random numbers of a step depend on (seed, step, micro-step, rank) alone.
 
-So a run that was stopped anywhere continues with the very same numbers, and no generator has to be saved.
+So a resumed run has the same numbers as an uninterrupted one, and no generator has to be saved.
 """
 
 import random
@@ -13,7 +12,7 @@ from fourierformer.seeds import seed_of
 
 
 def seed_everything(seed: int) -> None:
-    """For what is drawn outside the steps, such as the initial weights."""
+    """Seeds all generators, for random numbers outside of steps, such as the initial weights."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)  # numpy's global generator takes 32 bits
     torch.manual_seed(seed)

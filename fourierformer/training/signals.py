@@ -1,8 +1,9 @@
-"""Stopping on request: the first signal asks for a checkpoint, a second Ctrl-C does not wait for one.
+"""Stopping on request: after the first signal the run saves a checkpoint and ends, after a second Ctrl-C it ends at
+once.
 
-Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT). Work is never cut in the middle:
-the handler only sets a flag, and whatever runs for long (training, evaluation, warm-up) calls `poll()` at places
-where stopping is safe. Several processes agree at each poll, so that all stop at the same one, whichever was signalled.
+Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT). The handler only sets a flag, and
+whatever runs for long (training, evaluation, warm-up) calls `poll()` where stopping is safe. Several processes agree at
+each poll, so that all stop at the same one, whichever got the signal.
 """
 
 import contextlib
@@ -16,23 +17,26 @@ from fourierformer.errors import Interrupted
 from fourierformer.training.processes import Processes
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-SAME_CTRL_C = 1.0  # seconds: a launcher may pass on to its processes what the terminal has sent them already
+SAME_CTRL_C = 1.0  # seconds within which a second SIGINT is the same Ctrl-C, from the terminal and from a launcher
 
 
 def exit_code(signal_number: int) -> int:
-    """128 + the number, as shells count; SIGUSR1 is a scheduler's early SIGTERM and ends like one."""
+    """The exit code after a signal: 128 + its number, as in shells. SIGUSR1, a scheduler's early SIGTERM, has
+    SIGTERM's."""
     return 128 + (signal.SIGINT if signal_number == signal.SIGINT else signal.SIGTERM)
 
 
 class StopSignal:
-    """`with StopSignal() as stop: ... stop.poll()`. Elsewhere than in the main thread, Python allows no handlers: there
-    it never fires. With several processes, each must poll equally often, and all must be there until the end of it."""
+    """Receives the signals that ask a run to stop: `with StopSignal() as stop: ... stop.poll()`.
+
+    Python allows handlers in the main thread only: elsewhere poll() never raises. With several processes each must poll
+    equally often, and all must stay until the end of the block."""
 
     def __init__(self, processes: Processes | None = None):
         self.processes = processes or Processes()
-        self.signal_number: int | None = None  # the first that came here, or at a poll from another process
+        self.signal_number: int | None = None  # of the first signal, here or, since a poll, in another process
         self._since = 0.0
-        self._agreed = 0  # the number that all processes know of
+        self._agreed = 0  # the number of the signal that all processes know of
         self._previous: dict = {}
 
     def __enter__(self) -> "StopSignal":
@@ -45,14 +49,14 @@ class StopSignal:
             # None: the handler was not installed by Python and cannot be put back by it
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
-        # Came after the last poll: the work is done, but a sweep must not begin its next job as if nobody had asked.
+        # A signal after the last poll: the work is done, but a sweep must not begin its next job.
         if kind is None and not self._agreed:
             self.poll()
 
     def poll(self) -> None:
-        """Raises Interrupted if a signal came; every time, so that nested loops all end. After the first time it asks
-        the other processes no more: on their way out, they need not poll equally often."""
-        # The answer, not signal_number: one that came during the question is known to this process alone.
+        """Raises Interrupted if a process of the run has received a signal; at every call, so that nested loops all
+        end. After the first time it asks the other processes no more: then they need not poll equally often."""
+        # The common answer, not signal_number: this process alone knows of a signal that came while they were asking.
         self._agreed = self._agreed or self.processes.highest(self.signal_number or 0)
         if self._agreed:
             if self.signal_number is None:
@@ -63,7 +67,7 @@ class StopSignal:
         if self.signal_number is None:
             self._begin(number)
         elif number == signal.SIGINT and not self._same_ctrl_c():
-            # A live progress bar hides the cursor, and os._exit gives it no chance to bring it back.
+            # A live progress bar hides the cursor, and os._exit does not let it show the cursor again.
             self._say(
                 "\x1b[?25h\naborted, nothing saved since the last checkpoint\n" if sys.stderr.isatty() else "aborted\n"
             )
@@ -71,7 +75,7 @@ class StopSignal:
 
     def _begin(self, number: int) -> None:
         self.signal_number, self._since = number, time.monotonic()
-        # torchrun keeps a second Ctrl-C to itself
+        # torchrun does not pass a second Ctrl-C on
         again = "; press Ctrl-C again to abort at once" if self.processes.world == 1 else ""
         self._say(f"\n{signal.Signals(number).name}: stopping after this micro-step, saving{again}\n")
 
@@ -80,12 +84,12 @@ class StopSignal:
         return shared and time.monotonic() - self._since < SAME_CTRL_C
 
     def _say(self, text: str) -> None:
-        """One process speaks for all."""
+        """Writes to stderr, in the first process only."""
         if self.processes.first:
             _write(text)
 
 
 def _write(text: str) -> None:
-    """Straight to the descriptor: print() inside a handler fails when the interrupted code was itself printing."""
+    """Writes to stderr's descriptor: print() inside a handler fails when the interrupted code was itself printing."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())

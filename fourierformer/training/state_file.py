@@ -1,4 +1,4 @@
-"""One state file: what may be in it, how large it will be, and its sha256 while it is written."""
+"""Writes the state file of a checkpoint: checks its content, computes its size, and its sha256 while writing."""
 
 import hashlib
 import os
@@ -12,8 +12,8 @@ TENSORS = {torch.Tensor, torch.nn.Parameter}
 
 
 def require_plain(value, where: str) -> None:
-    """Refuses now what weights_only=True would refuse when the checkpoint is needed (numpy scalars, generators, config
-    objects)."""
+    """TypeError for a value that torch.load(weights_only=True) would refuse later, when the checkpoint is needed (numpy
+    scalars, generators, config objects)."""
     kind = type(value)
     if kind in (dict, OrderedDict):
         for key, item in value.items():
@@ -29,8 +29,8 @@ def require_plain(value, where: str) -> None:
 
 
 def state_bytes(state: dict) -> int:
-    """Bytes the file will need: each storage once (tied weights share one), 2 % and 1 MiB for the archive around
-    them."""
+    """Size of the file in bytes, at most: each storage once (tied weights share one), and 2 % and 1 MiB for the archive
+    around them."""
     storages: dict[int, int] = {}
     stack: list[object] = [state]
     while stack:
@@ -57,8 +57,8 @@ def write_state(path: Path, state: dict) -> dict:
 
 
 class HashedFile:
-    """Hashes what passes through. A failed write is kept for later: raised inside torch.save it would meet a C++
-    writer that, on its way out, tries to finish the archive and reports that failure instead of the full disk."""
+    """A file that computes the sha256 of what is written. The error of a failed write is kept in `error`, because
+    torch.save's C++ writer would try to finish the archive and report that failure instead of the full disk."""
 
     def __init__(self, raw):
         self.raw = raw

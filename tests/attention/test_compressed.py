@@ -74,7 +74,7 @@ def test_poolingformers_first_level_without_a_limit_is_softmax(causal):
 
 
 def test_impossible_knobs_are_refused():
-    with pytest.raises(SetupError, match="ratio must be 1 or more, got 0"):
+    with pytest.raises(SetupError, match=r"attention.ratio=0: must be at least 1"):
         layer_of("mca", ratio=0)
-    with pytest.raises(SetupError, match="stride must be 1 or more, got 0"):
+    with pytest.raises(SetupError, match=r"attention.stride=0: must be at least 1"):
         layer_of("poolingformer", stride=0)

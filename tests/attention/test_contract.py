@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
+from fourierformer.attention.sparse import SparseAttention
 from fourierformer.errors import SetupError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -20,9 +21,12 @@ CHOICES = [(n, c) for c in (True, False) for n in NAMES if n in attention.availa
 PADDING = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, padding=True)]
 CROSS = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, cross=True)]
 # Their weights depend on positions, so leaving a key out in the middle is not the same as taking it out.
-WITH_POSITIONS = {
+DENSE_WITH_POSITIONS = {
     *("aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer"),
     *("linformer", "mca", "poolingformer", "routing", "sac", "sinkhorn"),
+}
+WITH_POSITIONS = DENSE_WITH_POSITIONS | {
+    name for name in NAMES if issubclass(attention.mechanism(name), SparseAttention)
 }
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

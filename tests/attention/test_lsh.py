@@ -1,5 +1,7 @@
 """Attention in hash buckets against loops, and its limit: with one bucket, softmax with shared queries and keys."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,7 +50,7 @@ def test_more_rounds_only_add_pairs():
     q, k, *_ = projected(layer, tokens(30))
     pairs = layer.hashes(q)[..., None] == layer.hashes(k)[..., None, :]
     seen = [pairs[:rounds].any(0) for rounds in range(1, 7)]
-    assert all((fewer <= more).all() for fewer, more in zip(seen, seen[1:], strict=False))
+    assert all((fewer <= more).all() for fewer, more in pairwise(seen))
     assert seen[0].sum() < seen[-1].sum()
 
 

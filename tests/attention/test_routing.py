@@ -85,8 +85,8 @@ def test_a_bad_step_moves_nothing_and_evaluation_gathers_nothing():
     ("knobs", "message"),
     [
         ({"local_heads": 2}, "must leave at least one of model.heads=2, got 2"),
-        ({"decay": 1.0}, "decay must be at least 0 and less than 1"),
-        ({"clusters": 0}, "clusters must be 1 or more"),
+        ({"decay": 1.0}, "attention.decay=1.0: must be at least 0 and less than 1"),
+        ({"clusters": 0}, "attention.clusters=0: must be at least 1"),
     ],
 )
 def test_impossible_knobs_are_refused(knobs, message):

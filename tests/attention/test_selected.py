@@ -113,9 +113,9 @@ def test_gradients_pass_through_the_means():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(SetupError, match="keys must be 1 or more, got 0"):
+    with pytest.raises(SetupError, match=r"attention.keys=0: must be at least 1"):
         layer_of("topk", keys=0)
-    with pytest.raises(SetupError, match="factor must be positive, got 0"):
+    with pytest.raises(SetupError, match=r"attention.factor=0.0: must be more than 0"):
         layer_of("informer", factor=0.0)
     with pytest.raises(SetupError, match=r"'clustered' cannot be causal: the mean of a cluster.*informer"):
         layer_of("clustered", causal=True)

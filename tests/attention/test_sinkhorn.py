@@ -90,5 +90,5 @@ def test_noise_belongs_to_the_row_and_the_step():
 def test_what_cannot_be_is_refused():
     with pytest.raises(SetupError, match="own_block=false leaves the first block of a causal model without keys"):
         layer_of("sinkhorn", causal=True, own_block=False)
-    with pytest.raises(SetupError, match="temperature must be positive, got 0"):
+    with pytest.raises(SetupError, match=r"attention.temperature=0.0: must be more than 0"):
         layer_of("sinkhorn", temperature=0.0)

@@ -38,16 +38,16 @@ WRONG = {
     "trainer.precision=fp17": "trainer.precision='fp17': expected 'fp32' or 'tf32' or 'bf16'",
     "trainer.device=tpu9": "trainer.device='tpu9': expected auto, cpu, cuda, or cuda:N",
     "trainer.device=meta": "trainer.device='meta': expected auto, cpu, cuda, or cuda:N",
-    "trainer.micro_batch_size=999": "micro_batch_size=999 is a part of global_batch_size=",
+    "trainer.micro_batch_size=999": "micro_batch_size=999 is more than global_batch_size=",
     "global_batch_size=0": "global_batch_size=0: must be at least 1",
     "optim.lr=0": "optim.lr=0: must be more than 0",
     "optim.lr=nan": "optim.lr=nan: must be more than 0",
-    "optim.betas=[0.9]": "optim.betas=[0.9]: two numbers",
+    "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
     "schedule.warmup_steps=-1": "schedule.warmup_steps=-1: must be at least 0",
     "model.dropout=2": "model.dropout=2: must be at least 0 and less than 1",
     "model.dim=63": "model.dim=63 must be even and divisible by model.heads=4",
     "model.dim=${nope}": "cannot resolve 'model.dim': Interpolation key 'nope' not found",
-    "experiment_name=a/b": "experiment_name='a/b' becomes a folder",
+    "experiment_name=a/b": "experiment_name='a/b' is the name of a folder",
     "evaluation.protocols=[slide]": "expected a list of 'segment' or 'overlapping' or 'sliding'",
     "evaluation.max_tokens=1": "evaluation.max_tokens=1: must be at least 100",
 }
@@ -88,7 +88,7 @@ def test_a_place_that_cannot_be_written(smoke, tmp_path, capfd):
     assert "error: Cannot write the run directory" in capfd.readouterr().err
     assert train_lm("-m", *smoke, f"runs_root={tmp_path}/file/runs") == 2
     error = capfd.readouterr().err
-    assert "choose another place: runs_root=" in error
+    assert "choose another folder: runs_root=" in error
     assert "Traceback" not in error
 
 

@@ -65,7 +65,7 @@ def test_evaluate_measures_the_same(trained):
     ("override", "message"),
     [
         ("model.length=63", "an image of 'builtin_pixels' is a sequence of 64 tokens: model.length=64"),
-        ("evaluation.protocols=[segment,sliding]", "no window slides over the images of 'builtin_pixels'"),
+        ("evaluation.protocols=[segment,sliding]", "each image of 'builtin_pixels' is scored whole"),
         ("global_batch_size=1438", "a step takes more images than the 1,437"),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert "(done): 4 steps of 2 s, 0.0 CPU-hours" in first
     # the run with the other seed says what a step takes
     assert f"(new): 4 steps of 2 s, 0.1 CPU-minutes (as in {run.name})" in second
-    assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes by step times of this machine")
+    assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
 
 
 @pytest.mark.full("plans 88 runs")

@@ -29,7 +29,7 @@ def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
     check_table(printed, tmp_path)
     assert "\njob 1 (attention=softmax, seed=abc): seed='abc': expected a whole number\n" in error
     assert "\njob 3 (attention=gaussian, seed=abc): seed='abc'" in error
-    assert "2 of 4 jobs did not end well" in error
+    assert "2 of 4 jobs failed" in error
     assert "Traceback" not in error
 
     assert train_lm(*(a.replace("1,abc", "1,2") for a in sweep)) == 0

@@ -8,6 +8,7 @@ import yaml
 from command_line import CONFIGS, REPOSITORY, one_job
 from hydra import compose, initialize_config_dir
 
+from fourierformer import checking
 from fourierformer import config as configs
 from fourierformer.errors import SetupError
 from fourierformer.runs.spec import read_spec, stored_spec
@@ -221,15 +222,15 @@ def test_a_config_survives_its_file(tmp_path):
 )
 def test_types(hint, fitting, others):
     for value in fitting:
-        assert configs.checked({"key": value}, {"": {"key": hint}}) == {"key": value}
+        assert checking.checked({"key": value}, {"": {"key": hint}}) == {"key": value}
     for value in others:
         with pytest.raises(SetupError, match=r"key=.*: expected"):
-            configs.checked({"key": value}, {"": {"key": hint}})
+            checking.checked({"key": value}, {"": {"key": hint}})
 
 
 def test_a_group_that_is_a_value_is_named():
     with pytest.raises(SetupError, match="'optim' must be a config group, got 3"):
-        configs.checked({"optim": 3}, {"": {}, "optim": {}})
+        checking.checked({"optim": 3}, {"": {}, "optim": {}})
 
 
 def test_configs_hold_no_places_of_one_machine():

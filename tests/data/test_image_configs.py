@@ -25,7 +25,7 @@ def test_an_augmentation_has_exactly_the_keys_of_its_class(name):
 def _check(path, name: str, kind: type) -> None:
     text = path.read_text(encoding="utf-8")
     values = yaml.safe_load(text)
-    assert list(values) == [field.name for field in fields(kind)]
+    assert set(values) == {field.name for field in fields(kind)}
     assert values["name"] == name
     assert text.startswith("# ")
     kind(**values)
@@ -72,7 +72,7 @@ def test_the_digits_are_normalised_by_their_own_statistics():
     ("wrong", "message"),
     [
         ({"source": "web"}, "data.source=web is unknown"),
-        ({"root": None}, "needs a folder with its images: data.root="),
+        ({"root": None}, "needs a folder with its files: data.root="),
         ({"mean": [0.5]}, "three numbers"),
         ({"std": [0.5, 0.0, 0.5]}, "data.std=0.0"),
         ({"workers": -1}, "data.workers=-1"),

@@ -154,5 +154,5 @@ def test_a_copied_cache_serves_without_the_text_but_only_for_its_own_root(small)
     check_available(small)
     assert len(load_corpus(small).splits["train"]) == 18
     elsewhere = replace(small, root=small.root + "-typo")
-    with pytest.raises(SetupError, match=r"there is no .*-typo.* as made from another root .*root\)"):
+    with pytest.raises(SetupError, match=r"there is no .*-typo.* made from another root .*root\)"):
         check_available(elsewhere)

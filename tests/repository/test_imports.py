@@ -1,4 +1,4 @@
-"""Who may import what, read from the sources: parts know only parts left of them, heavy libraries stay in one room."""
+"""Which part may import which, read from the sources: only parts before it; a heavy library belongs to one part."""
 
 import ast
 import subprocess
@@ -10,17 +10,18 @@ from command_line import REPOSITORY
 
 PACKAGE = REPOSITORY / "fourierformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
-# Left to right as the data flows; a part may import what stands before it, and itself. Single files that stand before
-# the rest of their part are named.
+# Left to right as the data flows; a part may import the parts before it, and itself. Single files that come before the
+# rest of their part are named.
 ORDER = (
-    *("errors", "files", "seeds", "provenance", "training/config", "config", "training/processes"),
+    *("errors", "files", "network", "seeds", "provenance", "checking"),
+    *("training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/parts"),
     *("analysis", "results", "plots", "report", "runs", "integrations"),
 )
 ONLY = {
     "hydra": {"runs/launch", "runs/sweep"},
-    "omegaconf": {"config", "runs/launch", "runs/run", "runs/spec"},
+    "omegaconf": {"checking", "config", "runs/launch", "runs/run", "runs/spec"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
@@ -34,7 +35,7 @@ ONLY = {
 HEAVY = ("hydra", "wandb", "datasets", "matplotlib", "jinja2", "rich", "timm", "pandas")
 
 
-def place(path: Path) -> str:
+def part_of(path: Path) -> str:
     """'data/text' for fourierformer/data/text/corpus.py, 'data' for fourierformer/data/__init__.py."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return "/".join(part for part in parts if part != "__init__")
@@ -42,39 +43,39 @@ def place(path: Path) -> str:
 
 def imports(path: Path) -> set[str]:
     """Dotted names of everything a file imports, inside functions too."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=place)
-def test_libraries_stay_in_their_room(path):
+@pytest.mark.parametrize("path", FILES, ids=part_of)
+def test_a_heavy_library_is_imported_by_its_part_only(path):
     used = {name.split(".")[0] for name in imports(path)}
     for library in used & set(ONLY):
         allowed = ONLY[library]
-        assert place(path) in allowed or place(path).split("/")[0] in allowed, f"{path} imports {library}"
+        assert part_of(path) in allowed or part_of(path).split("/")[0] in allowed, f"{path} imports {library}"
 
 
-def rank(place: str) -> int:
-    """Where a file, or the part it belongs to, stands in ORDER."""
-    part = place.split("/")[0]
-    known = next((name for name in ("/".join(place.split("/")[:2]), part) if name in ORDER), None)
-    assert known, f"give {part} a place in ORDER"
+def rank(name: str) -> int:
+    """The index in ORDER of a file, or of the part that it belongs to."""
+    part = name.split("/")[0]
+    known = next((entry for entry in ("/".join(name.split("/")[:2]), part) if entry in ORDER), None)
+    assert known, f"add {part} to ORDER"
     return ORDER.index(known)
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if place(f)], ids=place)
-def test_imports_point_left(path):
+@pytest.mark.parametrize("path", [f for f in FILES if part_of(f)], ids=part_of)
+def test_imports_follow_the_order(path):
     for name in imports(path):
         package, _, rest = name.partition(".")
         part = PACKAGE / rest.split(".")[0]
         if package == "fourierformer" and (part.is_dir() or part.with_suffix(".py").is_file()):
-            assert rank(rest.replace(".", "/")) <= rank(place(path)), f"{path} imports {name}, which stands right of it"
+            assert rank(rest.replace(".", "/")) <= rank(part_of(path)), f"{path} imports {name}, which comes after it"
 
 
 def test_the_package_is_light():
@@ -87,9 +88,9 @@ def test_the_package_is_light():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("path", FILES, ids=place)
+@pytest.mark.parametrize("path", FILES, ids=part_of)
 def test_the_package_needs_neither_scripts_nor_benchmarks(path):
-    """They are no part of what is installed."""
+    """They are not installed with the package."""
     assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}
 
 

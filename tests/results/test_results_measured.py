@@ -10,7 +10,7 @@ from synthetic_runs import evaluation, write_run, write_vision_run
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
 from fourierformer.results.evidence import evidence
-from fourierformer.results.measured import NAMES, gather, read_measured, refusal, without_places, write_measured
+from fourierformer.results.measured import NAMES, gather, read_measured, refusal, without_folders, write_measured
 from fourierformer.results.tables import text_of
 
 
@@ -170,7 +170,7 @@ def test_collecting_again_replaces_the_same_run_and_keeps_the_others(tmp_path):
     ],
 )
 def test_commands_keep_everything_but_the_places_of_one_machine(command, kept):
-    assert without_places(command) == kept
+    assert without_folders(command) == kept
 
 
 def test_a_file_that_is_something_else_is_neither_read_nor_overwritten(tmp_path):

@@ -1,4 +1,4 @@
-"""A watcher may break; the training and the other watchers do not notice."""
+"""A tracker may fail; the training and the other trackers go on."""
 
 import subprocess
 import sys
@@ -42,18 +42,18 @@ EVERYTHING = [("log", {"step": 1}), ("log", {"step": 2}), ("summary", {"best/val
 
 @pytest.mark.parametrize("method", ["log", "summary", "close"])
 def test_a_failing_watcher_is_named_once_and_dropped(tmp_path, method):
-    said = []
+    messages = []
     good, bad = Watcher(), Watcher(fails_in=method)
-    session(Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [bad, good], said.append))
+    session(Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [bad, good], messages.append))
     assert good.heard == EVERYTHING
-    assert len(said) == 1
-    assert f"Watcher failed in {method} (RuntimeError: broken)" in said[0]
+    assert len(messages) == 1
+    assert f"Watcher failed in {method} (RuntimeError: broken)" in messages[0]
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 2}]
 
 
 def test_the_truth_failing_is_fatal(tmp_path, monkeypatch):
     trackers = Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [watcher := Watcher()])
-    monkeypatch.setattr(trackers.truth, "_file", open("/dev/full", "ab", buffering=0))  # noqa: SIM115
+    monkeypatch.setattr(trackers.metrics, "_file", open("/dev/full", "ab", buffering=0))  # noqa: SIM115
     with pytest.raises(UserError, match="No space left"):
         trackers.log({"step": 1})
     assert watcher.heard == []
@@ -65,7 +65,7 @@ def test_output_that_is_gone_stops_nothing(tmp_path):
 
     trackers = Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [Watcher("log", BrokenPipeError())], say)
     session(trackers)
-    assert trackers.watchers == []
+    assert trackers.others == []
 
 
 def test_a_signal_passes_through(tmp_path):

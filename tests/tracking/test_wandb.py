@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fourierformer.network import reachable
 from fourierformer.tracking import build_trackers
 from fourierformer.tracking import wandb as tracking_wandb
 from fourierformer.tracking.jsonl import read_metrics
-from fourierformer.tracking.wandb import WandbTracker, choose_mode, reachable
+from fourierformer.tracking.wandb import WandbTracker, choose_mode
 
 pytest.importorskip("wandb")
 
@@ -75,8 +76,8 @@ def offline_runs(run_dir):
 
 
 def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
-    said = []
-    tracker = WandbTracker(run_dir, **SETTINGS, mode="offline", say=said.append)
+    messages = []
+    tracker = WandbTracker(run_dir, **SETTINGS, mode="offline", say=messages.append)
     tracker.log({"step": 10, "train_loss": 5.5, "lr": 1e-3})
     tracker.log({"step": 20, "train_loss": 5.25})
     tracker.log({"step": 20, "valid_ppl": 190.5, "radius/00": 2.0})
@@ -85,7 +86,7 @@ def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
     tracker.log({"step": 30, "train_loss": 5.0})
     tracker.close(0)
     (directory,) = offline_runs(run_dir)
-    assert said == [f"wandb: offline (tracker.mode); send it later with: wandb sync {directory}"]
+    assert messages == [f"wandb: offline (tracker.mode); send it later with: wandb sync {directory}"]
     history, run, _ = read_back(directory)
     summary = json.loads(inspect(directory, "--summary"))
     assert [row["_step"] for row in history] == [10, 20, 30]
@@ -210,22 +211,22 @@ def test_an_online_start_that_fails_falls_back_to_offline(monkeypatch, run_dir):
 
     monkeypatch.setattr(wandb, "init", init)
     monkeypatch.setattr(tracking_wandb, "choose_mode", lambda mode: ("online", ""))
-    said = []
-    tracker = WandbTracker(run_dir, **SETTINGS, say=said.append)
+    messages = []
+    tracker = WandbTracker(run_dir, **SETTINGS, say=messages.append)
     tracker.log({"step": 1, "train_loss": 1.0})
     tracker.close(0)
-    assert len(said) == 1
-    assert "offline (CommError: no answer); send it later with: wandb sync" in said[0]
+    assert len(messages) == 1
+    assert "offline (CommError: no answer); send it later with: wandb sync" in messages[0]
     assert len(offline_runs(run_dir)) == 1
 
 
 def test_no_wandb_at_all_is_one_line(monkeypatch, run_dir):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    said = []
-    trackers = build_trackers(run_dir / "metrics.jsonl", wandb={"run_dir": run_dir, **SETTINGS}, say=said.append)
+    messages = []
+    trackers = build_trackers(run_dir / "metrics.jsonl", wandb={"run_dir": run_dir, **SETTINGS}, say=messages.append)
     trackers.log({"step": 1})
     trackers.summary({"best/val_ppl": 1.0})
     trackers.close(0)
-    assert len(said) == 1
-    assert "wandb is off for this run" in said[0]
+    assert len(messages) == 1
+    assert "wandb is off for this run" in messages[0]
     assert read_metrics(run_dir / "metrics.jsonl") == [{"step": 1}]

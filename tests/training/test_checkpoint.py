@@ -118,7 +118,7 @@ def truncate(path):
 
 
 DAMAGES = {
-    "bit flip": (lambda path: flip_bit(path / "state.pt"), "state.pt does not have its sha256"),
+    "bit flip": (lambda path: flip_bit(path / "state.pt"), "state.pt has another sha256"),
     "truncation": (lambda path: truncate(path / "state.pt"), "state.pt has .* bytes instead of"),
     "empty": (lambda path: os.truncate(path / "state.pt", 0), "state.pt has 0 bytes"),
     "missing state": (lambda path: (path / "state.pt").unlink(), "state.pt is missing"),
@@ -130,7 +130,7 @@ DAMAGES = {
     ),
     "list manifest": (lambda path: (path / "MANIFEST.json").write_text("[]"), "MANIFEST.json is not readable"),
     "newer format": (lambda path: (path / "MANIFEST.json").write_text('{"format": 99}'), "format 99"),
-    "another step": (lambda path: shutil.copy(path.parent / "step_00000010/MANIFEST.json", path), "speaks of step 10"),
+    "another step": (lambda path: shutil.copy(path.parent / "step_00000010/MANIFEST.json", path), "is of step 10"),
     "a file in its place": (lambda path: (shutil.rmtree(path), path.write_text("")), "MANIFEST.json"),
 }
 

@@ -88,5 +88,5 @@ def test_layers_without_such_needs_ask_for_the_loss_alone():
 
 def test_an_objective_that_knows_no_rows_is_refused_at_the_start():
     objective = SimpleNamespace(loss=lambda model, batch: torch.ones(()))
-    with pytest.raises(SetupError, match="Routing attention needs the rows of a batch .* rows and row_losses"):
+    with pytest.raises(SetupError, match=r"Routing attention needs the rows of a batch .* rows and row_losses"):
         LayerSteps(layer_of("routing", True), objective, CPU)

@@ -369,7 +369,7 @@ def test_epochs_become_steps():
 
 
 def test_a_run_has_one_length():
-    with pytest.raises(SetupError, match=r"trainer.steps=6 and trainer.epochs=2 both"):
+    with pytest.raises(SetupError, match=r"trainer.steps=6 and trainer.epochs=2 are two lengths"):
         replace(TRAINER, epochs=2)
     with pytest.raises(SetupError, match="no length given"):
         replace(TRAINER, steps=None)

@@ -1,6 +1,6 @@
-"""Batches of images, made by loader processes that leave no trace in the result.
+"""Batches of images from loader processes, whose number does not change the result.
 
-Before an image is transformed, every generator is seeded from (seed, step, row). The work is dealt out in chunks that
+Before an image is transformed, every generator is seeded from (seed, step, row). The work is distributed in chunks that
 are smaller than a batch: all processes work on the batch that is needed next, and memory stays small.
 """
 
@@ -35,7 +35,7 @@ PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """One part of a step on one process; in an evaluation, `rows` are the images' own numbers."""
+    """One micro-batch of a step on one process; in an evaluation, `rows` are the indices of the images."""
 
     step: int
     images: Tensor  # (B, 3, size, size) float32
@@ -47,7 +47,7 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class _Work:
-    """A chunk of a batch for one loader process. With seeds it is for training: what is unreadable gets replaced."""
+    """A chunk of a batch for one loader process. With seeds it is for training: an unreadable image is replaced."""
 
     images: np.ndarray
     seeds: list[int] | None
@@ -70,7 +70,7 @@ def training_batches(
     workers: int,
     pin: bool,
 ) -> Generator[ImageBatch, None, None]:
-    """Every part of every step from `start` on, without end. Closing the iterator ends the loader processes."""
+    """The micro-batches of all steps from `start` on, without end. Closing the iterator ends the loader processes."""
 
     def work() -> Iterator[_Work]:
         for step in itertools.count(start):
@@ -98,10 +98,11 @@ def evaluation_batches(
     world: int,
     limit: int | None,
 ) -> Iterator[ImageBatch | None]:
-    """Every image once over all ranks, in as many items on each; None where a rank has nothing left.
+    """Batches of a rank; all ranks together have every image once. All have equally many items, None where a rank has
+    no images left.
 
-    A limit takes that many images drawn at random, always the same ones: neighbours often are of one class, and so are
-    images at equal distances. An image that cannot be read is left out and reported; a batch of nothing else has no
+    A limit takes that many images drawn at random, always the same ones: neighbours often have the same class, and so
+    have images at equal distances. An image that cannot be read is left out and reported; a batch of such images has no
     rows.
     """
     count = min(limit or len(images), len(images))
@@ -123,7 +124,7 @@ def _chunks(size: int) -> list[slice]:
 
 def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin: bool) -> ImageBatch:
     parts = [done.images for done in finished]
-    if pin:  # straight into pinned memory, which the transfer to a GPU needs
+    if pin:  # directly into pinned memory, which the transfer to a GPU needs
         images = torch.empty((len(rows), *parts[0].shape[1:]), pin_memory=True)
         torch.cat(parts, out=images)
     else:
@@ -134,7 +135,7 @@ def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin
 
 
 def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int) -> Iterator[_Done]:
-    """The work done in its order, up to `ahead` images before they are asked for."""
+    """Does the work in loader processes, up to `ahead` images in advance, and yields the results in order."""
     if isinstance(images, InMemorySet):
         images.decode()
     loader = DataLoader(
@@ -145,9 +146,9 @@ def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, a
         num_workers=workers,
         worker_init_fn=_begin_worker,
         prefetch_factor=max(2, math.ceil(ahead / (CHUNK * workers))) if workers else None,
-        generator=torch.Generator(),  # or it would draw from the generator that the model's dropout uses
+        generator=torch.Generator(),  # otherwise it would draw from the generator that the model's dropout uses
     )
-    # held back until a new process ignores them: it begins with the handlers of this one
+    # blocked until a new process ignores them: it begins with the handlers of this one
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         return iter(loader)
@@ -160,16 +161,17 @@ def _as_it_is(done: T) -> T:
 
 
 def _begin_worker(number: int) -> None:
-    if sys.platform == "linux":  # PyTorch's own look for a dead parent, every five seconds, does not always end them
+    if sys.platform == "linux":  # PyTorch checks for a dead parent every five seconds, which does not always end them
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-    warnings.filterwarnings("ignore", "(Possibly c|C)orrupt EXIF data")  # a dozen of ImageNet's files; pixels are fine
+    # a dozen of ImageNet's files, whose pixels are not affected
+    warnings.filterwarnings("ignore", "(Possibly c|C)orrupt EXIF data")
 
 
 class _Reader(Dataset):
-    """What a loader process does: read, seed, transform, stack."""
+    """The work of a loader process: read, seed, transform, stack."""
 
     def __init__(self, images: ImageSet, transform):
         self.images, self.transform = images, transform
@@ -179,22 +181,24 @@ class _Reader(Dataset):
         labels: list[int] = []
         kept: list[int] = []
         unreadable: list[int] = []
-        with _generators_left_alone():
+        with _generators_restored():
             for position, index in enumerate(work.images.tolist()):
-                found = self._read(index, unreadable, replace=work.seeds is not None)
-                if found is None:
+                image_and_label = self._read(index, unreadable, replace=work.seeds is not None)
+                if image_and_label is None:
                     continue
+                image, label = image_and_label
                 if work.seeds is not None:
                     _seed(work.seeds[position])
-                tensors.append(self.transform(found[0]))
-                labels.append(found[1])
+                tensors.append(self.transform(image))
+                labels.append(label)
                 kept.append(position)
         # in a loader process, default_collate stacks in memory that the training process can see
         stacked = default_collate(tensors) if tensors else torch.empty(0)
         return _Done(stacked, np.array(labels, np.int64), np.array(kept, np.int64), unreadable)
 
     def _read(self, index: int, unreadable: list[int], replace: bool) -> tuple[Image.Image, int] | None:
-        """The image; in its place, if it must be replaced, the next one that can be read."""
+        """An image and its label. If it cannot be read, and `replace` is set, those of the next one that can; else
+        None."""
         for candidate in range(index, index + len(self.images)):
             try:
                 return self.images.read(candidate % len(self.images))
@@ -206,15 +210,15 @@ class _Reader(Dataset):
 
 
 def _seed(seed: int) -> None:
-    """The three generators that transforms draw from. Not torch.manual_seed: that seeds GPUs too, and is slow."""
+    """Seeds the three generators that transforms draw from. torch.manual_seed would seed GPUs too, and is slow."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
 
 
 @contextlib.contextmanager
-def _generators_left_alone() -> Iterator[None]:
-    """Without loader processes, the model's own draws come from the same generators."""
+def _generators_restored() -> Iterator[None]:
+    """A context that restores the state of all generators: without loader processes, the model draws from them too."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield

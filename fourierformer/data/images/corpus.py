@@ -1,4 +1,4 @@
-"""Images as batches: from a config to normalised tensors, the same ones whatever the number of loader processes.
+"""Loads images as batches of normalised tensors, the same for any number of loader processes.
 
 data = ImageData(name="cifar10", root="data/cifar10", ...)        # = configs/data/cifar10.yaml
 check_available(data)                                             # under two seconds, builds nothing
@@ -44,7 +44,7 @@ Transform = Callable[[Image.Image], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageCorpus:
-    """The two splits of a data set, and what a reader must know about them."""
+    """The two splits of a data set, and notes that a reader of the results needs."""
 
     name: str
     classes: list[str]
@@ -53,13 +53,13 @@ class ImageCorpus:
 
 
 def check_available(data: ImageData) -> None:
-    """Raises SetupError with the ways out when no copy can be had. Under two seconds, also without a network."""
+    """SetupError, with ways out, unless the data can be had. In less than two seconds, also without a network."""
     with disk_errors(data):
         check_source(data)
 
 
 def load_images(data: ImageData, progress: Progress = lambda line: None) -> ImageCorpus:
-    """Lists the images of both splits; pixels are read when they are asked for."""
+    """Lists the images of both splits; their pixels are read later."""
     with disk_errors(data):
         splits = open_splits(data, progress)
     if data.in_memory:
@@ -70,7 +70,8 @@ def load_images(data: ImageData, progress: Progress = lambda line: None) -> Imag
 
 
 def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
-    """Image -> (3, size, size) float32, with everything random, erasing included. timm's, as DeiT composes it."""
+    """The transform of training images, image -> (3, size, size) float32, with all random changes, erasing included:
+    timm's, as DeiT composes it."""
     from timm.data import create_transform
     from timm.data.transforms import str_to_interp_mode
     from torchvision import transforms
@@ -100,7 +101,8 @@ def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Trans
 
 
 def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
-    """Image -> (3, size, size) float32: resized to size / eval_crop (256 for 224), centre crop, normalised."""
+    """The transform of evaluation images, image -> (3, size, size) float32: resized to size / eval_crop (256 for 224),
+    centre crop, normalised."""
     from timm.data import create_transform
 
     return create_transform(
@@ -113,7 +115,8 @@ def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transf
 
 
 def _allow_no_bits(transform) -> None:
-    """RandAugment at magnitude 10 posterises to 0 bits, a black image; newer releases of Pillow refuse that."""
+    """Replaces the posterising of RandAugment: at magnitude 10 it leaves 0 bits, a black image, which newer releases of
+    Pillow refuse."""
     for step in transform.transforms:
         for operation in getattr(step, "ops", []):
             if operation.name.startswith("Posterize"):
@@ -121,7 +124,7 @@ def _allow_no_bits(transform) -> None:
 
 
 def _posterize(image: Image.Image, bits: int, fillcolor=None, resample=None) -> Image.Image:
-    """Called as timm calls each of its operations: with a colour and a filter that this one has no use for."""
+    """Posterising in the form of timm's operations, which get a fill colour and a filter; this one uses neither."""
     if bits >= 8:
         return image
     return ImageOps.posterize(image, bits) if bits > 0 else Image.new(image.mode, image.size)
@@ -136,7 +139,7 @@ def worker_count(data: ImageData, local_world: int = 1) -> int:
 
 
 def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:
-    """What differs from the published counts."""
+    """Notes on differences to the published counts."""
     names = {"train": "training images", "valid": "validation images", "classes": "classes"}
     notes = [
         f"your data is not the paper's data: {counts[key]:,} {names[key]} instead of {expected:,}"
@@ -144,5 +147,5 @@ def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:
         if counts[key] != expected
     ]
     if data.source == "builtin":
-        notes.append("embedded digits: a quick check, no published numbers to compare with")
+        notes.append("embedded digits: for a quick check only, there are no published numbers to compare with")
     return notes

@@ -1,6 +1,6 @@
-"""Which images a step shows, in which rows, and who computes which rows: pure functions of the step.
+"""Which image is in which row of a step's batch, and which process computes which rows, as pure functions of the step.
 
-The rows of a step's global batch are 0 .. G-1. What a row shows, how it is augmented and which row it is mixed with
+The rows of a step's global batch are 0 .. G-1. The image of a row, its augmentation and the row that it is mixed with
 depend on (seed, step, row) only; processes and micro-batches merely divide the rows among themselves.
 
 order = ImageOrder(1_281_167, 1024, seed=0, repeats=3, mix_batch=256, mixing=True, micro_batch=None)
@@ -27,12 +27,12 @@ class Part:
 
 
 class ImageOrder:
-    """Repeated augmentation and batch mixing as in DeiT, written down for the global batch.
+    """Repeated augmentation and batch mixing as in DeiT, defined for the global batch.
 
-    An epoch is a permutation in which each image stands `repeats` times in a row; step s of the epoch takes the next G.
-    DeiT deals these rows to its W processes in turn (rank r has rows r, r + W, ...), and each mixes its own batch with
-    itself reversed. Here such a batch of `mix_batch` rows is a mix group, whoever computes it: of n = G / mix_batch
-    groups, row i is in group i % n.
+    An epoch is a permutation in which each image occurs `repeats` times in a row; a step takes the next G of it. DeiT
+    gives rank r of its W processes the rows r, r + W, ..., and each process mixes its own batch with itself reversed.
+    Here such a batch of `mix_batch` rows is a mix group, whichever process computes it: of n = G / mix_batch groups,
+    row i is in group i % n.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class ImageOrder:
     ):
         if images < global_batch:
             raise SetupError(
-                f"global_batch_size={global_batch}: a step takes more images than the {images:,} there are to train on"
+                f"global_batch_size={global_batch}: a step takes more images than the {images:,} training images; "
+                f"at most {images}"
             )
         self.images, self.global_batch, self.seed, self.repeats = images, global_batch, seed, repeats
         self.steps_per_epoch = images // global_batch  # 1,281,167 // 1,024 = 1,251; DeiT's with repeats are as many
@@ -59,23 +60,23 @@ class ImageOrder:
             self._parts = _mixed_parts(global_batch, mix_batch or global_batch, micro_batch, rank, world)
         else:
             self._parts = _plain_parts(global_batch, micro_batch, rank, world)
-        self._permutations: dict[int, np.ndarray] = {}  # loaders work ahead, so two epochs are asked for in turn
+        self._permutations: dict[int, np.ndarray] = {}  # of two epochs, because loaders work ahead
 
     def epoch(self, step: int) -> int:
         return step // self.steps_per_epoch
 
     def epoch_seed(self, epoch: int) -> int:
-        """Seed of the epoch's permutation. (timm's sampler takes the epoch alone: every seed sees one order.)"""
+        """Seed of the epoch's permutation. (timm's sampler uses the epoch alone, so all seeds have the same order.)"""
         return seed_of(self.seed, "epoch", epoch)
 
     def indices(self, step: int) -> np.ndarray:
-        """(global_batch,) the image that each row shows."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        """The image of every row of a step, (global_batch,)."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         if epoch not in self._permutations:
             generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
             kept = {other: order for other, order in self._permutations.items() if abs(other - epoch) == 1}
             self._permutations = kept | {epoch: torch.randperm(self.images, generator=generator).numpy()}
-        rows = np.arange(place * self.global_batch, (place + 1) * self.global_batch)
+        rows = np.arange(step_in_epoch * self.global_batch, (step_in_epoch + 1) * self.global_batch)
         return self._permutations[epoch][rows // self.repeats]
 
     def parts(self, step: int) -> list[Part]:
@@ -83,12 +84,12 @@ class ImageOrder:
         return self._parts
 
     def sample_seed(self, step: int, row: int) -> int:
-        """Seed of everything random that happens to the image of a row."""
+        """Seed of all random changes to the image of a row."""
         return seed_of(self.seed, step, row)
 
 
 def _mixed_parts(size: int, mix_batch: int, micro_batch: int, rank: int, world: int) -> list[Part]:
-    """A process takes every world-th pair of rows that are mixed with each other.
+    """The micro-batches of a process, which takes every world-th pair of rows that are mixed with each other.
 
     Row p = b n + g is position b of group g, and position B-1-b of that group is row (B-1-b) n + g = G - n - p + 2g.
     With as many processes as groups, p % world is the group: each process holds a whole group, as in DeiT.
@@ -112,7 +113,8 @@ def _mixed_parts(size: int, mix_batch: int, micro_batch: int, rank: int, world: 
 
 
 def _mixed_part(pairs: np.ndarray, size: int, groups: int) -> Part:
-    """Piece by piece, a group's first rows and then their partners in reverse: reversing a piece swaps partners."""
+    """A micro-batch of pairs: for each group a piece with the first rows and then their partners in reverse order, so
+    that reversing a piece swaps partners."""
     rows, pieces, start = [], [], 0
     for group in np.unique(pairs % groups).tolist():
         first = pairs[pairs % groups == group]

@@ -1,7 +1,7 @@
 """A split of an image data set as random access: `read(index)` gives an RGB image and its class.
 
-Loader processes are forked from a process that holds the split. A million Python strings would be copied into each of
-them by mere reference counting, so names lie in one block of bytes and labels in one array.
+Loader processes are forked from a process that holds the split. Reference counting alone would copy a million Python
+strings into each of them, so names are one block of bytes and labels one array.
 """
 
 import io
@@ -20,7 +20,7 @@ EXTENSIONS = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm", ".pgm"
 
 
 class Unreadable(Exception):
-    """An image that cannot be decoded; the reader decides what to do without it."""
+    """An image cannot be decoded; the caller decides what to use instead."""
 
     def __init__(self, index: int, name: str, reason: str):
         super().__init__(index, name, reason)
@@ -31,7 +31,7 @@ class Unreadable(Exception):
 
 
 class ImageSet(ABC):
-    """Images with classes; an empty `classes` says that the labels are mere numbers."""
+    """Images with labels; `classes` is empty where the labels have no names."""
 
     levels = 256  # values that one channel of a pixel can have
 
@@ -43,24 +43,25 @@ class ImageSet(ABC):
 
     @abstractmethod
     def name_of(self, index: int) -> str:
-        """What a message calls the image."""
+        """The name of the image in messages."""
 
     @abstractmethod
     def open(self, index: int) -> BinaryIO | str | Image.Image:
         """The image, or the file or path of its encoded form."""
 
     def read(self, index: int) -> tuple[Image.Image, int]:
+        """The decoded image and its label; raises Unreadable."""
         try:
-            found = self.open(index)
-            if not isinstance(found, Image.Image):
-                with Image.open(found) as image:
-                    found = image.convert("RGB")
+            image = self.open(index)
+            if not isinstance(image, Image.Image):
+                with Image.open(image) as encoded:
+                    image = encoded.convert("RGB")
         except Exception as error:  # damaged files make decoders raise anything from SyntaxError to struct.error
             raise Unreadable(index, self.name_of(index), f"{type(error).__name__}: {error}") from error
-        return found, int(self.labels[index])
+        return image, int(self.labels[index])
 
     def pixels(self, index: int) -> np.ndarray:
-        """(height, width, channels), whole numbers from 0 to levels - 1."""
+        """The image as integers from 0 to levels - 1, (height, width, channels)."""
         return np.asarray(self.read(index)[0])
 
 
@@ -87,7 +88,7 @@ class Names:
 
 
 class FolderSet(ImageSet):
-    """folder/<class>/**/<image>; classes are the sorted folder names, images come in order of class and path."""
+    """Images in class folders, folder/<class>/**/<image>: classes and paths are sorted."""
 
     def __init__(self, folder: Path):
         classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
@@ -101,14 +102,14 @@ class FolderSet(ImageSet):
 
     def _walk(self, classes: list[str], counts: list[int]) -> Iterable[str]:
         for name in classes:
-            found = sorted(
+            paths = sorted(
                 os.path.relpath(os.path.join(parent, file), self.folder)
                 for parent, _, files in os.walk(self.folder / name, followlinks=True)
                 for file in files
                 if os.path.splitext(file)[1].lower() in EXTENSIONS
             )
-            counts.append(len(found))
-            yield from found
+            counts.append(len(paths))
+            yield from paths
 
     def name_of(self, index: int) -> str:
         return os.path.join(self.folder, self.names[index])
@@ -118,7 +119,7 @@ class FolderSet(ImageSet):
 
 
 class ArrowSet(ImageSet):
-    """Rows of a `datasets` table, memory-mapped: image as bytes or path, label as a number."""
+    """Images in a memory-mapped table of `datasets`: rows with an image, as bytes or path, and a label."""
 
     IMAGES = ("image", "img")
     LABELS = ("label", "labels", "fine_label")
@@ -142,7 +143,7 @@ class ArrowSet(ImageSet):
         return f"{self.origin} row {index}"
 
     def open(self, index: int) -> BinaryIO | str:
-        value = self.rows.data.column(self.column)[index].as_py()  # skips the decoding that rows[index] would do
+        value = self.rows.data.column(self.column)[index].as_py()  # encoded; rows[index] would decode it
         if isinstance(value, dict):
             return io.BytesIO(value["bytes"]) if value["bytes"] else value["path"]
         return io.BytesIO(value)
@@ -178,14 +179,14 @@ class DigitsSet(ImageSet):
         return small.resize((self.SIDE, self.SIDE), Image.Resampling.BICUBIC).convert("RGB")
 
     def pixels(self, index: int) -> np.ndarray:
-        """The digit as it was scanned, 8 x 8."""
+        """The digit as it was scanned, 8 x 8 in 17 shades."""
         return self.shades[index][..., None]
 
 
 class InMemorySet(ImageSet):
-    """Another set, decoded as a whole when its first batch is asked for: for small images of one size.
+    """Another set, all of it decoded before its first batch: for small images of one size.
 
-    50,000 of 32 x 32 take 154 MB, which all loader processes share. What cannot be decoded stays unreadable.
+    50,000 of 32 x 32 take 154 MB, which all loader processes share. Images that cannot be decoded stay unreadable.
     """
 
     def __init__(self, images: ImageSet):
@@ -195,7 +196,7 @@ class InMemorySet(ImageSet):
         self.unreadable: dict[int, Unreadable] = {}
 
     def decode(self) -> None:
-        """Once; before loader processes begin, so that they share the pixels."""
+        """Decodes all images, at the first call only: before loader processes begin, so that they share the pixels."""
         for index in range(len(self) if self.decoded is None else 0):
             try:
                 self._keep(index, np.asarray(self.images.read(index)[0]))
@@ -217,7 +218,7 @@ class InMemorySet(ImageSet):
         return self.images.name_of(index)
 
     def open(self, index: int) -> Image.Image:
-        assert self.decoded is not None  # before that, read() asks the set itself
+        assert self.decoded is not None  # before, read() uses the original set
         return Image.fromarray(self.decoded[index])
 
     def read(self, index: int) -> tuple[Image.Image, int]:

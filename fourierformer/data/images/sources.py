@@ -1,7 +1,7 @@
-"""Where images come from: which form lies under data.root, or the hub, or the embedded digits, as two splits.
+"""Opens the two splits of an image data set: files under data.root, the hub, or the embedded digits.
 
-Each split is looked for in these forms, the first that is there counts (train may be a tar and val a folder):
-folder   train/<class>/*.jpeg
+The files of a split are looked for in these forms, and the first that exists is used (train may be a tar, val a
+folder): folder   train/<class>/*.jpeg
 tar      *train*.tar with class folders, or with class tars, or with WebDataset's key.jpg + key.cls; or train/*.tar
 parquet  train*.parquet with the columns image (or img) and label, also in data/ or in the folder of the hub's config
 """
@@ -19,51 +19,51 @@ from fourierformer.errors import SetupError
 
 __all__ = ["ImageSet", "Unreadable", "check_source", "local_files", "open_splits"]
 
-# CIFAR-10 has no third split: its test images are what one validates on
+# CIFAR-10 has no third split: its test images are used for validation
 NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}
 
 
 @dataclass(frozen=True)
-class Found:
-    """A split on this disk: the folder of its classes, or its files."""
+class LocalSplit:
+    """The files of a split on this disk: the folder of its classes, tar files or parquet files."""
 
     kind: str  # folder, tar or parquet
     paths: list[Path]
 
 
 def check_source(data: ImageData) -> None:
-    """SetupError with ways out unless both splits can be had. Looks at names only."""
+    """SetupError, with ways out, unless both splits can be had. Looks at names only."""
     if data.source == "builtin":
         return
-    found = _look(data)
-    if len(found) < len(SPLITS):
+    local = _local_splits(data)
+    if len(local) < len(SPLITS):
         reason = hub.why_unreachable(data)
-        if found or reason:
-            raise _missing(data, found, reason)
+        if local or reason:
+            raise _missing(data, local, reason)
 
 
 def local_files(data: ImageData) -> dict[str, list[Path]] | None:
     """Every file of each split, or None unless both are on this disk."""
-    found = _look(data)
-    return {split: _all_files(form) for split, form in found.items()} if len(found) == len(SPLITS) else None
+    local = _local_splits(data)
+    return {name: _all_files(split) for name, split in local.items()} if len(local) == len(SPLITS) else None
 
 
-def _all_files(found: Found) -> list[Path]:
-    if found.kind != "folder":
-        return found.paths
-    images = FolderSet(found.paths[0])
+def _all_files(split: LocalSplit) -> list[Path]:
+    if split.kind != "folder":
+        return split.paths
+    images = FolderSet(split.paths[0])
     return [Path(images.name_of(index)) for index in range(len(images))]
 
 
 def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
-    """The splits, with one list of classes for both."""
+    """Opens both splits, with one list of classes for both."""
     if data.source == "builtin":
         splits: dict[str, ImageSet] = {split: DigitsSet(split) for split in SPLITS}
     else:
         check_source(data)
-        found = _look(data)
-        if len(found) == len(SPLITS):
-            splits = {split: _open(data, split, form, progress) for split, form in found.items()}
+        local = _local_splits(data)
+        if len(local) == len(SPLITS):
+            splits = {name: _open(data, name, split, progress) for name, split in local.items()}
         else:
             splits = _from_hub(data, progress)
     for split, images in splits.items():
@@ -73,19 +73,19 @@ def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
     return splits
 
 
-def _look(data: ImageData) -> dict[str, Found]:
+def _local_splits(data: ImageData) -> dict[str, LocalSplit]:
     """The splits that are on this disk."""
-    return {split: form for split in SPLITS if (form := _find(data, split))}
+    return {name: split for name in SPLITS if (split := _local_split(data, name))}
 
 
-def _find(data: ImageData, split: str) -> Found | None:
+def _local_split(data: ImageData, split: str) -> LocalSplit | None:
     root = data.root_path
     finders: tuple[tuple[str, Callable[[], list[Path]]], ...] = (
         ("folder", lambda: _class_folders(root, split)),
         ("tar", lambda: _tars(root, split)),
         ("parquet", lambda: _parquet(data, split)),
     )
-    return next((Found(kind, paths) for kind, find in finders if (paths := find())), None)
+    return next((LocalSplit(kind, paths) for kind, find in finders if (paths := find())), None)
 
 
 def _class_folders(root: Path, split: str) -> list[Path]:
@@ -115,17 +115,17 @@ def _parquet(data: ImageData, split: str) -> list[Path]:
     return []
 
 
-def _open(data: ImageData, split: str, found: Found, progress: Progress) -> ImageSet:
-    if found.kind == "folder":
-        progress(f"listing {found.paths[0]}")
-        return FolderSet(found.paths[0])
-    if found.kind == "tar":
-        return open_tars(data, split, found.paths, progress)
-    return ArrowSet(_unpack(data, found.paths, progress), f"{found.paths[0].parent}/{NAMES[split][0]}*.parquet")
+def _open(data: ImageData, name: str, split: LocalSplit, progress: Progress) -> ImageSet:
+    if split.kind == "folder":
+        progress(f"listing {split.paths[0]}")
+        return FolderSet(split.paths[0])
+    if split.kind == "tar":
+        return open_tars(data, name, split.paths, progress)
+    return ArrowSet(_unpack(data, split.paths, progress), f"{split.paths[0].parent}/{NAMES[name][0]}*.parquet")
 
 
 def _unpack(data: ImageData, paths: list[Path], progress: Progress):
-    """Parquet has no random access: `datasets` keeps an unpacked copy, under data.cache, and finds it again."""
+    """Opens parquet files. They have no random access, so `datasets` keeps an unpacked copy under data.cache."""
     import datasets
 
     progress(f"opening {listed([path.name for path in paths], 2)}")
@@ -133,12 +133,12 @@ def _unpack(data: ImageData, paths: list[Path], progress: Progress):
         return datasets.load_dataset(
             "parquet", data_files=[str(path) for path in paths], split="train", cache_dir=str(data.cache_path / "arrow")
         )
-    except Exception as error:  # datasets, Arrow and the disk raise many kinds; the user needs the one sentence
+    except Exception as error:  # datasets, Arrow and the disk raise many kinds of errors
         raise SetupError(f"{paths[0]} cannot be opened: {type(error).__name__}: {error}") from error
 
 
 def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
-    """Both splits from the copy that `datasets` keeps, or through the network."""
+    """Both splits from the copy that `datasets` keeps, or from the network."""
     import datasets
 
     splits: dict[str, ImageSet] = {}
@@ -146,7 +146,7 @@ def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
         for split in SPLITS:
             progress(f"opening {data.hub} {data.hub_config or ''}: {split}")
             cached = next((files for name in NAMES[split] if (files := hub.cached_files(data, name))), [])
-            if cached:  # read directly: load_dataset would knock at the network first
+            if cached:  # read directly: load_dataset would connect to the network first
                 rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
             else:
                 available = datasets.get_dataset_split_names(data.hub, data.hub_config)
@@ -155,7 +155,7 @@ def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
             splits[split] = ArrowSet(rows, f"{data.hub} {split}")
     except SetupError:
         raise
-    except Exception as error:  # datasets and its network layers raise many kinds; the user needs the one sentence
+    except Exception as error:  # datasets and its network layers raise many kinds of errors
         raise _hub_failed(data, error) from error
     return splits
 
@@ -171,7 +171,7 @@ def _hub_failed(data: ImageData, error: Exception) -> SetupError:
 
 
 def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
-    """One list of classes for both splits; classes without names are called by their numbers."""
+    """SetupError unless both splits have the same classes; classes without names get their numbers as names."""
     if not train.classes and not valid.classes:
         count = 1 + int(max(train.labels.max(), valid.labels.max()))
         train.classes = valid.classes = [str(number) for number in range(count)]
@@ -187,12 +187,12 @@ def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
         )
 
 
-def _missing(data: ImageData, found: dict[str, Found], hub_reason: str) -> SetupError:
+def _missing(data: ImageData, local: dict[str, LocalSplit], hub_reason: str) -> SetupError:
     root = data.root_path
     if not root.exists():
         what = f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
     else:
-        lacking = [split for split in SPLITS if split not in found]
+        lacking = [split for split in SPLITS if split not in local]
         names = {split: "|".join(NAMES[split]) for split in SPLITS}
         sought = [
             f"{names[split]}/<class>/*.jpeg, *{names[split]}*.tar, {names[split]}*.parquet for {split}"
@@ -204,18 +204,18 @@ def _missing(data: ImageData, found: dict[str, Found], hub_reason: str) -> Setup
         f"Data '{data.name}' is missing: {what}{reason}. Fix one:\n"
         f"  (a) put the images into {data.root} as train/<class>/*.jpeg and val/<class>/*.jpeg (or as tar files, "
         "WebDataset shards or parquet), or point there: data.root=/your/folder\n"
-        + (f"  (b) let the hub serve {data.hub}, on a machine with internet\n" if data.hub else "")
-        + f"  ({'c' if data.hub else 'b'}) run without it, on the digits that are always there: data=builtin_images"
+        + (f"  (b) run on a machine with internet, which gets {data.hub} from the hub\n" if data.hub else "")
+        + f"  ({'c' if data.hub else 'b'}) run without it, on the embedded digits: data=builtin_images"
     )
 
 
 def _hint(root: Path, lacking: list[str]) -> str:
-    """What lies there instead, where that explains the trouble."""
+    """Part of the message about missing images: what the root has instead."""
     if not root.is_dir():
-        return " (it is a file: name the folder around it)"
+        return " (it is a file: give the folder that contains it)"
     for split in lacking:
         for name in NAMES[split]:
             if (root / name).is_dir():
-                return f" ({root / name} has no folder per class; images that lie there loose have no labels)"
+                return f" ({root / name} has no folder per class; images outside of such a folder have no label)"
     inside = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
     return f" (it has {listed(inside)})" if inside else " (it is empty)"

@@ -1,41 +1,32 @@
-"""What an image data set and its augmentation are, as `configs/data` and `configs/augment` state them: every key there
-is a field here."""
+"""The configs of image data sets (`configs/data`) and of augmentation (`configs/augment`): every key there is a field
+here."""
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+from fourierformer.data.location import DataLocation
 from fourierformer.errors import SetupError, check_range
 
 SPLITS = ("train", "valid")
 COUNTS = ("train", "valid", "classes")
 CROPS = ("resized", "padded", "none")
 INTERPOLATIONS = ("bicubic", "bilinear")
-RANDAUGMENT = re.compile(r"rand(-(m|mstd|mmax|inc|n|p)\d+(\.\d+)?)+")  # timm ignores or asserts what it does not know
+RANDAUGMENT = re.compile(r"rand(-(m|mstd|mmax|inc|n|p)\d+(\.\d+)?)+")  # timm ignores or asserts other policies
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData:
-    """One image data set: where its images come from and how their pixels are normalised."""
+class ImageData(DataLocation):
+    """One image data set: where its images are (in any of the forms of sources.py), and how pixels are normalised."""
 
-    name: str
-    source: Literal["files", "builtin"] = "files"
-    root: str | None = None  # folder with the images in any of the forms of image_sources.py
-    cache: str = "data/prepared"  # indexes of tar files and unpacked parquet; the root is only ever read
-    hub: str | None = None  # where `datasets` finds it when the root has no images
-    hub_config: str | None = None
     expect: dict[str, int] | None = None  # published counts, any of COUNTS
     mean: list[float]  # per channel, of pixels in [0, 1]
     std: list[float]
-    in_memory: bool = False  # decode all images once, before the first batch: for small ones of one size
+    in_memory: bool = False  # decode all images once, before the first batch: for small images of one size
     workers: int | None = None  # loader processes per training process; None = share the cores of this machine
 
     def __post_init__(self):
-        if self.source not in ("files", "builtin"):
-            raise SetupError(f"data.source={self.source} is unknown (valid: files, builtin)")
-        if self.source == "files" and not self.root:
-            raise SetupError(f"data '{self.name}' needs a folder with its images: data.root=/some/folder")
+        super().__post_init__()
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != 3:
                 raise SetupError(f"data.{key}={list(values)} must be three numbers: red, green, blue")
@@ -46,21 +37,13 @@ class ImageData:
         if unknown:
             raise SetupError(f"data.expect has unknown keys {sorted(unknown)} (valid: {', '.join(COUNTS)})")
 
-    @property
-    def root_path(self) -> Path:
-        return Path(self.root or ".").expanduser()
-
-    @property
-    def cache_path(self) -> Path:
-        return Path(self.cache).expanduser()
-
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """What happens to a training image at random, and to an evaluation image always."""
+    """How training images are changed at random, and how evaluation images are cropped."""
 
     name: str
-    crop: Literal["resized", "padded", "none"]  # random area and aspect | random shift by up to size/8 | only resized
+    crop: Literal["resized", "padded", "none"]  # random area and aspect | random shift by up to size/8 | resizing only
     crop_scale: list[float]  # share of the area that a resized crop keeps
     flip: float  # probability of a horizontal flip
     interpolation: Literal["bicubic", "bilinear"]
@@ -69,11 +52,11 @@ class AugmentConfig:
     erase: float  # probability of erasing one rectangle with noise
     mixup: float  # alpha of the Beta distribution, 0 = off
     cutmix: float  # likewise
-    mix_probability: float  # of mixing a batch at all
-    mix_switch: float  # of cutmix rather than mixup where both are on
+    mix_probability: float  # probability of mixing a batch
+    mix_switch: float  # probability of cutmix instead of mixup where both are on
     mix_batch: int | None  # images that share one mixing coefficient; None = the whole global batch
     smoothing: float  # label smoothing
-    repeats: int  # repeated augmentation: times an image stands in a row in the order of an epoch
+    repeats: int  # repeated augmentation: how many times in a row an image occurs in an epoch
     eval_crop: float  # side of the centre crop over the short side of the resized image
 
     def __post_init__(self):
@@ -92,7 +75,7 @@ class AugmentConfig:
         for key in ("flip", "erase", "mix_probability", "mix_switch"):
             value = getattr(self, key)
             if not 0 <= value <= 1:
-                raise SetupError(f"augment.{key}={value}: a probability lies between 0 and 1")
+                raise SetupError(f"augment.{key}={value}: a probability must be between 0 and 1")
         for key in ("color_jitter", "mixup", "cutmix"):
             check_range(f"augment.{key}", getattr(self, key), 0)
         check_range("augment.smoothing", self.smoothing, 0, 1)

@@ -1,7 +1,7 @@
-"""Images inside tar files, read in place: where each lies is found once and kept in the cache.
+"""Images inside tar files, read without unpacking: their offsets are determined once and kept in the cache.
 
-Three layouts are told apart by what the files hold: class folders (train/n01440764/x.JPEG), a tar of class tars
-(n01440764.tar inside ILSVRC2012_img_train.tar), and WebDataset shards (key.jpg beside key.cls or key.json).
+Three layouts are recognised: class folders (train/n01440764/x.JPEG), a tar of class tars (n01440764.tar inside
+ILSVRC2012_img_train.tar), and WebDataset shards (key.jpg beside key.cls or key.json).
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class TarSet(ImageSet):
 
     def open(self, index: int) -> io.BytesIO:
         path, size = self.paths[self.index.files[index]], int(self.index.sizes[index])
-        with open(path, "rb", buffering=0) as file:  # as a folder of images would: thousands of shards may be too many
+        with open(path, "rb", buffering=0) as file:  # anew for every image: thousands of open shards may be too many
             content = os.pread(file.fileno(), size, int(self.index.offsets[index]))
         if len(content) < size:
             raise OSError(f"{path} ends early")
@@ -63,7 +63,7 @@ class TarSet(ImageSet):
 
 
 def open_tars(data: ImageData, split: str, paths: list[Path], progress: Progress) -> TarSet:
-    """With the index from the cache where the tars are still the same (name, size, time)."""
+    """Opens the tars of a split, with the index from the cache if they are unchanged (name, size, time)."""
     stamps = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
     key = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:12]
     cached = data.cache_path / f"{data.name}-{split}-tars-{key}.npz"
@@ -92,8 +92,8 @@ def _entries(number: int, path: Path) -> Iterator[Entry]:
                         yield Entry(number, name, member.offset_data + image.offset_data, image.size)
     except tarfile.TarError as error:
         raise SetupError(
-            f"{path} cannot be read as a plain tar ({error}): it is damaged, or compressed, which allows no random "
-            "access (unpack it with gunzip or the like)"
+            f"{path} cannot be read as a plain tar ({error}): copy it again if it is damaged, or decompress it "
+            "(gunzip), because a compressed tar has no random access"
         ) from error
 
 
@@ -101,7 +101,7 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
         if member.isfile():
             yield member
-        # or it would keep all of them: a gigabyte for ImageNet. The annotations of Python's library lack `members`.
+        # The tar would keep all members in memory, a gigabyte for ImageNet. typeshed lacks `members`.
         tar.members.clear()  # type: ignore[attr-defined]
 
 
@@ -119,7 +119,7 @@ def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
 
 
 def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:
-    """In the order that the unpacked folder has: by class and name."""
+    """Images, labels and classes from class folders, sorted by class and name like an unpacked folder."""
     images = [entry for entry in entries if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
     if not images:
         raise SetupError(f"{paths[0]} holds no images")
@@ -127,7 +127,7 @@ def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], li
     first = images[0]
     if not _class_and_name(first)[0]:
         raise SetupError(
-            f"{paths[first.file]} has no labels: {first.name} lies in no class folder (as in ILSVRC2012_img_val.tar: "
+            f"{paths[first.file]} has no labels: {first.name} is not in a class folder (as in ILSVRC2012_img_val.tar: "
             "unpack it, sort the images into val/<class>/, and use that folder)"
         )
     names = [_class_and_name(entry)[0] for entry in images]
@@ -137,13 +137,14 @@ def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], li
 
 
 def _class_and_name(entry: Entry) -> tuple[str, str]:
-    """('n01440764', 'x.JPEG') of train/n01440764/x.JPEG; the class is empty, and sorts first, without a folder."""
+    """('n01440764', 'x.JPEG') of train/n01440764/x.JPEG. Without a folder the class is '', which sorts first."""
     folder, name = posixpath.split(posixpath.normpath(entry.name))
     return posixpath.basename(folder), name
 
 
 def _by_key(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:
-    """In the order of the shards; a key is a name up to the first dot of its last part."""
+    """Images, labels and no class names from WebDataset shards, in their order. A key is a path up to the first dot of
+    its last part."""
     images: dict[tuple[int, str], Entry] = {}
     labels: dict[tuple[int, str], int] = {}
     for entry in entries:
@@ -196,14 +197,14 @@ def _save(path: Path, index: TarIndex) -> None:
 
 def _load(path: Path) -> TarIndex | None:
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with np.load(path, allow_pickle=False) as arrays:
             return TarIndex(
-                names=Names(found["block"], found["ends"]),
-                files=found["files"],
-                offsets=found["offsets"],
-                sizes=found["sizes"],
-                labels=found["labels"],
-                classes=json.loads(found["classes"].tobytes()),
+                names=Names(arrays["block"], arrays["ends"]),
+                files=arrays["files"],
+                offsets=arrays["offsets"],
+                sizes=arrays["sizes"],
+                labels=arrays["labels"],
+                classes=json.loads(arrays["classes"].tobytes()),
             )
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # absent, or cut short: made again
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # missing or incomplete: it is made again
         return None

@@ -1,9 +1,9 @@
-"""The embedded corpus: the English of the Python on this machine, so that a first run needs no download.
+"""The embedded corpus: English text from the Python installed on this machine, so that a first run needs no download.
 
-Prose paragraphs out of docstrings and comments of the standard library and numpy, and Python's own help topics: about
-half a million words of real, if technical, English. Parts that a Linux distribution may leave out (test, tkinter,
-idlelib) are left out everywhere, so that one Python version gives one corpus. Another version gives another: the notes
-say which, and perplexities are only comparable within one.
+Paragraphs from docstrings and comments of the standard library and numpy, and Python's own help topics: about half a
+million words of technical English. Parts that a Linux distribution may leave out (test, tkinter, idlelib) are left out
+everywhere, so that the same version of Python gives the same corpus. Another version gives another: a note states the
+versions, and perplexities are comparable only within one.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from fourierformer.data.text.sources import SPLITS, Input, Source
 SKIP = {"test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "distutils", "ensurepip", "pydoc_data"}
 SKIP |= {"site-packages", "dist-packages"}
 GENERATED = re.compile(r"_sysconfigdata|__config__")  # differs from build to build
-HELD_OUT_WORDS = 15_000  # per split: large enough for a stable perplexity, small enough to score every position
-LARGEST_SHARE = 0.1  # of a held-out split that one document may take, so that it is not one module's jargon
+HELD_OUT_WORDS = 15_000  # per split: enough for a stable perplexity, few enough to score every position
+LARGEST_SHARE = 0.1  # of a held-out split that one document may be, so that a split has the words of many modules
 
 # A regular expression finds docstrings in a second; parsing every file takes ten times that and finds the same prose:
 # a triple-quoted string at the top of a file or right after a line that ends in ':'.
@@ -39,7 +39,7 @@ TOKEN = re.compile(r"\w+(?:['-]\w+)*|[()\[\]{}]|([^\w\s])\1*")
 
 
 def source(unit: str) -> Source:
-    """The corpus in the form of any other: inputs for the fingerprint, text per split on demand."""
+    """The corpus as a Source: inputs for the fingerprint, text per split on demand."""
     files = _python_files()
     size = sum(size for _, _, size in files)
     listing = "\n".join(f"{name} {size}" for name, _, size in files)
@@ -55,14 +55,15 @@ def source(unit: str) -> Source:
 
 
 def split_words(text: str) -> str:
-    """Lower case, punctuation apart, a run of one sign once, line ends kept: "See foo()..." -> "see foo ( ) ."."""
+    """Lower-case words with spaces around punctuation, of repeated signs one; line ends are kept: "See foo()..." ->
+    "see foo ( ) ."."""
     lines = text.lower().replace("\u2019", "'").split("\n")
     return "\n".join(" ".join(match[1] or match[0] for match in TOKEN.finditer(line)) for line in lines)
 
 
 @cache
 def corpus() -> dict[str, list[str]]:
-    """Paragraphs per split, none twice; whole documents are held out, in an order drawn from their names."""
+    """Paragraphs per split, none twice. Whole documents are held out, in an order given by a hash of their names."""
     seen: set[str] = set()
     documents = []
     for name, paragraphs in _documents():
@@ -82,7 +83,7 @@ def corpus() -> dict[str, list[str]]:
 
 
 def paragraphs_of(text: str) -> Iterator[str]:
-    """Prose paragraphs, each on one line; code, doctests, tables and signatures are not prose."""
+    """The paragraphs of prose in a text, each as one line, without code, doctests, tables and signatures."""
     for block in re.split(r"\n[ \t]*\n", UNDERLINED.sub("\n", text)):
         if ">>>" in block:
             continue
@@ -118,13 +119,13 @@ def _topics() -> dict[str, str]:
 @cache
 def _python_files() -> list[tuple[str, Path, int]]:
     """(name, path, size) of every module used, in a fixed order."""
-    found = []
+    files = []
     for package, folder in (("python", Path(sysconfig.get_path("stdlib"))), ("numpy", _numpy_folder())):
         for path in folder.rglob("*.py"):
             parts = path.relative_to(folder).parts
             if SKIP.isdisjoint(parts) and not GENERATED.match(path.name):
-                found.append((f"{package} {'/'.join(parts)}", path, path.stat().st_size))
-    return sorted(found)
+                files.append((f"{package} {'/'.join(parts)}", path, path.stat().st_size))
+    return sorted(files)
 
 
 def _numpy_folder() -> Path:

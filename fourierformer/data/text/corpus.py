@@ -1,4 +1,4 @@
-"""Text as tokens, and images as tokens: from a config to memory-mapped ids, with what a reader must know about them.
+"""Loads text, or images, as memory-mapped tokens, with notes that a reader of the results needs.
 
 data = TextData(name="wikitext2", root="data/wikitext-2", ...)     # = configs/data/wikitext2.yaml
 check_available(data)                                             # under two seconds, builds nothing
@@ -27,7 +27,7 @@ __all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corp
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Tokens of the three splits, read-only and memory-mapped, and how they came about."""
+    """Tokens of the three splits, read-only and memory-mapped, and the manifest of how they were made."""
 
     name: str
     unit: str
@@ -48,16 +48,16 @@ class Corpus:
         return {word: number for number, word in enumerate(self.words)}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; each line end becomes `<eos>`, a word the vocabulary lacks `<unk>`."""
+        """Ids of a text; a line end becomes `<eos>`, a word that the vocabulary lacks `<unk>`."""
         self._refuse_pixels()
         if self.unit == "byte":
             return list(text.encode())
         if self.manifest["settings"]["source"] == "builtin":
             text = builtin.split_words(text)
         words = line_words(text)
-        lacking = [word for word in words if word not in self.ids]
-        if lacking and UNK not in self.ids:
-            raise SetupError(f"the vocabulary of '{self.name}' has neither {lacking[0]!r} nor <unk>")
+        unknown = [word for word in words if word not in self.ids]
+        if unknown and UNK not in self.ids:
+            raise SetupError(f"the vocabulary of '{self.name}' has neither {unknown[0]!r} nor <unk>: use other words")
         return [self.ids[word if word in self.ids else UNK] for word in words]
 
     def decode(self, ids) -> str:
@@ -75,11 +75,13 @@ class Corpus:
 
     def _refuse_pixels(self) -> None:
         if self.unit == "pixel":
-            raise SetupError(f"'{self.name}' holds images: their tokens are no text, and no text can begin one")
+            raise SetupError(
+                f"'{self.name}' holds images: their tokens are no text. Choose a run that was trained on text"
+            )
 
 
 def check_available(data: TextData) -> None:
-    """Raises SetupError with three ways out when no copy can be had. Under two seconds, also without a network."""
+    """SetupError, with three ways out, unless the data can be had. In less than two seconds, also without a network."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source, hash_text=False)
@@ -90,7 +92,7 @@ def check_available(data: TextData) -> None:
 
 
 def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpus:
-    """The prepared copy, or prepares one: from the local files, else from the hub."""
+    """Loads the prepared copy, or prepares one: from the local files, else from the hub."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source)
@@ -149,9 +151,9 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
     else:
         elsewhere = f"copy a prepared cache from another machine: {data.cache}/{name}-*"
     embedded = {
-        "word": "the text that is always there: data=builtin_text",
-        "byte": "the text that is always there: data=builtin_bytes",
-        "pixel": "the digits that are always there: experiment=builtin_pixels",
+        "word": "the embedded text: data=builtin_text",
+        "byte": "the embedded text: data=builtin_bytes",
+        "pixel": "the embedded digits: experiment=builtin_pixels",
     }[data.unit]
     return SetupError(
         f"Data '{name}' is missing: {describe_missing(data)}; {other_roots(data)}; {hub_reason}. "

@@ -1,14 +1,15 @@
 """Images as tokens: every channel of every pixel is a token, every image a sequence of its own.
 
 The order is raster order with channels last: rows from the top, pixels from the left, and red, green, blue of a pixel
-beside each other. An image of CIFAR-10 has 32 * 32 * 3 = 3,072 tokens of 256 values. All images must have one size.
+one after the other. An image of CIFAR-10 has 32 * 32 * 3 = 3,072 tokens of 256 values. All images must have one size.
 
-They are read by image_sources.py, so whatever data=cifar10 or data=imagenet reads serves here too. Such data has two
-splits: `valid` and `test` are the same images, and a note says so.
+They are read by data/images/sources.py, in every form that data=cifar10 and data=imagenet read. Such data has two
+splits: `valid` and `test` are the same images, and a note states it.
 """
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -17,19 +18,20 @@ import numpy as np
 from fourierformer.data.images.sets import DigitsSet, ImageSet
 from fourierformer.data.images.sources import Unreadable, local_files, open_splits
 from fourierformer.data.images.spec import ImageData
+from fourierformer.data.location import DataLocation
 from fourierformer.data.prepared import Progress
 from fourierformer.data.text.sources import SPLITS, Input, Source, file_digest
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
 
 ONE_SPLIT_NOTE = (
-    "valid and test are the same images, so the best checkpoint is chosen on those it is measured on (the last one is "
-    "not: scripts/evaluate.py --checkpoint last)"
+    "valid and test are the same images, so the best checkpoint is selected by the images that it is measured on (the "
+    "last one is not: scripts/evaluate.py --checkpoint last)"
 )
 
 
 def local_source(data: TextData) -> Source | None:
-    """The embedded digits, or the images under data.root; None where those are not (all) there."""
+    """The embedded digits, or the images under data.root; None where one of the splits is missing there."""
     images = _Images(data)
     if data.source == "builtin":
         return _source(data, images, images.inputs("digits"))
@@ -40,7 +42,7 @@ def local_source(data: TextData) -> Source | None:
 
 
 def hub_source(data: TextData, progress: Progress) -> Source:
-    """The images that the hub serves, or the copy of them that `datasets` keeps."""
+    """The images from the hub, or from the copy of them that `datasets` keeps."""
     images = _Images(data, progress)
     return _source(data, images, images.inputs(str(data.hub)))
 
@@ -51,7 +53,7 @@ def _source(data: TextData, images: "_Images", inputs: list[Input]) -> Source:
 
 
 class _Images:
-    """Both splits of a data set, opened when the first pixel is asked for: opening parquet unpacks it."""
+    """Both splits of a data set, opened when the first pixel is read, because opening parquet unpacks it."""
 
     def __init__(self, data: TextData, progress: Progress = lambda line: None):
         self.data, self.progress = data, progress
@@ -59,25 +61,16 @@ class _Images:
 
     @property
     def spec(self) -> ImageData:
-        """The same place as a data set of images; its pixels are not normalised."""
-        data = self.data
-        return ImageData(
-            name=data.name,
-            source=data.source,
-            root=data.root,
-            cache=data.cache,
-            hub=data.hub,
-            hub_config=data.hub_config,
-            mean=[0.0] * 3,
-            std=[1.0] * 3,
-        )
+        """The same location as a data set of images; its pixels are not normalised."""
+        location = {field.name: getattr(self.data, field.name) for field in fields(DataLocation)}
+        return ImageData(**location, mean=[0.0] * 3, std=[1.0] * 3)
 
     @cached_property
     def splits(self) -> dict[str, ImageSet]:
         return open_splits(self.spec, self.progress)
 
     def pieces(self, split: str) -> Iterator[bytes]:
-        """The tokens of one image after the other."""
+        """The tokens of a split, one image after the other."""
         images = self.splits["train" if split == "train" else "valid"]
         shape = self._pixels(self.splits["train"], 0).shape
         for index in range(len(images)):
@@ -91,7 +84,7 @@ class _Images:
             yield pixels.tobytes()
 
     def inputs(self, origin: str) -> list[Input]:
-        """For images that are no files of ours: one input per split, known by the sha256 of its pixels."""
+        """One input per split, for images that are not files under data.root: known by the sha256 of their pixels."""
         return [Input(f"{origin} {split}", 0, 0, partial(self._digest, split)) for split in ("train", "valid")]
 
     def _digest(self, split: str) -> str:
@@ -109,10 +102,10 @@ class _Images:
 
 def _files_input(split: str, paths: list[Path]) -> Input:
     """All files of a split as one input: sizes added up, the latest time, one sha256 over names and contents."""
-    found = [path.stat() for path in paths]
+    stats = [path.stat() for path in paths]
 
     def digest() -> str:
         return hashlib.sha256("".join(f"{path.name} {file_digest(path)}\n" for path in paths).encode()).hexdigest()
 
-    size, latest = sum(status.st_size for status in found), max(status.st_mtime_ns for status in found)
+    size, latest = sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
     return Input(f"{split}, {len(paths)} files", size, latest, digest)

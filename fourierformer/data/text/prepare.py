@@ -1,4 +1,4 @@
-"""Tokenise once: text -> a folder of flat id files, written aside and renamed, so it is whole or absent."""
+"""Tokenises text into a folder of flat id files. It is written under another name and renamed when complete."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ BLOCK = 1 << 22  # ids relabelled at a time
 
 
 def prepare(data: TextData, source: Source, progress: Progress) -> Path:
-    """Writes the folder and returns it. Safe beside another process that does the same: the first rename wins."""
+    """Writes the prepared folder and returns it. Of several processes that do so at once, the first to rename wins."""
     aside = Path(tempfile.mkdtemp(prefix=f".{data.name}-", suffix=".tmp", dir=data.cache_path))
     try:
         progress(f"preparing '{data.name}' in {data.cache_path}")
@@ -36,7 +36,7 @@ def prepare(data: TextData, source: Source, progress: Progress) -> Path:
             file.write(json.dumps(manifest, indent=1).encode())
         aside.chmod(0o755)  # mkdtemp makes it private
         folder = data.cache_path / f"{data.name}-{manifest['fingerprint']}"
-        with contextlib.suppress(OSError):  # another process was first: its folder serves, it is checked on opening
+        with contextlib.suppress(OSError):  # another process was first: its folder is used, and checked when opened
             aside.rename(folder)
         if not folder.is_dir():
             raise SetupError(f"cannot rename {aside} to {folder}: choose another folder with data.cache=/some/folder")
@@ -68,7 +68,7 @@ def _encode(data: TextData, source: Source, folder: Path, progress: Progress) ->
 
 
 def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
-    """The one sentence a reader of a perplexity must see when the published counts are not met."""
+    """A note, where the counts differ from the published ones, that results cannot be compared with published ones."""
     tokens = {"word": "tokens", "byte": "bytes", "pixel": "pixel values"}[data.unit]
     words = {
         "vocabulary": "the vocabulary has {} entries",
@@ -84,7 +84,7 @@ def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
 
 
 def _encode_bytes(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
-    """The pieces as they are; those of pixels are whole images, all of one size."""
+    """Writes the pieces unchanged, as ids of one byte; pieces of pixels are whole images, all of one size."""
     outputs, counts = {}, {"vocabulary": source.levels}
     meter = _Meter(source.total, progress)
     for split in SPLITS:
@@ -135,7 +135,7 @@ def _first_pass(source: Source, folder: Path, growing: Growing, progress: Progre
 
 
 def _unknown_notes(data: TextData, names: list[str], words: list[str], tallies: dict[str, np.ndarray]) -> list[str]:
-    """Says how many tokens became `<unk>` here; words that nothing can stand for are an error."""
+    """A note on how many tokens became `<unk>`. SetupError for unknown words where there is no `<unk>`."""
     ids = set(words)
     unknown = np.array([name not in ids for name in names])
     shares = []
@@ -146,7 +146,7 @@ def _unknown_notes(data: TextData, names: list[str], words: list[str], tallies: 
             example = names[int(np.flatnonzero(where & (tally > 0))[0])]
             raise SetupError(
                 f"data '{data.name}': the {split} text has {count:,} words that the training text lacks, the first is "
-                f"{example!r}, and no <unk> to stand for them: limit the vocabulary (data.vocabulary_size=20000)"
+                f"{example!r}, and there is no <unk> for them: limit the vocabulary (data.vocabulary_size=20000)"
             )
         if count:
             shares.append(f"{split} {count / tally.sum():.2%}")
@@ -171,7 +171,7 @@ def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> dict:
 
 
 class _Output:
-    """A file written in one go, hashed on the way and on disk when closed."""
+    """A file whose sha256 is computed while it is written, and which is synced to the disk when closed."""
 
     def __init__(self, path: Path):
         self.file, self.hash, self.size = open(path, "wb"), hashlib.sha256(), 0  # noqa: SIM115 (closed by __exit__)
@@ -195,7 +195,7 @@ class _Output:
 
 
 class _Meter:
-    """A line of progress for every tenth of the data."""
+    """Prints a line of progress for every tenth of the data."""
 
     def __init__(self, total: int, progress: Progress):
         self.total, self.progress = total, progress

@@ -1,8 +1,8 @@
-"""Independent sequences of one length, such as images: whole ones only, no window across two of them.
+"""Batches of independent sequences of one length, such as images.
 
-A sequence x_1 ... x_L is predicted token by token, all L of them: the model sees START, x_1, ..., x_{L-1}. START is the
-token 0, which always stands first and so says nothing; the output needs no class for it, and a model that knows nothing
-costs log2(vocabulary) bits per token exactly.
+All L tokens of a sequence x_1 ... x_L are predicted: the model sees START, x_1, ..., x_{L-1}. START is the token 0: it
+is always first, so it carries no information, and the output needs no class for it. Predicting all tokens with equal
+probability costs exactly log2(vocabulary) bits per token.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ START = 0
 
 
 class ShuffledSequences:
-    """Every epoch in an order of its own, a function of (seed, epoch): nothing to save, resumable at any step.
+    """Batches of sequences, in another order every epoch, a function of (seed, epoch): a run can resume at any step.
 
-    What is left over after the last full batch of an epoch is not shown in it. CIFAR-10 in batches of 128: 50,000 //
-    128 = 390 steps, 80 images left over.
+    The sequences that do not fill a batch at the end of an epoch are left out of it. CIFAR-10 in batches of 128: 50,000
+    // 128 = 390 steps, 80 images left out.
     """
 
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int):
@@ -51,7 +51,7 @@ def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
 
 
 def shifted(sequences: np.ndarray) -> tuple[Tensor, Tensor]:
-    """(B, L) sequences -> inputs, moved on by one with START in front, and targets: all of them."""
+    """Inputs and targets of sequences (B, L): the inputs are the sequences moved on by one, with START in front."""
     import torch  # here, so that preparing data starts in a fraction of a second
 
     targets = torch.from_numpy(sequences.astype(np.int64))

@@ -1,4 +1,4 @@
-"""Where text comes from: local files (tokens, txt, parquet, one file cut in three), as pieces of bytes per split."""
+"""Text from local files (tokens, txt, parquet, one file cut in three), as pieces of bytes per split."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ LISTED_NOTE = (
 
 @dataclass(frozen=True)
 class Input:
-    """One thing a prepared copy was made from; size and time decide quickly, the sha256 decides finally."""
+    """A file, or the like, that a prepared copy is made from. Equal size and time mean it is unchanged; else the sha256
+    is compared."""
 
     name: str
     size: int
@@ -29,16 +30,18 @@ class Input:
 
 @dataclass(frozen=True)
 class Source:
+    """The text of a data set, and the inputs that its fingerprint is computed from."""
+
     inputs: list[Input]
     pieces: Callable[[str], Iterator[bytes]]  # split -> its text
     total: int = 0  # bytes, for the progress report; 0 where it is not known
-    vocabulary: Path | None = None  # dict.txt, where the training text is not whole
+    vocabulary: Path | None = None  # dict.txt, where the training text is incomplete
     notes: list[str] = field(default_factory=list)
     levels: int = 256  # values that a byte of the pieces can have
 
 
 def local_source(data: TextData) -> Source | None:
-    """The files under data.root, or None when they are not (all) there."""
+    """The text files under data.root, or None when one is missing."""
     root = data.root_path
     single = root if root.is_file() else root / data.name
     if data.unit == "byte" and single.is_file():
@@ -52,7 +55,7 @@ def local_source(data: TextData) -> Source | None:
     head, vocabulary = root / HEAD, root / "dict.txt"
     files = {"train": [head], "valid": [root / "wiki.valid.tokens"], "test": [root / "wiki.test.tokens"]}
     if all(path.is_file() for paths in files.values() for path in paths):
-        notes = (f"the training text is only its head ({HEAD}): a model trained on it is no model of the whole set",)
+        notes = (f"the training text is only its beginning ({HEAD}): results are not those of the whole training set",)
         if data.unit == "word" and vocabulary.is_file():
             return _files_source(files, vocabulary, (*notes, LISTED_NOTE))
         return _files_source(files, notes=notes)
@@ -60,7 +63,7 @@ def local_source(data: TextData) -> Source | None:
 
 
 def describe_missing(data: TextData) -> str:
-    """What of the wanted files the root has and lacks, in one clause."""
+    """Part of the message about missing text: which of the files the root has, and which it lacks."""
     root = data.root_path
     if not root.exists():
         return f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
@@ -70,9 +73,9 @@ def describe_missing(data: TextData) -> str:
         return f"{root} has no file '{data.name}'"
     spellings = [[f"wiki.{split}.tokens" for split in SPLITS], [f"{split}.txt" for split in SPLITS]]
     names = max(spellings, key=lambda names: sum((root / name).is_file() for name in names))
-    found = [name for name in names if (root / name).is_file()]
-    missing = [name for name in names if name not in found]
-    return f"{root} lacks {', '.join(missing)}" + (f" (it has {', '.join(found)})" if found else "")
+    present = [name for name in names if (root / name).is_file()]
+    missing = [name for name in names if name not in present]
+    return f"{root} lacks {', '.join(missing)}" + (f" (it has {', '.join(present)})" if present else "")
 
 
 def file_digest(path: Path) -> str:
@@ -94,7 +97,7 @@ def _files_source(files: dict[str, list[Path]], vocabulary: Path | None = None, 
 def _split_files(root: Path, split: str, kind: str, hub_config: str | None) -> list[Path]:
     if kind == "parquet":  # train-00000-of-00002.parquet ...; "validation" begins with "valid"
         folders = [root, root / hub_config] if hub_config else [root]
-        return next((found for folder in folders if (found := sorted(folder.glob(f"{split}*.parquet")))), [])
+        return next((paths for folder in folders if (paths := sorted(folder.glob(f"{split}*.parquet")))), [])
     path = root / (f"wiki.{split}.tokens" if kind == "tokens" else f"{split}.txt")
     return [path] if path.is_file() else []
 
@@ -105,8 +108,8 @@ def _one_file(data: TextData, path: Path) -> Source:
     splits = data.byte_splits or [size - 2 * (size // 20), size // 20, size // 20]
     if sum(splits) != size:
         raise SetupError(
-            f"{path} has {size:,} bytes, but data.byte_splits {splits} need {sum(splits):,}: "
-            "it is cut short or another file (data.byte_splits=null data.expect=null takes any file, 90/5/5)"
+            f"{path} has {size:,} bytes, but data.byte_splits {splits} need {sum(splits):,}: the file is incomplete or "
+            "another one (data.byte_splits=null data.expect=null cuts any file 90/5/5)"
         )
     starts = dict(zip(SPLITS, (0, splits[0], splits[0] + splits[1]), strict=True))
     lengths = dict(zip(SPLITS, splits, strict=True))
@@ -128,7 +131,7 @@ def _file_pieces(path: Path, start: int = 0, length: int | None = None) -> Itera
 
 
 def _parquet_pieces(path: Path) -> Iterator[bytes]:
-    """Each row is a line, blank rows included: that is how the hub stores WikiText."""
+    """The rows of a parquet file as lines, blank rows included, as the hub stores WikiText."""
     import datasets
 
     # streaming: nothing is copied into the user's datasets cache

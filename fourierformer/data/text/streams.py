@@ -1,4 +1,5 @@
-"""The order in which a language model sees its tokens, as pure functions: nothing to save, resumable at any step."""
+"""The order in which a language model sees its tokens, as pure functions of the step, so that a run can resume at
+any."""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ class OrderedStreams:
         return part[:, :-1].contiguous(), part[:, 1:].contiguous()
 
     def tokens_after(self, steps: int) -> int:
-        """Targets of the first so many steps, exactly: an epoch's last slice is shorter."""
+        """The number of targets in the first `steps` steps, exactly: an epoch's last slice is shorter."""
         epochs, rest = divmod(steps, self.steps_per_epoch)
         batch_size, per_stream = self.streams.shape
         return batch_size * (epochs * (per_stream - 1) + rest * self.length)
 
 
 def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
-    """The last slice of an epoch is shorter, but a step all the same."""
+    """Steps per epoch, the last one with a shorter slice included."""
     return -(-(tokens // batch_size - 1) // length)
 
 

@@ -1,11 +1,11 @@
-"""Words to ids by the rule of the paper's code, at about ten million tokens a second in plain Python and numpy.
+"""Turns words into ids by the rule of the paper's code, about ten million tokens a second in plain Python and numpy.
 
-The rule (Transformer-XL's vocabulary, which the paper's code uses): each line, blank ones too, is `line.split()` plus
-`<eos>`; no lower-casing; the vocabulary is counted on the training text alone; `<eos>` is id 0, then words by falling
-count, ties by first appearance. `<unk>` is a word like any other.
+The rule (of Transformer-XL's vocabulary, which the paper's code uses): each line, blank ones too, is `line.split()`
+plus `<eos>`; no lower-casing; the vocabulary is counted on the training text alone; `<eos>` has id 0, then come the
+words by falling count, equal counts by first appearance. `<unk>` is a word like any other.
 
-One pass gives every word a provisional id in order of first appearance (a dict that grows), then a numpy look-up
-table turns provisional ids into final ones, so no token is looked at twice in Python.
+One pass gives every word a provisional id in order of first appearance (a dict that grows), then a numpy look-up table
+turns provisional ids into final ones: Python reads every token only once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ EOS, UNK = "<eos>", "<unk>"
 
 
 class Growing(dict):
-    """word -> provisional id; a new word gets the next one."""
+    """A dict from words to provisional ids, in which a new word gets the next id."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
@@ -34,16 +34,16 @@ class Growing(dict):
 @dataclass(frozen=True)
 class Vocabulary:
     words: list[str]  # in id order
-    table: np.ndarray  # provisional id -> final id, -1 where there is none
+    table: np.ndarray  # provisional id -> final id, -1 for words without one
 
 
 def line_words(text: str) -> list[str]:
-    """All words of whole lines, `<eos>` for each line end. One split of many lines is four times faster than many."""
+    """The words of whole lines, with `<eos>` for each line end. Splitting all lines at once is four times faster."""
     return text.replace("\n", f" {EOS} ").split()
 
 
 def whole_lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Pieces cut anywhere -> texts that end with a line end, line ends read as Python's text files read them."""
+    """Texts of whole lines from pieces that are cut anywhere. Line ends are read as in Python's text files."""
     rest = b""
     for piece in pieces:
         cut = piece.rfind(b"\n") + 1
@@ -58,14 +58,14 @@ def whole_lines(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def rank_words(growing: Growing, counts: np.ndarray, size: int | None = None) -> Vocabulary:
-    """Vocabulary of the training text: `counts` holds one number per provisional id seen there."""
+    """The vocabulary of the training text, from the count of each provisional id in it."""
     names = list(growing)
-    order = np.argsort(-counts[1:], kind="stable") + 1  # provisional ids are in order of first appearance: ties keep it
+    order = np.argsort(-counts[1:], kind="stable") + 1  # equal counts stay in the order of first appearance
     words = [names[i] for i in order]
     if size is not None and len(counts) > size:
         order = order[[word != UNK for word in words]]
         order, dropped = order[: size - 2], order[size - 2 :]
-        rest = counts[dropped].sum() + (counts[growing[UNK]] if UNK in words else 0)  # what <unk> now stands for
+        rest = counts[dropped].sum() + (counts[growing[UNK]] if UNK in words else 0)  # the count of <unk> from now on
         words = [names[i] for i in order]
         words.insert(int(np.count_nonzero(counts[order] >= rest)), UNK)
     words = [EOS, *words]
@@ -77,9 +77,9 @@ def rank_words(growing: Growing, counts: np.ndarray, size: int | None = None) ->
 def listed_words(path: Path, expect: dict[str, int] | None) -> list[str]:
     """Words in id order from a `word count` list of the whole training text that leaves out `<eos>` and `<unk>`.
 
-    The count of `<unk>` is what the published totals leave over (WikiText-103: 103,227,021 tokens with eos, less
-    1,801,350 lines, less 100,983,712 listed words = 441,959), so its rank is known; only ties can differ from a
-    vocabulary counted on the text itself. Entries with count 0 are padding.
+    The count of `<unk>` is the difference to the published totals (WikiText-103: 103,227,021 tokens with eos, less
+    1,801,350 lines, less 100,983,712 listed words = 441,959), so its rank is known; only the order of equal counts can
+    differ from a vocabulary counted on the text itself. Entries with count 0 are padding.
     """
     try:
         pairs = [line.rsplit(" ", 1) for line in path.read_text(encoding="utf-8").split("\n") if line]
@@ -92,11 +92,11 @@ def listed_words(path: Path, expect: dict[str, int] | None) -> list[str]:
         rest = totals["train"] - totals["lines"] - sum(counts.values())
         if rest > 0:
             counts[UNK] = rest
-    return [EOS, *sorted(counts, key=counts.__getitem__, reverse=True)]  # sorted is stable: ties keep the file's order
+    return [EOS, *sorted(counts, key=counts.__getitem__, reverse=True)]  # equal counts stay in the file's order
 
 
 def fixed_table(words: list[str], growing: Growing) -> Vocabulary:
-    """Vocabulary known beforehand: `growing` began with it, whatever came after is unknown."""
+    """A vocabulary that was known before: the first words of `growing`; the words after them are unknown."""
     table = np.full(len(growing), words.index(UNK) if UNK in words else -1, np.int64)
     table[: len(words)] = np.arange(len(words))
     return Vocabulary(words, table)

@@ -27,7 +27,14 @@ class Tile:
         return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": 1}
 
 
-FEW_ROWS = Tile(16, 64, 2)  # forward for one query against a window, and up to 16
+FEW_ROWS = 16  # queries: up to so many, one against a window for example, get smaller tiles
+
+
+def few_rows(width: int, nodes: int, log: bool) -> Tile:
+    """The tile for up to FEW_ROWS queries: by disassembly, no registers spilled in half mode on capability 9.0."""
+    if nodes == 0:
+        return Tile(FEW_ROWS, 64, 4)
+    return Tile(FEW_ROWS, 32, 2) if nodes == 32 and log and width > 32 else Tile(FEW_ROWS, 64, 2)
 
 
 def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int) -> list[Tile]:
@@ -54,9 +61,11 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
 
 def _forward_on_hopper(width: int, nodes: int, precise: bool, log: bool) -> list[Tile]:
     if log:
-        return [Tile(64, 64, 4)] if nodes == 16 and not precise else [Tile(64, 32, 4)]
+        return [Tile(64, 32, 4)] if precise else [Tile(64, 64, 4)]
     if width <= 16 and not precise:
         return [Tile(128, 128, 8), Tile(64, 64, 4)]
+    if width > 32 and nodes == 32 and not precise:  # 128 rows spill
+        return [Tile(64, 64, 4)]
     return [Tile(128, 64, 8), Tile(64, 64, 4)]
 
 
@@ -76,7 +85,7 @@ def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
     More take fewer instructions, until registers spill. Never all: the compiler would then keep the rows' features in
     registers.
     """
-    if kernel != "forward" or log or tile == FEW_ROWS:
+    if kernel != "forward" or log or tile.rows == FEW_ROWS:
         return 4
     counts = (16, 8, 4) if major == 9 else (8, 4)
     return next(count for count in counts if stored % count == 0 and (count < stored or count == 4))
@@ -88,8 +97,8 @@ def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object
     major, processors = _facts(device)
     name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
     tiles = candidates(name, settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], major)
-    if name == "forward" and rows <= 16:
-        tiles = [FEW_ROWS]
+    if name == "forward" and rows <= FEW_ROWS:
+        tiles = [few_rows(settings["WIDTH"], settings["NODES"], settings["LOG"])]
     tile = choose(tiles, heads, rows, processors)
     settings["CHUNK"] = chunk(name, tile, settings["STORED"], settings["LOG"], major)
     settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons

@@ -1,0 +1,99 @@
+"""Checks a composed config: every key is known and its value has the right type.
+
+Hydra accepts `+typo=1` and values of any type silently. OmegaConf is imported where a composed config is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING
+
+from fourierformer.errors import SetupError, did_you_mean
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
+
+
+def checked(config: DictConfig | dict, schema: Schema) -> dict:
+    """The config as plain resolved values. SetupError for the first key or value that does not fit the schema."""
+    values = _resolved(config)
+    values.pop("scale", None)  # chooses the experiments of a sweep (configs/scale) and has no part in a run
+    sections = {name for name in schema if name}
+    for key in values:
+        if key not in sections and key not in schema[""]:
+            raise SetupError(f"unknown key '{key}'{did_you_mean(key, sections | set(schema['']))}")
+    _check_section("", {k: v for k, v in values.items() if k not in sections}, schema[""])
+    for section in sorted(sections):
+        if not isinstance(values.get(section), dict):
+            raise SetupError(f"'{section}' must be a config group, got {values.get(section)!r}")
+        _check_section(f"{section}.", values[section], schema[section])
+    return values
+
+
+def _resolved(config: DictConfig | dict) -> dict:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise SetupError(
+                f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose an experiment: "
+                "experiment=NAME"
+            )
+        values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+        assert isinstance(values, dict)  # of a DictConfig
+    except OmegaConfBaseException as error:
+        raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
+    return {str(k): v for k, v in values.items()}
+
+
+def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:
+    for key, value in values.items():
+        if key not in expected:
+            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
+        if not _fits(value, expected[key]):
+            raise SetupError(f"{prefix}{key}={value!r}: expected {_describe(expected[key])}")
+    absent = sorted(set(expected) - set(values))
+    if absent:
+        raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
+
+
+def _fits(value: object, hint: typing.Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return any(value == a and type(value) is type(a) for a in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(v, arguments[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(v, arguments[1]) for v in value.values())
+    if hint in (None, type(None)):
+        return value is None
+    if hint is inspect.Parameter.empty:
+        return True
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: typing.Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(f"'{a}'" for a in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(a) for a in arguments)
+    if origin is list:
+        return f"a list of {_describe(arguments[0])}, e.g. [a,b]"
+    if origin is dict:
+        return "a mapping"
+    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return plain.get(hint, str(hint))

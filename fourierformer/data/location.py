@@ -1,0 +1,33 @@
+"""Where a data set is: its files, the hub, or the embedded data, and the cache for prepared copies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fourierformer.errors import SetupError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataLocation:
+    """The keys that all of `configs/data/<name>.yaml` have, of text and of images."""
+
+    name: str
+    source: Literal["files", "builtin"] = "files"
+    root: str | None = None  # folder with the files, of text or images; for bytes it may be one text file
+    cache: str = "data/prepared"  # tokenised text, indexes of tar files, unpacked parquet; the root is only read
+    hub: str | None = None  # where `datasets` has the data when the root has no files
+    hub_config: str | None = None
+
+    def __post_init__(self):
+        if self.source not in ("files", "builtin"):
+            raise SetupError(f"data.source={self.source} is unknown (valid: files, builtin)")
+        if self.source == "files" and not self.root:
+            raise SetupError(f"data '{self.name}' needs a folder with its files: data.root=/some/folder")
+
+    @property
+    def root_path(self) -> Path:
+        return Path(self.root or ".").expanduser()
+
+    @property
+    def cache_path(self) -> Path:
+        return Path(self.cache).expanduser()

@@ -1,0 +1,131 @@
+"""Tiles give what masks give, forward and backward, with fewer weights; token by token gives what forward gives."""
+
+import math
+
+import pytest
+import torch
+from one_by_one import one_by_one
+from sparse_cases import CHOICES, build, mask_of, tokens
+
+from fourierformer import attention
+from fourierformer.attention import Geometry, sparse, tiles
+from fourierformer.attention.tiles import groups_of
+
+TOKENS, GRID = 150, (10, 15)
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def results(layer, x, **options) -> list[torch.Tensor]:
+    """Output and gradients. Of a query without keys the output is what `proj` makes of 0."""
+    x = x.clone().requires_grad_()
+    y = layer(x, **options)
+    return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_tiles_give_what_masks_give(name, causal, prefix, monkeypatch):
+    """All queries, the last ones only, and with padding: at the start too, so that some see no key."""
+    monkeypatch.setattr(tiles, "LISTED", 1000)  # tiles are made in several parts
+    layer, x = build(name, causal, prefix, TOKENS, GRID), tokens(TOKENS + prefix)
+    keep = torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(3)) < 0.4
+    keep[1, :20] = False
+    choices = [{}, {"last": 7}, {"keep": keep}]
+    expected = [results(layer, x, **options) for options in choices]
+    monkeypatch.setattr(sparse, "DENSE", 16)
+    monkeypatch.setattr(layer, "_mask", None)
+    for options, values in zip(choices, expected, strict=True):
+        for ours, theirs in zip(results(layer, x, **options), values, strict=True):
+            torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_a_shorter_input_in_tiles(name, causal, monkeypatch):
+    monkeypatch.setattr(sparse, "DENSE", 16)
+    layer, x = build(name, causal, 1, TOKENS, GRID), tokens(70)
+    slots = layer.slots
+    mask = torch.nn.functional.pad(mask_of(layer, 70), (slots, 0), value=True)
+    q, k, v = layer.project(x)
+    if slots:
+        k, v = (torch.cat([s.expand(2, -1, -1, -1), t], 2) for s, t in ((layer.slot_keys, k), (layer.slot_values, v)))
+    weights = (q @ k.mT / 2).masked_fill(~mask, -math.inf).softmax(-1)
+    torch.testing.assert_close(layer(x), layer.proj((weights @ v).transpose(1, 2).flatten(2)), **EXACT)
+
+
+LINEAR = (
+    "global_tokens",
+    "band",
+    "dilated",
+    "random",
+    "block_local",
+    "star",
+    "longformer",
+    "etc",
+    "bigbird",
+    "image_1d",
+)
+GROWTH = dict.fromkeys(LINEAR, 1.2) | dict.fromkeys(("axial", "sparse_strided", "sparse_fixed"), 1.6)
+
+
+@pytest.mark.parametrize("name", GROWTH)
+def test_weights_in_tiles_grow_with_the_visible_keys(name):
+    """With the default knobs, from 2,048 to 8,192 tokens: at most N^1.2, N^1.6 for two patterns of sqrt(N) keys."""
+
+    def weights(n: int) -> int:
+        layer = build_default(name, n)
+        groups = groups_of(layer.visibility, n + layer.slots, n, torch.device("cpu"))
+        return sum((g.heads.stop - g.heads.start) * t.mask.numel() for g in groups for t in g.tiles)
+
+    short, long = weights(2048), weights(8192)
+    assert math.log(long / short, 4) <= GROWTH[name]
+    assert short < 4 * 2048**2 / 4  # of four heads
+
+
+def build_default(name: str, n: int) -> attention.Attention:
+    columns = 2 ** (n.bit_length() // 2)
+    geometry = Geometry(dim=8, heads=4, length=n, causal=False, grid=(n // columns, columns))
+    return attention.build(name, geometry)
+
+
+def axial_by_reshaping(layer: attention.Attention, x: torch.Tensor) -> torch.Tensor:
+    """Two one-dimensional attentions over a reshaped grid, without masks."""
+    grid = [t.unflatten(2, GRID) for t in layer.project(x)]
+    rows = [t[:, :2] for t in grid]
+    columns = [t[:, 2:].transpose(2, 3) for t in grid]
+    mixed = [torch.nn.functional.scaled_dot_product_attention(*part) for part in (rows, columns)]
+    return layer.proj(torch.cat([mixed[0], mixed[1].transpose(2, 3)], 1).flatten(2, 3).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("dense", [16, 512], ids=["tiles", "masked"])
+def test_axial_is_attention_over_rows_and_over_columns(dense, monkeypatch):
+    monkeypatch.setattr(sparse, "DENSE", dense)
+    layer, x = build("axial", False, 0, TOKENS, GRID), tokens(TOKENS)
+    torch.testing.assert_close(layer(x), axial_by_reshaping(layer, x), **EXACT)
+
+
+# -- token by token ----------------------------------------------------------------------------------------------------
+
+BOUNDED = ["global_tokens", "band", "dilated", "block_local", "star", "longformer", "etc", "image_1d"]
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_decoding_gives_what_forward_gives(name, prefix):
+    layer, x = build(name, True, prefix, length=30), tokens(30 + prefix)
+    torch.testing.assert_close(one_by_one(layer, x), layer(x), **EXACT)
+
+
+def test_decoding_with_a_window_longer_than_the_input():
+    layer, x = build("band", True, length=30, window=99), tokens(30)
+    torch.testing.assert_close(one_by_one(layer, x), layer(x), **EXACT)
+
+
+@pytest.mark.parametrize("name", [n for n, causal in CHOICES if causal and not attention.mechanism(n).needs_grid])
+def test_who_has_a_state_of_constant_size(name):
+    """As many keys as a token can see of the past; none where a key may be as far away as one likes."""
+    layer = build(name, True, length=5000)
+    state = layer.start(batch=1)
+    assert (state is not None) == (name in BOUNDED)
+    if state is not None:
+        assert state[1].shape[2] <= 12
+        assert build(name, False).start(batch=1) is None
