@@ -136,7 +136,7 @@ def test_a_layer_that_eps_has_switched_off_is_reported():
     q, k, v = (3 * t for t in heads(4))
     layer = attention.build("fourier", GEOMETRY).eval()
     assert layer.mix(q, k + 2, v, v).abs().max() < 1e-3
-    with pytest.warns(UserWarning, match=r"attention.eps=0 or attention.radius=matched"):
+    with pytest.warns(UserWarning, match="attention.eps=0 or attention.radius=matched"):
         assert layer.diagnostics()["mass"] < 1e-3
     exact = attention.build("fourier", GEOMETRY, eps=0.0).eval()
     exact.mix(q, k + 2, v, v)
