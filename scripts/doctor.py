@@ -1,4 +1,4 @@
-"""Is this machine ready? One line a check, one fix a failure: python scripts/doctor.py [--runs-root runs]"""
+"""Checks this machine: a line per check, and a fix for each failure. python scripts/doctor.py [--runs-root runs]"""
 
 import argparse
 import importlib
@@ -26,7 +26,7 @@ INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
 
 
 class Problem(Exception):
-    """What is wrong and, after the arrow, the one thing to do about it."""
+    """Its text is what is wrong and, after the arrow, what to do."""
 
 
 def python() -> str:
@@ -36,16 +36,16 @@ def python() -> str:
 
 
 def packages() -> str:
-    found = []
+    installed = []
     for name in PACKAGES:
         try:
             importlib.import_module(name)
-            found.append(f"{name} {version('hydra-core' if name == 'hydra' else name)}")
+            installed.append(f"{name} {version('hydra-core' if name == 'hydra' else name)}")
         except PackageNotFoundError:
-            found.append(name)
+            installed.append(name)
         except ImportError as error:
-            raise Problem(f"{name} does not import ({error}) -> {INSTALL}") from None
-    return ", ".join(found)
+            raise Problem(f"{name} cannot be imported ({error}) -> {INSTALL}") from None
+    return ", ".join(installed)
 
 
 def gpu() -> str:
@@ -63,7 +63,7 @@ def compiler() -> str:
 
 
 def fourier_kernel() -> str:
-    """The attention that will run here against the formula as printed."""
+    """Compares the implementation of Fourier attention for this machine with the printed formula."""
     import torch
 
     from fourierformer.kernels.sinc import choose_backend, sinc_attention
@@ -85,13 +85,12 @@ def embedded_corpus() -> str:
     from fourierformer.data.text.corpus import TextData, check_available
 
     check_available(TextData(name="builtin_text", source="builtin"))
-    return "the documentation it is made of is here"
+    return "the installed Python has the documentation that it is made of"
 
 
 def real_data() -> str:
-    places = {name: Path("data") / name for name in ("wikitext-2", "wikitext-103", "enwik8")}
-    here = [name for name, place in places.items() if place.exists()]
-    return ", ".join(here) or "none in data/: the embedded corpus needs none; python scripts/prepare_data.py --list"
+    present = [name for name in ("wikitext-2", "wikitext-103", "enwik8") if (Path("data") / name).exists()]
+    return ", ".join(present) or "none in data/: the embedded corpus needs none; python scripts/prepare_data.py --list"
 
 
 def write_access(runs_root: Path) -> str:
@@ -135,7 +134,7 @@ def main() -> None:
         except Problem as problem:
             failed += 1
             print(f"FAIL  {name:15s} {problem}", flush=True)
-        except Exception as error:  # a check that breaks is a finding, not the end of the list
+        except Exception as error:  # a check that raises has failed; the next ones still run
             failed += 1
             print(f"FAIL  {name:15s} {type(error).__name__}: {error} -> {INSTALL}", flush=True)
     sys.exit(1 if failed else 0)

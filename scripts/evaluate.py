@@ -1,4 +1,4 @@
-"""A trained run, measured again: perplexity under a protocol, top-1 and top-5, or how many answers are right.
+"""Measures a trained run again: perplexity under a protocol, top-1 and top-5, or how many answers are right.
 
 python scripts/evaluate.py runs/wt103_small/... --split test --protocol sliding
 python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weights ema
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
     parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
-    parser.add_argument("--data-root", help="where the data lies on this machine, if elsewhere than in training")
+    parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     let_threads_sleep()
@@ -68,7 +68,7 @@ def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:
     known = parts.objective.protocols
     split = arguments.split or ("test" if "test" in parts.corpus.splits else "valid")
     if arguments.protocol and not known:
-        raise SetupError(f"{arguments.run} has one way to be evaluated: no --protocol")
+        raise SetupError(f"{arguments.run} can be evaluated in one way only: leave out --protocol")
     if split not in parts.corpus.splits:
         raise SetupError(f"{arguments.run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
     return split, arguments.protocol or (known[-1] if known else "")

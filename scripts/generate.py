@@ -1,4 +1,4 @@
-"""Text from a trained language model, or the answer of a trained encoder-decoder.
+"""Generates text with a trained language model, or answers one with a trained encoder-decoder.
 
 python scripts/generate.py runs/builtin/... --prompt "the function returns"
 python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march 1984"
@@ -42,7 +42,10 @@ def generate(arguments: argparse.Namespace) -> None:
         print(parts.objective.answer(parts.model, arguments.prompt))
         return
     if parts.spec.task != "language":
-        raise SetupError(f"{arguments.run} is no language model and no encoder-decoder: only those write text")
+        raise SetupError(
+            f"{arguments.run} is not a language model or an encoder-decoder, and only those generate text: choose "
+            "another run"
+        )
     corpus = parts.corpus
     # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
     prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]

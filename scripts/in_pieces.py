@@ -1,9 +1,9 @@
-"""A training command in pieces of some minutes, each of which goes on where the one before stopped.
+"""Runs a training command in pieces of some minutes, each of which resumes where the one before stopped.
 
     python scripts/in_pieces.py --minutes 9 train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3
 
-When the time is up the command gets SIGTERM, saves and ends; the same line again resumes it. The last lines say which
-runs of a sweep are done. Exit code 0: all is done, or the time is up, which is said; else the command's own.
+When the time is up the command gets SIGTERM, saves and ends; the same command resumes it. The last lines state which
+runs of a sweep are done. Exit code 0: "all is done", or "the time is up"; else the command's own.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # by its own handler, or before there was one
+STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # exit codes after SIGTERM: with its handler, and before it had one
 
 
 def main() -> int:
@@ -24,9 +24,11 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a script with its overrides")
     args = parser.parse_args()
     if not args.command or not Path(args.command[0]).is_file():
-        parser.error(f"{' '.join(args.command[:1]) or 'nothing'} is no script: in_pieces.py train_lm.py sweep=table1")
+        parser.error(
+            f"{' '.join(args.command[:1]) or 'nothing'} is not a script: in_pieces.py train_lm.py sweep=table1"
+        )
     if not args.minutes > 0:
-        parser.error(f"--minutes {args.minutes:g}: more than 0")
+        parser.error(f"--minutes {args.minutes:g}: must be more than 0")
     started = time.time()
     code, stopped = run_piece([sys.executable, *args.command], 60 * args.minutes)
     for line in progress(runs_root(args.command), started):
@@ -34,26 +36,27 @@ def main() -> int:
     if code == 0:
         print("all is done")
     elif stopped and code in STOPPED:
-        print("the time of this piece is up: the same command again goes on from here")
+        print("the time is up: the same command continues")
         return 0
     return code
 
 
 def run_piece(command: list[str], seconds: float) -> tuple[int, bool]:
-    """(exit code, whether it was told to stop). Ctrl-C reaches the command by itself, and only once."""
+    """Runs the command for so many seconds at most: (exit code, whether it got SIGTERM). It gets Ctrl-C from the
+    terminal, so this process ignores it."""
     process = subprocess.Popen(command)
-    told = []
+    stopped = []
 
-    def tell(*signals) -> None:
-        told.append(True)
+    def stop(*signals) -> None:
+        stopped.append(True)
         process.terminate()
 
-    signal.signal(signal.SIGTERM, tell)
+    signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return process.wait(seconds), bool(told)
+        return process.wait(seconds), bool(stopped)
     except subprocess.TimeoutExpired:
-        tell()
+        stop()
         return process.wait(), True
 
 
@@ -63,7 +66,7 @@ def runs_root(command: list[str]) -> Path:
 
 
 def progress(root: Path, started: float) -> Iterator[str]:
-    """A line for each run that the sweep of this piece came to."""
+    """A line for each run that the sweep of this piece has begun."""
     records = [path for path in root.glob(".sweeps/*") if path.stat().st_mtime >= started - 1]
     for path in sorted(max(records, key=lambda record: record.name).glob("[0-9]*.json")) if records else []:
         job = json.loads(path.read_text())
@@ -76,7 +79,7 @@ def state(job: dict) -> str:
     try:
         status = json.loads((Path(job["run"]) / "status.json").read_text())
         return f"{status['state']} at step {status['step']:,} of {status['steps']:,}"
-    except (KeyError, TypeError, OSError, ValueError):  # it did not come so far
+    except (KeyError, TypeError, OSError, ValueError):  # it has no status yet
         return "not begun"
 
 

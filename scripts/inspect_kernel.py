@@ -1,11 +1,12 @@
-"""What the compiler makes of the fused kernels: registers, shared memory, and instructions per pair of tokens.
+"""Compiles the fused kernels and counts their registers, shared memory, and instructions per pair of tokens.
 
     python scripts/inspect_kernel.py                           # every tile of the table for the shapes of the paper
     python scripts/inspect_kernel.py --width 16 --arch 90 --kernel forward --tile 128,64,8
-    python scripts/inspect_kernel.py --check                   # exit 1 where that would hurt
+    python scripts/inspect_kernel.py --check                   # exit 1 where a kernel spills registers, say
 
-Compiles ahead of time, so no GPU is needed (NVIDIA's tools come with Triton). Instructions are counted in the loop over
-tiles, inner loops as often as they run, times threads, over the pairs of a tile: what one pair costs, waiting aside.
+It compiles ahead of time, so no GPU is needed (NVIDIA's tools come with Triton). Instructions are counted in the loop
+over tiles, those of inner loops as often as they run, times threads, over the pairs of a tile: the cost of one pair,
+without waiting.
 """
 
 import argparse
@@ -68,42 +69,42 @@ class Case:
 
     def settings(self) -> dict[str, object]:
         width = triton.cdiv(self.width, 4) * 4
-        wide = max(16, triton.next_power_of_2(self.width))
-        found = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": wide}
-        found |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
-        found |= {"PRECISE": self.precise, "NODES": self.nodes, "CHUNK": self.chunk}
-        found |= {"ROWS": self.tile.rows, "COLUMNS": self.tile.columns} | kept(self.keep)
+        loaded = max(16, triton.next_power_of_2(self.width))
+        settings = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": loaded}
+        settings |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
+        settings |= {"PRECISE": self.precise, "NODES": self.nodes, "CHUNK": self.chunk}
+        settings |= {"ROWS": self.tile.rows, "COLUMNS": self.tile.columns} | kept(self.keep)
         if self.kernel != "forward":
-            found |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel == "keys"}
-        return found
+            settings |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel == "keys"}
+        return settings
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Compiled:
     registers: int
     spills: int  # instructions that touch local memory
     shared: int  # bytes
     matrix: int  # instructions of the matrix unit
     per_pair: dict[str, float]  # instruction -> how often
-    masking: float  # so many more in a tile that a causal mask cuts through
+    masking: float  # additional instructions per pair in a tile with a causal mask
 
     def faults(self, case: Case) -> list[str]:
-        found = []
+        faults = []
         if self.spills and case.must_not_spill():
-            found.append(f"{self.spills} instructions spill registers")
+            faults.append(f"{self.spills} instructions spill registers")
         if self.shared > SHARED_MEMORY[case.arch]:
-            found.append(f"{self.shared} bytes of shared memory, there are {SHARED_MEMORY[case.arch]}")
+            faults.append(f"{self.shared} bytes of shared memory, there are {SHARED_MEMORY[case.arch]}")
         if not self.matrix:
-            found.append(f"no {case.matrix_instruction()}")
-        return found
+            faults.append(f"no {case.matrix_instruction()}")
+        return faults
 
 
-def compile_case(case: Case) -> Found:
+def compile_case(case: Case) -> Compiled:
     kernel = fused.forward if case.kernel == "forward" else fused.backward
     compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps)
     sass = compiled.asm["sass"]
     per_pair, masking = instructions_per_pair(sass, case)
-    return Found(
+    return Compiled(
         registers=1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0),
         spills=spills(sass),
         shared=compiled.metadata.shared,
@@ -114,7 +115,7 @@ def compile_case(case: Case) -> Found:
 
 
 def kept(keep: bool) -> dict[str, None]:
-    """An argument that is None is no argument: the compiler leaves out what belongs to it."""
+    """The setting of Keep: with None the compiler leaves out all code for it."""
     return {} if keep else {"Keep": None}
 
 
@@ -155,9 +156,10 @@ def argument_type(name: str) -> str:
 
 
 def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], float]:
-    """In a tile without a mask, and how many more where there is one.
+    """Instructions per pair in a tile without a mask, and how many more with one.
 
-    Empty for 10.0, where one thread starts the matrix unit for all and the loops cannot be told by it.
+    Empty for compute capability 10.0, where one thread starts the matrix unit for all, so that its instructions do not
+    mark the loops.
     """
     if case.arch == 100:
         return {}, 0.0
@@ -165,20 +167,20 @@ def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], floa
     for line in sass.splitlines():
         if label := re.match(r"(\w+):$", line):
             labels[label[1]] = len(names)
-        elif found := re.match(r"[^\t]*\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)([^;]*);", line):
-            if found[1].startswith("BRA"):
-                jumps.append((len(names), found[2].split()[-1]))
-            names.append(found[1].split(".")[0])
+        elif instruction := re.match(r"[^\t]*\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)([^;]*);", line):
+            if instruction[1].startswith("BRA"):
+                jumps.append((len(names), instruction[2].split()[-1]))
+            names.append(instruction[1].split(".")[0])
     loops = [range(labels[target], at + 1) for at, target in jumps if labels.get(target, at) < at]
     if not loops:
         return {}, 0.0
     outer = max(loops, key=len)
     inner = sorted((loop for loop in loops if loop != outer and loop[0] in outer), key=lambda loop: loop[0])
     times = dict.fromkeys(outer, 1.0)
-    for place, loop in enumerate(inner):
+    for number, loop in enumerate(inner):
         inside = sum(names[at] == case.matrix_instruction() for at in loop)
         for at in loop:
-            times[at] = case.products(last=place == len(inner) - 1) / inside if inside else case.width
+            times[at] = case.products(last=number == len(inner) - 1) / inside if inside else case.width
     skips = [range(at + 1, labels[target]) for at, target in jumps if at in outer and labels.get(target) in outer]
     skipped = set().union(*skips)
     counts, masking = collections.Counter(), 0.0
@@ -199,7 +201,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
         {"half": [False], "float32": [True], None: [False, True]}[args.mode],
         [True] if args.log else [False, True],
     )
-    found = []
+    chosen = []
     for kernel, width, nodes, precise, log in kinds:
         kind = (kernel, width, nodes, precise, log)
         for arch in args.arch or SHARED_MEMORY:
@@ -208,8 +210,8 @@ def cases(args: argparse.Namespace) -> list[Case]:
                 tiles = [*tiles, few_rows(width, nodes, log)]
             for tile in tiles:
                 steps = args.chunk or chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
-                found.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))
-    return found
+                chosen.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))
+    return chosen
 
 
 def main() -> None:
@@ -231,24 +233,24 @@ def main() -> None:
         "kernel   width nodes class log arch  rows,columns,warps  registers  spills  shared KiB  per pair  with a mask"
     )
     for case in cases(args):
-        found = compile_case(case)
-        faults = found.faults(case)
+        compiled = compile_case(case)
+        faults = compiled.faults(case)
         wrong += bool(faults)
-        total = sum(found.per_pair.values()) or math.nan
+        total = sum(compiled.per_pair.values()) or math.nan
         tile = f"{case.tile.rows},{case.tile.columns},{case.tile.warps}"
         mode = "f32" if case.precise else "half"
         print(
             f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {tile:>18}"
-            f"  {found.registers:9}  {found.spills:6}  {found.shared / 1024:10.0f}  {total:8.0f}"
-            f"  {total + found.masking:11.0f}  {'; '.join(faults)}",
+            f"  {compiled.registers:9}  {compiled.spills:6}  {compiled.shared / 1024:10.0f}  {total:8.0f}"
+            f"  {total + compiled.masking:11.0f}  {'; '.join(faults)}",
             flush=True,
         )
         if args.mix:
-            print("   ", ", ".join(f"{name} {count:.1f}" for name, count in list(found.per_pair.items())[:14]))
+            print("   ", ", ".join(f"{name} {count:.1f}" for name, count in list(compiled.per_pair.items())[:14]))
     for arch, width in itertools.product(args.arch or SHARED_MEMORY, [] if args.kernel else args.width or WIDTHS):
-        found = compile_preparation(arch, width, args.keep)
-        wrong += bool(found)
-        print(f"features {width:5} {arch:22}  {found} instructions spill registers")
+        spilling = compile_preparation(arch, width, args.keep)
+        wrong += bool(spilling)
+        print(f"features {width:5} {arch:22}  {spilling} instructions spill registers")
     if args.check and wrong:
         sys.exit(1)
 

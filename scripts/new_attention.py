@@ -1,6 +1,6 @@
-"""Writes a new attention that passes its tests at once, for you to change: python scripts/new_attention.py my_kernel
+"""Writes a new attention that passes its tests, for you to change: python scripts/new_attention.py my_kernel
 
-Three files: the class, its yaml, and a test of its formula. What to do with them: docs/extend.md.
+It has three files: the class, its yaml, and a test of its formula. docs/extend.md goes on from there.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def files(name: str) -> dict[str, str]:
 
 
 def write(name: str, root: Path) -> list[Path]:
-    """Writes the files below `root`; refuses a name that is taken or cannot be one, and then writes nothing."""
+    """Writes the files below `root`. SetupError, and no file, for a name that is taken or impossible."""
     check_name(name)
     if name in available():
         raise SetupError(f"attention '{name}' exists already: write another name")

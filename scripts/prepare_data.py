@@ -1,4 +1,4 @@
-"""Tokenises a text data set once, or downloads it, and says what it holds.
+"""Tokenises a text data set, or downloads it, and prints its counts.
 
 python scripts/prepare_data.py --list
 python scripts/prepare_data.py wikitext103 --root /data/wikitext-103
@@ -42,7 +42,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("name", nargs="?", help="a file name of configs/data")
     parser.add_argument("--root", help="folder with the text files (default: the config's)")
     parser.add_argument("--cache", help="folder for the prepared copies (default: the config's)")
-    parser.add_argument("--list", action="store_true", help="the data sets that can be named")
+    parser.add_argument("--list", action="store_true", help="list the names of the data sets")
     parser.add_argument("--download-to", type=Path, metavar="DIR", help="only fetch the text from the hub into DIR")
     options = parser.parse_args(arguments)
     if not options.name and not options.list:
@@ -51,7 +51,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _names() -> list[str]:
-    """Configs of text; those of images describe other things."""
+    """The names of the configs of text, without those of images."""
     return sorted(path.stem for path in CONFIGS.glob("*.yaml") if "unit:" in path.read_text(encoding="utf-8"))
 
 

@@ -17,7 +17,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium on this 
 SCHEMES = {"light": "1", "dark": "0"}  # blink's numbers for prefers-color-scheme
 PATIENCE = 90
 
-# What stands wider than the window although it is not meant to scroll, and every picture's size, told to the frame.
+# Elements that are wider than the window although they are not meant to scroll, and the size of every picture.
 MEASURE = """<script>addEventListener("load", () => {
   const box = element => element.getBoundingClientRect();
   const outside = [...document.querySelectorAll("body *")].filter(
@@ -51,9 +51,9 @@ def layout(page: Path, folder: Path, width: int) -> dict:
     measured.write_text(page.read_text(encoding="utf-8").replace("</body>", MEASURE), encoding="utf-8")
     frame.write_text(FRAME.format(page=measured.as_uri(), width=width), encoding="utf-8")
     html = _browse(frame, folder, "--dump-dom", "--window-size=1600,1000", "--virtual-time-budget=5000")[0]
-    found = re.search(r"<title>(.*?)</title>", html, re.DOTALL)
-    assert found, html[-2000:]
-    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    title = re.search(r"<title>(.*?)</title>", html, re.DOTALL)
+    assert title, html[-2000:]
+    return json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
 
 def _scheme(name: str) -> str:

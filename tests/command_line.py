@@ -125,8 +125,8 @@ def start(*arguments: str, cwd: Path = REPOSITORY, script: str = "train_lm", wor
 
 def only_run(root: Path) -> Path:
     """The one run directory below `root`."""
-    (found,) = {path.parent for path in root.rglob("config.yaml")}
-    return found
+    (run,) = {path.parent for path in root.rglob("config.yaml")}
+    return run
 
 
 def rows(run: Path, *, timeless: bool = True) -> list[dict]:

@@ -35,7 +35,7 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_sessionfinish(session):
-    """Workers hand their times to the process that started them, which keeps those of a whole fast tier."""
+    """Workers pass their times to the process that started them, which writes those of a whole fast tier."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["processor_seconds"] = _seconds
     elif session.config.option.markexpr == "not full" and not session.config.args[1:]:

@@ -70,8 +70,8 @@ def write_heads(run: Path, distances: list[float], split: str = "test") -> None:
     layers = [{"maps": distance, "rows": 0.4, "outputs": 3.0, "rank": 31.0} for distance in distances]
     mean = sum(distances) / len(distances)
     spread = math.sqrt(sum((distance - mean) ** 2 for distance in distances) / (len(distances) - 1))
-    found = {"layers": layers, "mean": layers[0] | {"maps": mean}, "sd": {"maps": spread}, "sequences": 9}
-    _write(run / "heads.json", {"schema": 1, "splits": {split: found}})
+    measured = {"layers": layers, "mean": layers[0] | {"maps": mean}, "sd": {"maps": spread}, "sequences": 9}
+    _write(run / "heads.json", {"schema": 1, "splits": {split: measured}})
 
 
 def metric_rows(ppl: float, attention: str, steps: int = 600) -> list[dict]:
@@ -94,9 +94,9 @@ def vision_rows(top1: float, attention: str, ema: bool = False, steps: int = 600
         rows.append({"step": step, "train_loss": 0.8 + 1.5 * missing, "lr": 1e-3, "grad_norm": 0.5, **speed})
         if step % 60 == 0:
             accuracy = top1 - (top1 - 10) * missing
-            found = {"valid_loss": 0.2 + 2 * missing, "valid_top1": accuracy, "valid_top5": (100 + accuracy) / 2}
-            averaged = {f"ema_{key}": value for key, value in found.items()} if ema else {}
-            rows.append({"step": step, **found, **averaged, **_radius(step, attention)})
+            numbers = {"valid_loss": 0.2 + 2 * missing, "valid_top1": accuracy, "valid_top5": (100 + accuracy) / 2}
+            averaged = {f"ema_{key}": value for key, value in numbers.items()} if ema else {}
+            rows.append({"step": step, **numbers, **averaged, **_radius(step, attention)})
     return rows
 
 

@@ -1,16 +1,16 @@
-"""How much the heads of a trained model differ, layer by layer: the paper's Table 3.
+"""Measures how much the heads of a trained model differ, layer by layer: the paper's Table 3.
 
-A_h is the N x N matrix of weights that head h gives the values of one sequence. Of each layer are measured
+A_h is the N x N matrix of weights that head h gives the values of one sequence. The quantities per layer:
 
     maps     ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
     rows     ||A_h[i] - A_h'[i]||          averaged over the rows i too
     outputs  ||A_h v_h - A_h' v_h'||_F     averaged as `maps`
     rank     singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
 
-The paper says no more than "average L2 distance between heads"; `maps` is how we read it. Two rows of weights >= 0 that
-sum to at most 1 are at most sqrt(2) apart, so `maps` is at most sqrt(2 N): 22.6 for the 256 tokens of Table 3. A
-bidirectional map made from r features has at most rank r; a causal one is triangular, so without a diagonal near 0 its
-rank is N whatever made it.
+The paper has only the words "average L2 distance between heads"; `maps` is our interpretation. Two rows of weights >= 0
+that sum to at most 1 are at most sqrt(2) apart, so `maps` is at most sqrt(2 N): 22.6 for the 256 tokens of Table 3. A
+bidirectional map made from r features has at most rank r; a causal one is triangular, so its rank is N unless its
+diagonal is near 0.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from fourierformer.training.precision import set_matmul_precision
 
 FILE = "heads.json"  # in the run directory
 QUANTITIES = ("maps", "rows", "outputs", "rank")
-RANK_THRESHOLD = 1e-6  # as the same group's paper on mixtures of Gaussian keys counts
-RANKED = 16  # sequences whose rank is taken: 2,048 decompositions for 16 layers of 8 heads, 20 ms each for 256 tokens
-MAP_NUMBERS = 2**23  # in the maps of one forward pass: 32 MiB, a few times over
+RANK_THRESHOLD = 1e-6  # as in the same group's paper on mixtures of Gaussian keys
+RANKED = 16  # sequences whose rank is computed: 2,048 decompositions for 16 layers of 8 heads, 20 ms each at 256 tokens
+MAP_NUMBERS = 2**23  # numbers in the maps of one forward pass: 32 MiB, and a few such tensors
 
 
 def pair_squares(x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def pair_squares(x: Tensor) -> Tensor:
 
 
 def distances(maps: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-    """All but the rank, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
+    """All quantities but the rank, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
     squares = pair_squares(maps)
     return {
         "maps": squares.sum(-1).sqrt().mean(-1),
@@ -54,12 +54,12 @@ def distances(maps: Tensor, outputs: Tensor) -> dict[str, Tensor]:
 
 
 def effective_rank(maps: Tensor) -> Tensor:
-    """Mean over the heads, per sequence: (B, H, N, M) -> (B,)."""
+    """The rank per sequence, as a mean over the heads: (B, H, N, M) -> (B,)."""
     return (torch.linalg.svdvals(maps) > RANK_THRESHOLD).sum(-1).double().mean(-1)
 
 
 class LayerSums:
-    """Sums over the sequences that one layer has seen: four numbers, however many they are."""
+    """Sums of the quantities of one layer over all sequences."""
 
     def __init__(self, rank_every: int):
         self.rank_every = rank_every
@@ -67,7 +67,7 @@ class LayerSums:
         self.sequences = self.ranked = 0
 
     def see(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
-        """Before the layer's forward: the same q, k, v that its mix() is about to get."""
+        """A forward pre-hook: adds the quantities of the q, k, v that the layer's mix() is about to get."""
         q, k, v = layer.project(arguments[0])
         maps = layer.maps(q, k)
         self._add(distances(maps, maps @ v.to(maps.dtype)))
@@ -78,8 +78,8 @@ class LayerSums:
         self.sequences += len(q)
         self.ranked += len(q[chosen])
 
-    def _add(self, found: dict[str, Tensor]) -> None:
-        for quantity, values in found.items():
+    def _add(self, per_sequence: dict[str, Tensor]) -> None:
+        for quantity, values in per_sequence.items():
             self.sums[quantity] += values.sum().item()
 
     def means(self) -> dict[str, float]:
@@ -90,26 +90,26 @@ class LayerSums:
 def watch_heads(
     model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor], rank_every: int = 1
 ) -> list[LayerSums]:
-    """Calls `forward` on every batch and looks at what each attention layer of the model gets."""
+    """Calls `forward` on every batch and measures each attention layer of the model."""
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     for layer in layers:
         if layer.geometry.heads < 2:
-            raise SetupError("one head per layer has no other to be compared with: measure a run with model.heads > 1")
-    seen = [LayerSums(rank_every) for _ in layers]
+            raise SetupError("a single head per layer cannot be compared: measure a run with model.heads > 1")
+    all_sums = [LayerSums(rank_every) for _ in layers]
     with contextlib.ExitStack() as hooks, torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-        for layer, sums in zip(layers, seen, strict=True):
+        for layer, sums in zip(layers, all_sums, strict=True):
             hooks.enter_context(layer.register_forward_pre_hook(sums.see))
         for batch in batches:
             forward(batch)
-    if not seen[0].sequences:
-        raise SetupError("nothing to measure: not one image of the split could be read")
-    return seen
+    if not all_sums[0].sequences:
+        raise SetupError("nothing to measure: no image of the split could be read. Copy the data again")
+    return all_sums
 
 
 def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> tuple[str, dict]:
-    """(the split, what was found there) for the best checkpoint of a run; `save` keeps it."""
+    """Measures the best checkpoint of a run: (the split, the numbers), the arguments of `save`."""
     parts, step = open_run(run)
-    set_matmul_precision("fp32")  # whatever it was trained in: small differences of maps are what is looked for
+    set_matmul_precision("fp32")  # whatever it was trained in: differences of maps may be small
     split = _checked_split(parts, run, split)
     length, heads = parts.attention.geometry.length, parts.attention.geometry.heads
     together = max(1, MAP_NUMBERS // (heads * length**2))
@@ -129,7 +129,7 @@ def _checked_split(parts: Parts, run: Path, split: str | None) -> str:
 
 
 def _over_layers(layers: list[LayerSums]) -> dict:
-    """Each layer, and over the layers mean and standard deviation (n - 1; a single layer has none)."""
+    """The numbers of each layer, and their mean and standard deviation (n - 1; a single layer has none)."""
     means = [layer.means() for layer in layers]
     columns = {quantity: [layer[quantity] for layer in means] for quantity in QUANTITIES}
     return {
@@ -141,13 +141,13 @@ def _over_layers(layers: list[LayerSums]) -> dict:
     }
 
 
-def save(run: Path, split: str, found: dict) -> None:
-    """Into heads.json of the run, where other splits keep what they have."""
-    write_json(run / FILE, {"schema": 1, "splits": saved(run) | {split: found}})
+def save(run: Path, split: str, numbers: dict) -> None:
+    """Writes the numbers of a split to heads.json of the run; those of other splits are kept."""
+    write_json(run / FILE, {"schema": 1, "splits": saved(run) | {split: numbers}})
 
 
 def saved(run: Path) -> dict[str, dict]:
-    """What `save` has kept, by split; empty if nothing was measured."""
+    """The numbers in heads.json, by split; empty if nothing was measured."""
     return (read_json(run / FILE) or {"splits": {}})["splits"]
 
 
@@ -156,5 +156,5 @@ def write_json(path: Path, value: object) -> None:
         atomic_write_text(path, json.dumps(value, indent=2) + "\n")
     except OSError as error:
         raise UserError(
-            f"cannot write {path} ({error.strerror}): make room, or choose a folder you can write"
+            f"cannot write {path} ({error.strerror}): make room, or choose a folder that you can write to"
         ) from error

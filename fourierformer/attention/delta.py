@@ -91,7 +91,7 @@ class FastWeight(Attention):
     """
 
     full_ok = "the delta rule overwrites in the order of writing, and the patches of an image have no order"
-    cross_ok = "a query reads the memory as it stands at its own position, and it has none in another sequence"
+    cross_ok = "a query reads the memory of its own position, and there is none in another sequence"
     padding_ok = True
     cost, state, source = "N M C, M = 2 D nu", "M C", "Schlag et al. 2021, arXiv 2102.11174"
     frequencies: Tensor  # of the performer's features

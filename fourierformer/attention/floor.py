@@ -22,10 +22,11 @@ ADVICE = (
 
 
 def check_floor(floor: float) -> None:
-    """SetupError unless a sum of weights can be kept above this share of the sum of the key weights."""
+    """SetupError unless `floor` is a share, more than 0 and at most 1."""
     if not 0 < floor <= 1:
         raise SetupError(
-            f"attention.floor is a share of the sum that equal keys would have: above 0, at most 1, got {floor}"
+            f"attention.floor must be more than 0 and at most 1, got {floor}: it is the least sum of weights, as a "
+            "share of the sum of the key weights"
         )
 
 

@@ -207,11 +207,11 @@ def _check(power: int, tau0: float, smooth: float, method: str) -> None:
     if power < 2 or power % 2:
         raise SetupError(f"attention.power must be an even integer >= 2, got {power}: an odd power of sinc is negative")
     if tau0 <= 0:
-        raise SetupError(f"attention.tau0 is where -log of the kernel starts and must be positive, got {tau0}")
+        raise SetupError(f"attention.tau0 must be positive, got {tau0}: -log of a usual weight before training")
     if smooth < 0 or (smooth > 0 and method == "taylor"):
         raise SetupError(
-            f"attention.smooth is added to every weight of attention.method=rff or gauss and must be >= 0; taylor has "
-            f"no negative weights to make up for. Got {smooth} with attention.method={method}"
+            f"attention.smooth must be >= 0 with attention.method=rff or gauss, where it is added to every weight, and "
+            f"0 with taylor, which has no negative weights; got {smooth} with attention.method={method}"
         )
 
 

@@ -110,7 +110,7 @@ class ContiguousTranspose(torch.autograd.Function):
 
 
 def orderings(choice: tuple[int, ...]) -> int:
-    """m!/a!: in how many orders the m factors other than 1 can stand."""
+    """m!/a!, the number of orders of the m factors other than 1."""
     factors = [column for column in choice if column]
     return math.factorial(len(factors)) // math.prod(math.factorial(factors.count(f)) for f in set(factors))
 
@@ -141,7 +141,7 @@ class PolynomialAttention(Attention):
         if form == "chunk" and not fits:
             raise SetupError(
                 f"attention.form=chunk with attention.order={order} and {width} coordinates per head needs "
-                f"{self.features} features, and takes {MAX_FEATURES} up to order {MAX_FEATURE_ORDER}: "
+                f"{self.features} features; at most {MAX_FEATURES} and order {MAX_FEATURE_ORDER} are possible: "
                 "choose attention.form=parallel, a smaller order or more heads"
             )
         self.phi = Monomials(width, self.series.coefficients(order)) if fits else None

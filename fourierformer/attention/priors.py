@@ -12,10 +12,10 @@ OF_POSITIONS = "its prior is over the positions of one sequence, and between two
 
 
 class PriorAttention(WeightedAttention):
-    """softmax(q.k / sqrt(D) + prior): `prior` says what is added.
+    """softmax(q.k / sqrt(D) + prior): `prior` returns what is added.
 
     Positions: a causal model sees a sequence, a bidirectional one the grid of patches where it has one. The prior is 0
-    to and from the prefix, which has no place on the grid.
+    to and from the prefix, which has no position on the grid.
     """
 
     cross_ok = OF_POSITIONS
@@ -24,27 +24,27 @@ class PriorAttention(WeightedAttention):
         super().__init__(geometry)
         self.grid, self.prefix = (None, 0) if geometry.causal else (geometry.grid, geometry.prefix)
 
-    def prior(self, q: Tensor, places: Tensor, visible: Tensor) -> Tensor:
-        """q of N tokens that have a place, places (M, axes) of all that have one, the last N of them the queries',
-        visible (B, 1, N or 1, M) -> (B or 1, H, N, M)."""
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        """The prior of N queries, (B or 1, H, N, M): their q; positions (M, axes), the last N of them the queries';
+        visible (B, 1, N or 1, M). Tokens of the prefix are left out."""
         raise TypeError(f"{type(self).__name__} does not define prior()")
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         queries, keys = q.shape[-2], k.shape[-2]
         without = max(self.prefix - (keys - queries), 0)  # queries that belong to the prefix
         shown = visible[..., without:, self.prefix :] if visible.shape[-2] > 1 else visible[..., self.prefix :]
-        prior = self.prior(q[:, :, without:], self._places(keys - self.prefix, q), shown)
+        prior = self.prior(q[:, :, without:], self._positions(keys - self.prefix, q), shown)
         return visible_softmax(scaled_logits(q, k) + F.pad(prior, (self.prefix, 0, without, 0)), visible)
 
-    def _places(self, tokens: int, like: Tensor) -> Tensor:
+    def _positions(self, tokens: int, like: Tensor) -> Tensor:
         position = torch.arange(tokens, device=like.device)
         axes = [position] if self.grid is None else [position // self.grid[1], position % self.grid[1]]
         return torch.stack(axes, dim=-1).to(like.dtype)
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2; else those of the next smaller power, and
-    then every other one of twice as many (Press et al. 2022, section 3 and its footnote)."""
+    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2 (section 3 of the paper); else those of the
+    next smaller power, and then every other one of twice as many, as in the authors' code."""
 
     def slopes(count: int) -> list[float]:
         return [2 ** (-8 * (h + 1) / count) for h in range(count)]
@@ -57,7 +57,7 @@ def alibi_slopes(heads: int) -> Tensor:
 class Alibi(PriorAttention):
     """softmax_j(q_i.k_j / sqrt(D) - m_h |i - j|) with fixed slopes m_h (ALiBi).
 
-    In images the distance is that of two patches, in patches. The paper has it in place of position embeddings; the
+    In images the distance is that of two patches, in patches. The paper has it instead of position embeddings; the
     models here keep theirs.
     """
 
@@ -68,9 +68,9 @@ class Alibi(PriorAttention):
         super().__init__(geometry)
         self.register_buffer("slopes", alibi_slopes(geometry.heads), persistent=False)
 
-    def prior(self, q: Tensor, places: Tensor, visible: Tensor) -> Tensor:
-        own = places[len(places) - q.shape[-2] :]
-        distance = (own[:, None] - places).square().sum(-1).sqrt()
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        own = positions[len(positions) - q.shape[-2] :]
+        distance = (own[:, None] - positions).square().sum(-1).sqrt()
         return -self.slopes.to(q.dtype)[:, None, None] * distance
 
 
@@ -79,7 +79,7 @@ class LocalGaussian(PriorAttention):
     """softmax_j(q_i.k_j / sqrt(D) + G_ij), G_ij = -(j - P_i)^2 / (2 s_i^2) with s_i = D_i / 2.
 
     Centre P_i = n_i sigmoid(U_p.tanh(W q_i)) and window D_i = n_i sigmoid(U_d.tanh(W q_i)) are predicted from the query
-    (equations 4 to 7 and 9 of the paper, "query-specific window"); n_i is how far query i sees: all of the sequence, or
+    (the paper's "query-specific window"); n_i is how far query i sees: all of the sequence, or
     in a causal model its own past. Token j covers the positions from j to j + 1. On a grid, rows and columns each have
     their centre and width, and n is the grid's extent.
     """
@@ -93,15 +93,15 @@ class LocalGaussian(PriorAttention):
         self.centre = nn.Linear(geometry.head_dim, axes, bias=False)
         self.window = nn.Linear(geometry.head_dim, axes, bias=False)
 
-    def prior(self, q: Tensor, places: Tensor, visible: Tensor) -> Tensor:
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         hidden = self.hidden(q).tanh()
-        extent = self._extent(places, visible)
+        extent = self._extent(positions, visible)
         centre, window = (extent * part(hidden).sigmoid() for part in (self.centre, self.window))
-        apart = (places + 0.5 - centre[..., None, :]) / (window / 2).clamp_min(1e-2)[..., None, :]
+        apart = (positions + 0.5 - centre[..., None, :]) / (window / 2).clamp_min(1e-2)[..., None, :]
         return -0.5 * apart.square().sum(-1)
 
-    def _extent(self, places: Tensor, visible: Tensor) -> Tensor:
+    def _extent(self, positions: Tensor, visible: Tensor) -> Tensor:
         """(B, 1, N, 1), or (2,) on a grid."""
         if self.grid:
-            return torch.tensor(self.grid, device=places.device, dtype=places.dtype)
-        return (visible * (places[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)
+            return torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
+        return (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)

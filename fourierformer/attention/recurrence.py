@@ -134,7 +134,7 @@ def linear_step(
 
 def _check(causal: bool, log_decay: Tensor | None) -> None:
     if log_decay is not None and not causal:
-        raise ValueError("a gate fades the past, and only a causal model has one")
+        raise ValueError("log_decay fades the past, and only causal attention has a past: causal=True, or no log_decay")
 
 
 @overload

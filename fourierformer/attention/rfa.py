@@ -61,7 +61,9 @@ class RFA(Attention):
         check_features(features, even=True)
         check_floor(floor)
         if gate is True and not geometry.causal:
-            raise SetupError("attention.gate=true lets the past fade, and a bidirectional model has none: use auto")
+            raise SetupError(
+                "attention.gate=true lets the past fade, and a bidirectional model has no past: use attention.gate=auto"
+            )
         self.features, self.floor, self.form = features, floor, form
         purpose = ("rfa", geometry.seed, geometry.layer)
         self.register_buffer(

@@ -27,7 +27,7 @@ class TiedAdaptiveSoftmax(nn.Module):
             self.cluster_bias = nn.Parameter(torch.zeros(self.clusters))
 
     def split(self, targets: Tensor) -> list[Tensor]:
-        """Row numbers whose target lies in tail cluster 1, 2, ...; cheap on a CPU tensor, a host sync on a GPU one."""
+        """Row numbers whose target is in tail cluster 1, 2, ...; cheap on a CPU tensor, a host sync on a GPU one."""
         return [
             ((targets >= low) & (targets < high)).nonzero().squeeze(1)
             for low, high in zip(self.edges[1:-1], self.edges[2:], strict=True)

@@ -38,10 +38,13 @@ class MaskedLM(nn.Module):
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(initialise)
 
-    def forward(self, tokens: Tensor, places: Tensor, targets: Tensor, rows: list[Tensor] | None = None) -> Tensor:
-        """Mean of -log p(target) over the masked places: tokens (B, N); places (n,), counted row by row, 0 .. B N - 1;
-        targets (n,). `rows` is output.split(targets)."""
-        return self.output.mean_nll(self._at(tokens, places), targets, self._words, rows)
+    def forward(
+        self, tokens: Tensor, places: Tensor, targets: Tensor, rows: list[Tensor] | None = None, *, mean: bool = False
+    ) -> Tensor:
+        """-log p(target) at the masked places, (n,) float32, or their mean: tokens (B, N); places (n,), counted row by
+        row, 0 .. B N - 1; targets (n,). `rows` is output.split(targets)."""
+        loss = self.output.mean_nll if mean else self.output.nll
+        return loss(self._at(tokens, places), targets, self._words, rows)
 
     def log_probabilities(self, tokens: Tensor, places: Tensor) -> Tensor:
         """log p of every word at these places: (n, vocab_size)."""

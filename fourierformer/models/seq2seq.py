@@ -75,10 +75,11 @@ class EncoderDecoder(nn.Module):
         self.apply(initialise)
 
     def forward(self, source: Tensor, keep: Tensor, inputs: Tensor, targets: Tensor, padding: int) -> Tensor:
-        """The sum of -log p(target) over the targets that are not `padding`: source and keep (B, S), inputs and targets
-        (B, T), where inputs are the targets moved on by one."""
-        logits = self.logits(inputs, self.encode(source, keep), keep)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=padding, reduction="sum")
+        """The mean of -log p(target) over the tokens of each answer, (B,): source and keep (B, S), inputs and targets
+        (B, T). Inputs are the targets moved on by one; targets that are `padding` do not count."""
+        logits = self.logits(inputs, self.encode(source, keep), keep).float()
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction="none")
+        return losses.view(targets.shape).sum(1) / (targets != padding).sum(1)
 
     def encode(self, source: Tensor, keep: Tensor) -> Tensor:
         """The encoder's output: (B, S) -> (B, S, dim)."""

@@ -88,7 +88,7 @@ class RunDirectory:
                     os.close(handle)
                     raise
                 warnings.warn(
-                    f"{self.path} lies on a file system without locks: do not start this run twice.", stacklevel=4
+                    f"{self.path} is on a file system without locks: do not start this run twice.", stacklevel=4
                 )
                 return handle
             # Another process may have moved the directory aside between our open and our lock: then the locked file is

@@ -28,6 +28,7 @@ class MaskedBatch:
     targets: Tensor  # (n,) the words that stood there
     rows: list[Tensor]  # places in `targets` of rare words, per cluster; computed on the host, to avoid a sync
     share: float = 1.0  # of the step's tokens
+    first: int = 0  # which row of the global batch its first one is
 
 
 class MaskedObjective:
@@ -67,12 +68,19 @@ class MaskedObjective:
         row = self.processes.rank * len(tokens)  # of the global batch
         for part in tokens.split(self.micro_batch_size):
             seeds = [seed_of("mask", self.seed, step, row + i) for i in range(len(part))]
-            yield self._masked(part, seeds, share=len(part) / len(tokens))
+            yield self._masked(part, seeds, share=len(part) / len(tokens), first=row)
             row += len(part)
 
     def loss(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
         """All rows of a step have the same number of masked words: the mean over a part counts by its rows."""
-        return model(batch.tokens, batch.places, batch.targets, batch.rows) * batch.share
+        return model(batch.tokens, batch.places, batch.targets, batch.rows, mean=True) * batch.share
+
+    def rows(self, batch: MaskedBatch) -> tuple[Tensor, float]:
+        return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
+
+    def row_losses(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
+        losses = model(batch.tokens, batch.places, batch.targets, batch.rows)
+        return losses.unflatten(0, (len(batch.tokens), -1)).mean(1)
 
     def evaluate(self, model: MaskedLM, poll: Poll, watch: Watch) -> dict[str, float]:
         found = self.measure(model, "valid", "segment", poll, watch)
@@ -140,11 +148,11 @@ class MaskedObjective:
             for start, part in zip(range(0, count, together), segments.split(together), strict=True)
         )
 
-    def _masked(self, tokens: Tensor, seeds: list[int], share: float = 1.0) -> MaskedBatch:
+    def _masked(self, tokens: Tensor, seeds: list[int], share: float = 1.0, first: int = 0) -> MaskedBatch:
         seen, places = mask_tokens(tokens, seeds, self.rate, self.vocab_size)
         targets = tokens.flatten()[places]
         tensors = [seen, places, targets, *self.split_targets(targets)]
         if self.device.type == "cuda":
             tensors = [tensor.pin_memory() for tensor in tensors]
         seen, places, targets, *rows = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
-        return MaskedBatch(seen, places, targets, rows, share)
+        return MaskedBatch(seen, places, targets, rows, share, first)

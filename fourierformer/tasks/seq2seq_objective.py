@@ -27,7 +27,8 @@ class PairBatch:
     keep: Tensor  # (B, S) False where the source is padding
     inputs: Tensor  # (B, T) BEGIN and the answer
     targets: Tensor  # (B, T) the answer and END
-    tokens: int = 1  # targets of the step on this process, padding not counted
+    share: float = 1.0  # of this process's pairs of the step
+    first: int = 0  # which row of the global batch its first one is
 
 
 class Seq2SeqObjective:
@@ -70,12 +71,18 @@ class Seq2SeqObjective:
     def micro_batches(self, step: int) -> Iterator[PairBatch]:
         first = self.processes.rank * self.own
         chosen = self.order.indices(step)[first : first + self.own]
-        tokens = int((self.corpus.splits["train"].answers[chosen] != PAD).sum())
         for start in range(0, self.own, self.micro_batch_size):
-            yield self._batch("train", chosen[start : start + self.micro_batch_size], tokens)
+            part = chosen[start : start + self.micro_batch_size]
+            yield self._batch("train", part, share=len(part) / self.own, first=first + start)
 
     def loss(self, model: EncoderDecoder, batch: PairBatch) -> Tensor:
-        return model(batch.source, batch.keep, batch.inputs, batch.targets, PAD) / batch.tokens
+        return self.row_losses(model, batch).mean() * batch.share
+
+    def rows(self, batch: PairBatch) -> tuple[Tensor, float]:
+        return torch.arange(batch.first, batch.first + len(batch.source)), batch.share
+
+    def row_losses(self, model: EncoderDecoder, batch: PairBatch) -> Tensor:
+        return model(batch.source, batch.keep, batch.inputs, batch.targets, PAD)
 
     def evaluate(self, model: EncoderDecoder, poll: Poll, watch: Watch) -> dict[str, float]:
         loss, answers = self._answered(model, "valid", poll, watch)
@@ -84,7 +91,7 @@ class Seq2SeqObjective:
     def measure(
         self, model: EncoderDecoder, split: str, protocol: str, poll: Poll, watch: Watch
     ) -> dict[str, float | int]:
-        """Loss per token, exactly right answers and chrF of a split, with the number of pairs."""
+        """Loss per token of an answer, exactly right answers and chrF of a split, with the number of pairs."""
         if protocol not in self.protocols:
             raise SetupError(f"answers are decoded greedily: --protocol greedy, not {protocol}")
         loss, answers = self._answered(model, split, poll, watch)
@@ -117,12 +124,12 @@ class Seq2SeqObjective:
 
     @torch.inference_mode()
     def _answered(self, model: EncoderDecoder, split: str, poll: Poll, watch: Watch) -> tuple[float, np.ndarray]:
-        """Mean loss per token of the right answers, and the ids of the model's own answers: (pairs, T)."""
+        """Mean loss of the right answers, and the ids of the model's own answers: (pairs, T)."""
         count = len(self.corpus.splits[split].texts[: self.max_pairs])
         was_training = model.training
         model.eval()
         # on the device, one host sync at the end; each process fills its own rows of the answers
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         answers = torch.zeros(count, self.config.target_length, dtype=torch.int64, device=self.device)
         for number, start in enumerate(range(0, count, self.pairs_per_forward)):
             if number % self.processes.world == 0:
@@ -130,14 +137,12 @@ class Seq2SeqObjective:
             rows = np.arange(start, min(start + self.pairs_per_forward, count))
             if number % self.processes.world == self.processes.rank:
                 batch = self._batch(split, rows)
-                totals[0] += model(batch.source, batch.keep, batch.inputs, batch.targets, PAD)
-                totals[1] += (batch.targets != PAD).sum()
+                total += self.row_losses(model, batch).sum(dtype=torch.float64)
                 found = greedy(model, batch.source, batch.keep, begin=BEGIN, end=END, padding=PAD)
                 answers[start : start + len(rows), : found.shape[1]] = found
             watch(f"{split} greedy", min(start + self.pairs_per_forward, count), count)
         model.train(was_training)
-        loss, tokens = self.processes.sum(totals).tolist()
-        return loss / tokens, self.processes.sum(answers).cpu().numpy()
+        return self.processes.sum(total).item() / count, self.processes.sum(answers).cpu().numpy()
 
     def _exact(self, split: str, answers: np.ndarray) -> float:
         """The share of answers, in per cent, that are the right one to the last token and then end."""
@@ -146,7 +151,7 @@ class Seq2SeqObjective:
         padded[:, : right.shape[1]] = right
         return 100 * float((answers == padded).all(axis=1).mean())
 
-    def _batch(self, split: str, rows: np.ndarray, tokens: int = 1) -> PairBatch:
+    def _batch(self, split: str, rows: np.ndarray, share: float = 1.0, first: int = 0) -> PairBatch:
         pairs = self.corpus.splits[split]
         source, targets = (torch.from_numpy(part[rows].astype(np.int64)) for part in (pairs.sources, pairs.answers))
         inputs = targets.roll(1, dims=1)
@@ -155,7 +160,7 @@ class Seq2SeqObjective:
         if self.device.type == "cuda":
             tensors = [tensor.pin_memory() for tensor in tensors]
         source, keep, inputs, targets = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
-        return PairBatch(source, keep, inputs, targets, tokens)
+        return PairBatch(source, keep, inputs, targets, share, first)
 
     def _check_lengths(self) -> None:
         longest = {"source_length": 0, "target_length": 0}

@@ -47,7 +47,7 @@ class JsonlTracker:
         if size < offset or (offset > 0 and os.pread(self._file.fileno(), 1, offset - 1) != b"\n"):
             raise UserError(
                 f"{self.path} ({size} bytes) does not have the {offset} bytes of rows that it had when the checkpoint "
-                "was saved: it was shortened or edited. Restore it from a copy, or start anew with fresh=true."
+                "was saved: it was shortened or edited. Restore it from a copy, or start again with fresh=true."
             )
         os.ftruncate(self._file.fileno(), offset)
 

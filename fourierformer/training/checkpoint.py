@@ -33,7 +33,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
         if keep < 1:
-            raise ValueError(f"keep={keep}: at least one checkpoint has to stay")
+            raise ValueError(f"keep={keep}: must be at least 1")
         self.directory = Path(directory)
         self.keep = keep
         self.say = say
@@ -88,7 +88,7 @@ class Checkpoints:
         if problems:
             raise UserError(
                 f"Every {what} in {self.directory} is damaged ({'; '.join(problems)}). Restore one from a copy, or "
-                "start anew with fresh=true; training does not silently begin again from step 0."
+                "start again with fresh=true; training does not silently begin again from step 0."
             )
         return None
 

@@ -45,23 +45,23 @@ def sequences(count: int) -> torch.Tensor:
 
 def test_identity_and_full_uniform_maps_are_sqrt_of_length_less_one_apart():
     """Each row: (1 - 1/L)^2 + (L - 1) / L^2 = 1 - 1/L."""
-    found = measured(pair(torch.eye(256), uniform(256, causal=False)))
-    assert found["maps"] == pytest.approx(math.sqrt(255), rel=1e-6)
-    assert found["rows"] == pytest.approx(math.sqrt(1 - 1 / 256), rel=1e-6)
+    distances = measured(pair(torch.eye(256), uniform(256, causal=False)))
+    assert distances["maps"] == pytest.approx(math.sqrt(255), rel=1e-6)
+    assert distances["rows"] == pytest.approx(math.sqrt(1 - 1 / 256), rel=1e-6)
 
 
 def test_identity_and_causal_uniform_maps():
     """Row i of i visible keys: 1 - 1/i, so the square is 256 - (1 + 1/2 + ... + 1/256)."""
-    found = measured(pair(torch.eye(256), uniform(256, causal=True)))
-    assert found["maps"] == pytest.approx(math.sqrt(256 - sum(1 / i for i in range(1, 257))), rel=1e-6)
-    assert round(found["maps"], 1) == 15.8
+    distances = measured(pair(torch.eye(256), uniform(256, causal=True)))
+    assert distances["maps"] == pytest.approx(math.sqrt(256 - sum(1 / i for i in range(1, 257))), rel=1e-6)
+    assert round(distances["maps"], 1) == 15.8
 
 
 def test_no_two_maps_are_further_apart_than_disjoint_permutations():
-    found = measured(pair(torch.eye(256), torch.eye(256).roll(1, dims=1)))
-    assert found["maps"] == pytest.approx(math.sqrt(2 * 256), rel=1e-6)
-    assert round(found["maps"], 1) == 22.6
-    assert found["rows"] == pytest.approx(math.sqrt(2), rel=1e-6)
+    distances = measured(pair(torch.eye(256), torch.eye(256).roll(1, dims=1)))
+    assert distances["maps"] == pytest.approx(math.sqrt(2 * 256), rel=1e-6)
+    assert round(distances["maps"], 1) == 22.6
+    assert distances["rows"] == pytest.approx(math.sqrt(2), rel=1e-6)
     rough = (20 * torch.randn(1, 4, 256, 256, generator=torch.Generator().manual_seed(0))).softmax(-1)
     assert 20 < measured(rough)["maps"] < 22.6
 
@@ -123,7 +123,7 @@ def test_a_layer_is_measured_as_the_explicit_formula_says(name, knobs, causal):
     (sums,) = heads.watch_heads(layer, layer, [x])
     expected = [explicit(layer[0], one, name) for one in x.double().numpy()]
     for quantity, value in sums.means().items():
-        assert value == pytest.approx(np.mean([found[quantity] for found in expected]), rel=1e-5), quantity
+        assert value == pytest.approx(np.mean([layer[quantity] for layer in expected]), rel=1e-5), quantity
 
 
 def test_every_layer_is_measured_on_what_it_gets():
@@ -195,11 +195,11 @@ def test_one_head_and_no_maps_are_refused(monkeypatch):
 def test_mean_and_sd_over_the_layers():
     model = stack("softmax", causal=True, layers=4)
     layers = heads.watch_heads(model, model, [sequences(2)])
-    found = heads._over_layers(layers)
+    numbers = heads._over_layers(layers)
     for quantity in heads.QUANTITIES:
-        column = [layer[quantity] for layer in found["layers"]]
-        assert found["mean"][quantity] == pytest.approx(statistics.mean(column))
-        assert found["sd"][quantity] == pytest.approx(statistics.stdev(column))
+        column = [layer[quantity] for layer in numbers["layers"]]
+        assert numbers["mean"][quantity] == pytest.approx(statistics.mean(column))
+        assert numbers["sd"][quantity] == pytest.approx(statistics.stdev(column))
     assert set(heads._over_layers(layers[:1])["sd"].values()) == {None}
 
 

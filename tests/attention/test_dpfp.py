@@ -39,7 +39,7 @@ def test_features_are_positive_and_three_of_four_are_zero():
 
 
 def test_opposite_vectors_share_no_feature_and_both_have_some():
-    """With -relu(x) in place of relu(-x) a vector and its opposite would be the same one."""
+    """With -relu(x) instead of relu(-x) a vector and its opposite would be the same one."""
     x = normal(100, 16)
     one, other = dpfp_features(x, 3), dpfp_features(-x, 3)
     assert ((one * other) == 0).all()

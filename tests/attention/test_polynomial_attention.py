@@ -1,4 +1,4 @@
-"""Taylor polynomials and (1 + s/n)^n in softmax's place: exact features, forms that agree, distance from softmax."""
+"""Taylor polynomials and (1 + s/n)^n instead of softmax: exact features, forms that agree, distance from softmax."""
 
 import math
 from itertools import pairwise

@@ -18,7 +18,7 @@ def test_alibi_slopes_are_the_papers():
     torch.testing.assert_close(alibi_slopes(12), torch.tensor(expected))
 
 
-def place(layer, token):
+def position(layer, token):
     """Row and column on the grid, or the position; None for the prefix."""
     if not layer.grid:
         return (float(token),)
@@ -26,12 +26,12 @@ def place(layer, token):
 
 
 def alibi_prior(layer, h, q, i, j):
-    one, other = place(layer, i), place(layer, j)
+    one, other = position(layer, i), position(layer, j)
     return 0.0 if one is None or other is None else -layer.slopes[h].item() * math.dist(one, other)
 
 
 def window_prior(layer, h, q, i, j):
-    one, other = place(layer, i), place(layer, j)
+    one, other = position(layer, i), position(layer, j)
     if one is None or other is None:
         return 0.0
     hidden = torch.tanh(layer.hidden.weight @ q)

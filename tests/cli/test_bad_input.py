@@ -71,7 +71,7 @@ def test_a_gpu_that_is_not_there(tmp_path, capfd):
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_data_is_said_at_once_with_three_ways_out(tmp_path, capfd):
+def test_missing_data_is_an_error_with_three_ways_out(tmp_path, capfd):
     started = time.monotonic()
     code = train_lm("data=wikitext2", f"data.root={tmp_path / 'no'}", f"data.cache={tmp_path}", f"runs_root={tmp_path}")
     assert code == 2
@@ -82,7 +82,7 @@ def test_missing_data_is_said_at_once_with_three_ways_out(tmp_path, capfd):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written(smoke, tmp_path, capfd):
+def test_a_folder_that_cannot_be_written(smoke, tmp_path, capfd):
     (tmp_path / "file").write_text("in the way")
     assert train_lm(*smoke, f"runs_root={tmp_path}/file/runs") == 2
     assert "error: Cannot write the run directory" in capfd.readouterr().err

@@ -27,9 +27,9 @@ def alone(small_text, tmp_path_factory):
 
 
 def assert_equal_numbers(run, expected, tolerance=1e-6):
-    found, wanted = rows(run), rows(expected)
-    assert [row.keys() for row in found] == [row.keys() for row in wanted]
-    for one, other in zip(found, wanted, strict=True):
+    actual, expected_rows = rows(run), rows(expected)
+    assert [row.keys() for row in actual] == [row.keys() for row in expected_rows]
+    for one, other in zip(actual, expected_rows, strict=True):
         for key in one:
             # gradients of single layers nearly cancel, which leaves their norm fewer digits
             rel = 100 * tolerance if key == "grad_norm" else tolerance
@@ -55,8 +55,17 @@ def test_text_trains_to_the_same_losses(world, small_text, alone, tmp_path):
     assert_equal_numbers(only_run(tmp_path), alone["train_lm"])
 
 
+@pytest.mark.full("two processes, twice")
+@pytest.mark.parametrize("attention", ["routing", "sac"])
+def test_layers_that_draw_and_learn_from_statistics_train_to_the_same_losses(attention, small_text, tmp_path):
+    arguments = (*text_run(small_text), f"attention={attention}")
+    assert train_lm(*arguments, f"runs_root={tmp_path / 'one'}") == 0
+    assert together(2, "train_lm", *arguments, f"runs_root={tmp_path / 'two'}") == [0, 0]
+    assert_equal_numbers(only_run(tmp_path / "two"), only_run(tmp_path / "one"))
+
+
 def stopped_at(step: int, world: int, root, monkeypatch) -> None:
-    """A run of `world` processes that is told to stop before it has trained `step` + 1 steps."""
+    """A run of `world` processes that gets a signal to stop before it has trained `step` + 1 steps."""
     from fourierformer.training.loop import Fit
 
     boundary = Fit._boundary
@@ -92,7 +101,7 @@ def test_a_batch_that_cannot_be_shared_is_refused_once(tmp_path, capfd):
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_data_is_said_once(tmp_path, capfd):
+def test_missing_data_is_reported_once(tmp_path, capfd):
     codes = together(2, "train_vit", *IMAGES, "data=cifar10", "data.root=/nowhere", f"runs_root={tmp_path}")
     assert codes == [2, 2]
     error = capfd.readouterr().err

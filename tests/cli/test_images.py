@@ -118,10 +118,10 @@ def test_imagenet_photographs_through_the_papers_recipe(real_data, tmp_path):
     )
     assert train_vit(*command, f"runs_root={tmp_path / 'runs'}") == 0
     run = only_run(tmp_path / "runs")
-    found = summary(run)
-    assert found["results"]["valid"]["ema_last"]["images"] == 50
-    assert found["results"]["valid"]["last"]["nll"] == pytest.approx(np.log(1000), rel=0.02)  # it knows nothing yet
-    assert [note for note in found["notes"] if "not the paper's data: 1,000 training images" in note]
+    values = summary(run)
+    assert values["results"]["valid"]["ema_last"]["images"] == 50
+    assert values["results"]["valid"]["last"]["nll"] == pytest.approx(np.log(1000), rel=0.02)  # it knows nothing yet
+    assert [note for note in values["notes"] if "not the paper's data: 1,000 training images" in note]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ def test_a_run_is_measured_in_bits_per_dimension(trained):
     # one layer of width 16: 4 * 16^2 + 2 * 16 * 16 + 16 + 16 + 4 * 16 = 1,632; embedding and bias 17 per shade
     assert summary["parameters"] == 1_632 + 17 * 17
     assert summary["tokens"] == 4 * 8 * 64
-    found = summary["results"]["test"]["segment"]
-    assert found["tokens"] == 4096 // 64 * 64  # debug=smoke limits evaluations
-    assert found["context"] == found["stride"] == 64
-    assert 3.9 < found["bpd"] < 4.3  # at its start a model knows nothing: log2(17) = 4.09
+    numbers = summary["results"]["test"]["segment"]
+    assert numbers["tokens"] == 4096 // 64 * 64  # debug=smoke limits evaluations
+    assert numbers["context"] == numbers["stride"] == 64
+    assert 3.9 < numbers["bpd"] < 4.3  # at its start a model knows nothing: log2(17) = 4.09
     assert [row["step"] for row in rows(run) if "valid_bpd" in row] == [2, 4]
 
 
@@ -69,7 +69,7 @@ def test_evaluate_measures_the_same(trained):
         ("global_batch_size=1438", "a step takes more images than the 1,437"),
     ],
 )
-def test_what_images_do_not_allow_is_said_in_one_line(trained, tmp_path, override, message, capfd):
+def test_what_images_do_not_allow_is_refused_in_one_line(trained, tmp_path, override, message, capfd):
     overrides, _, _ = trained
     assert train_lm(*overrides, f"runs_root={tmp_path}", override) == 2
     error = capfd.readouterr().err

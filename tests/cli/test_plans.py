@@ -1,4 +1,4 @@
-"""What a command would cost, said before it does; the sweeps of the paper's tables and what they are made of."""
+"""Plans (dry_run=true): the cost of a command before it runs; the sweeps of the paper's tables."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
 )
 def test_sweeps_of_the_papers_tables(script, sweep, runs, tmp_path, monkeypatch, capfd):
     """Every job is a run of its own, under the name that the same run has without a sweep."""
-    monkeypatch.setattr(cost, "_measured", lambda values: cost.StepCost(1.0, "as told"))
+    monkeypatch.setattr(cost, "_measured", lambda values: cost.StepCost(1.0, "as given"))
     assert script(f"sweep={sweep}", "scale=quick", f"runs_root={tmp_path}", "dry_run=true") == 0
     planned = {line.split()[0] for line in capfd.readouterr().out.splitlines() if line.startswith(str(tmp_path))}
     assert len(planned) == runs

@@ -1,4 +1,4 @@
-"""One command, one directory: the same command again goes on or is done, another config never mixes with it."""
+"""One command, one directory: the same command again resumes or is done, another config is refused."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
 
 @pytest.mark.parametrize("file", ["status.json", "summary.json"])
 @pytest.mark.parametrize("damage", ['{"state": "comp', "[]", "", "\x00\x01"])
-def test_a_damaged_file_is_written_anew(copied, smoke, file, damage):
+def test_a_damaged_file_is_written_again(copied, smoke, file, damage):
     root, run = copied
     before = (run / "metrics.jsonl").read_bytes()
     original = json.loads((run / file).read_text())
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_written_anew(copied, smoke, file, damage):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def test_damaged_measurements_are_made_anew(copied, smoke):
+def test_damaged_measurements_are_made_again(copied, smoke):
     root, run = copied
     results = json.loads((run / "summary.json").read_text())["results"]
     (run / "evaluation.json").write_text("{")
@@ -138,7 +138,7 @@ def test_a_damaged_newest_checkpoint_falls_back(copied, smoke, finished, capfd):
     assert rows(run) == rows(finished[1])
 
 
-def test_only_damaged_checkpoints_are_a_crash_that_is_said(copied, smoke, capfd):
+def test_only_damaged_checkpoints_are_an_error(copied, smoke, capfd):
     root, run = copied
     (run / "summary.json").unlink()
     for state in run.glob("checkpoints/*/state.pt"):
@@ -152,7 +152,7 @@ def test_only_damaged_checkpoints_are_a_crash_that_is_said(copied, smoke, capfd)
     assert status(run)["step"] == 4
 
 
-def test_a_run_that_diverges_says_so_once(smoke, tmp_path, capfd):
+def test_a_run_that_diverges_reports_it_once(smoke, tmp_path, capfd):
     code = train_lm(*smoke, f"runs_root={tmp_path}", "optim.lr=1e30", "trainer.max_bad_steps=2", "trainer.steps=50")
     assert code == 3
     error = capfd.readouterr().err
@@ -170,14 +170,14 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("fourierformer.tasks.language_objective.LanguageObjective.evaluate", burst)
     assert train_lm(*smoke, f"runs_root={tmp_path}") == 1
     assert "ZeroDivisionError: burst pipe" in capfd.readouterr().err
-    found = status(only_run(tmp_path))
-    assert found["state"] == "failed"
-    assert found["step"] == 2
-    assert found["error"] == "ZeroDivisionError: burst pipe"
-    assert "in burst" in found["traceback"]
+    written = status(only_run(tmp_path))
+    assert written["state"] == "failed"
+    assert written["step"] == 2
+    assert written["error"] == "ZeroDivisionError: burst pipe"
+    assert "in burst" in written["traceback"]
 
 
-def test_dry_run_says_everything_and_makes_nothing(smoke, small_text, tmp_path, capfd):
+def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path, capfd):
     assert train_lm(*smoke, f"runs_root={tmp_path / 'runs'}", "dry_run=true") == 0
     printed = capfd.readouterr().out
     # dim 16, inner 16, one layer, 50 words and <eos>: embedding 51*16, output bias 51; attention 4*16^2; feed-forward
@@ -190,7 +190,7 @@ def test_dry_run_says_everything_and_makes_nothing(smoke, small_text, tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_dry_run_without_data_says_the_rest_first(tmp_path, capfd):
+def test_dry_run_without_data_prints_the_rest_first(tmp_path, capfd):
     arguments = ["experiment=wt103_small", f"data.root={tmp_path}/no", f"data.cache={tmp_path}/no", "dry_run=true"]
     assert train_lm(*arguments, f"runs_root={tmp_path}") == 2
     printed, error = capfd.readouterr()

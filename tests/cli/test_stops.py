@@ -1,5 +1,5 @@
-"""Signals and kills on real processes: nothing is lost but the steps since the last save, and the same command goes on
-to the same numbers."""
+"""Signals and kills on real processes: only the steps since the last save are lost, and the same command
+continues to the same numbers."""
 
 import hashlib
 import signal

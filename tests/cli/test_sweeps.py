@@ -1,4 +1,4 @@
-"""Sweeps under every launcher: each job says how it ended, none hides another, one table at the end."""
+"""Sweeps under every launcher: the result of each job is reported, and one table at the end."""
 
 import signal
 
@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 
 def runs_of(root) -> dict[str, str]:
     """attention and seed -> state, from status.json."""
-    found = {path.parent for path in root.rglob("config.yaml") if ".sweeps" not in path.parts}
-    return {"-".join(run.name.split("-")[1:3]): status(run)["state"] for run in found}
+    runs = {path.parent for path in root.rglob("config.yaml") if ".sweeps" not in path.parts}
+    return {"-".join(run.name.split("-")[1:3]): status(run)["state"] for run in runs}
 
 
 def check_table(printed: str, root) -> None:
@@ -76,7 +76,7 @@ def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
 
 @pytest.mark.full("sweeps in processes of their own")
 def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
-    """Jobs in other processes are told, save, and those not begun do not begin."""
+    """Jobs in other processes get the signal and save; the others do not begin."""
     length = ("trainer.steps=1000", "trainer.eval_every=500", "trainer.save_every=500", "trainer.log_every=50")
     sweep = ("-m", *smoke, *length, "seed=1,2,3", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
     process = start(*sweep, f"runs_root={tmp_path}")

@@ -74,10 +74,14 @@ def test_a_trained_encoder_decoder_answers(trained, monkeypatch, capsys):
     )
     output = capsys.readouterr()
     if "data.held_out=40" not in overrides:
-        assert "no language model and no encoder-decoder" in output.err
+        assert "is not a language model or an encoder-decoder" in output.err
         return
     assert len(output.out.strip()) <= 12
-    for prompt, line in {"3 märz 1984": "not 'ä'", "": "the text is empty", "1" * 50: "50 characters: at most 39"}.items():
+    for prompt, line in {
+        "3 märz 1984": "not 'ä'",
+        "": "the text is empty",
+        "1" * 50: "50 characters: at most 39",
+    }.items():
         assert script(monkeypatch, "generate", run, "--prompt", prompt, "--device", "cpu") == 2
         assert line in capsys.readouterr().err
     assert script(monkeypatch, "evaluate", run, "--data-root", "/x") == 2
@@ -99,7 +103,10 @@ def script(monkeypatch, name: str, *arguments: object) -> int:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["attention=band"], "cross_attention=band: the decoder looks back at padded sources, and it cannot: its pattern"),
+        (
+            ["attention=band"],
+            "cross_attention=band: the decoder looks back at padded sources, and it cannot: its pattern",
+        ),
         (["attention=fast_weight"], "attention=fast_weight: the encoder reads padded sources"),
         (["decoder_attention=image_2d"], "decoder_attention=image_2d: the decoder writes from left to right"),
         (["cross_attention=sofmax"], "unknown attention 'sofmax' (did you mean 'softmax'?)"),
@@ -116,5 +123,3 @@ def test_what_does_not_fit_is_one_line(capsys, tmp_path, arguments, line):
     assert train_lm("experiment=builtin_seq2seq", *arguments, f"runs_root={tmp_path}") == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert line in error
-
-

@@ -36,13 +36,13 @@ LOCAL = {"enwik8": {"window": 32, "bias_dim": 256}, "cifar10": {"window": 256, "
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("attention", [None, "softmax"])  # softmax must not meet knobs of AFT
 def test_published_values(name, attention):
-    found = dict(flatten(recipe(name, *([f"attention={attention}"] if attention else [])).values))
-    assert {key: found[key] for key in PUBLISHED[name]} == PUBLISHED[name]
-    assert found["optim.name"] == "adamw"
-    assert found["attention.name"] == (attention or "aft_local")
+    values = dict(flatten(recipe(name, *([f"attention={attention}"] if attention else [])).values))
+    assert {key: values[key] for key in PUBLISHED[name]} == PUBLISHED[name]
+    assert values["optim.name"] == "adamw"
+    assert values["attention.name"] == (attention or "aft_local")
     if not attention:
         knobs = LOCAL[name.split("_")[0]]
-        assert {key: found[f"attention.{key}"] for key in knobs} == knobs
+        assert {key: values[f"attention.{key}"] for key in knobs} == knobs
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def composed(*overrides: str, script: str = "train_lm") -> dict:
 
 
 def script_of(text: str) -> str:
-    """A file says itself whether it is for images: in its command, or by keys that only they have."""
+    """The script of a config file: named in its command, or recognised by keys that only images have."""
     vision = ("train_vit.py", "image_size:", "mean:", "randaugment:", "pool:")
     return "train_vit" if any(word in text for word in vision) else "train_lm"
 
@@ -59,7 +59,10 @@ CHOICES = [
 
 
 # what a group of another task than train_lm.py's usual one is chosen with, by a key that only it has
-WITH = {"mask_rate:": ["experiment=builtin_mlm"], "source_length:": ["experiment=builtin_seq2seq"]}
+WITH = {
+    "mask_rate:": ["experiment=builtin_mlm"],
+    **{key: ["experiment=builtin_seq2seq"] for key in ("source_length:", "pairs:", "debug=smoke_seq2seq")},
+}
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -82,20 +85,21 @@ def plain(text: str) -> dict:
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))
 def test_what_an_experiment_sets_arrives(name, text):
-    """It would not, silently, if `_self_` did not come first in train_lm.yaml."""
+    """Without `_self_` first in train_lm.yaml the values would be overridden silently."""
     values = dict(configs.flatten(composed(f"experiment={name}", script=script_of(text))))
     for key, value in plain(text).items():
         assert values[key] == value, key
     assert values["experiment_name"] == name
 
 
-SMOKE = {"train_lm": "smoke", "train_vit": "smoke_vit"}
+def debug_of(text: str) -> str:
+    return "smoke_seq2seq" if "seq2seq" in text else "smoke_vit" if script_of(text) == "train_vit" else "smoke"
 
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))
 def test_debug_wins_over_every_experiment(name, text):
     script = script_of(text)
-    debug = SMOKE[script]
+    debug = debug_of(text)
     values = dict(configs.flatten(composed(f"experiment={name}", f"debug={debug}", script=script)))
     for key, value in plain(text_of("debug", debug)).items():
         assert values[key] == value, key
@@ -104,7 +108,7 @@ def test_debug_wins_over_every_experiment(name, text):
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))
 def test_the_command_line_wins_over_everything(name, text):
-    debug = f"debug={SMOKE[script_of(text)]}"
+    debug = f"debug={debug_of(text)}"
     values = composed(f"experiment={name}", debug, "trainer.steps=7", "optim.lr=0.5", "seed=9", script=script_of(text))
     assert (values["trainer"]["steps"], values["optim"]["lr"], values["seed"]) == (7, 0.5, 9)
 
@@ -141,7 +145,7 @@ def test_a_sweep_is_a_multirun(name):
     composed(f"sweep={name}", *first, script=script)
 
 
-def test_every_group_says_what_its_files_are_for():
+def test_every_group_describes_its_files():
     for path in CONFIGS.rglob("*.yaml"):
         assert path.read_text().startswith("#"), path
 
@@ -150,9 +154,20 @@ def test_a_config_stored_before_a_key_existed_is_read_with_its_default(tmp_path)
     spec = read_spec(composed(script="train_vit"))
     older = {**spec.values, "data": {key: value for key, value in spec.values["data"].items() if key != "in_memory"}}
     (tmp_path / "config.yaml").write_text(configs.to_yaml(older))
-    found = stored_spec(tmp_path)
-    assert found == spec
-    assert found.hash == spec.hash
+    stored = stored_spec(tmp_path)
+    assert stored == spec
+    assert stored.hash == spec.hash
+
+
+@pytest.mark.parametrize(("attention", "later"), [("fourier", "allow_negative"), ("aft_local", "factorized")])
+def test_a_knob_that_came_later_leaves_earlier_runs_their_hash(attention, later, tmp_path):
+    spec = read_spec(composed(f"attention={attention}"))
+    older = {key: value for key, value in spec.values["attention"].items() if key not in (later, "gate")}
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(spec.values | {"attention": older}))
+    assert stored_spec(tmp_path) == spec
+    assert configs.config_hash(spec.values | {"attention": older}) == spec.hash
+    changed = {"attention": spec.values["attention"] | {later: not spec.attention.knobs[later]}}
+    assert configs.config_hash(spec.values | changed) != spec.hash
 
 
 # -- identity -------------------------------------------------------------------------------------------------------
@@ -239,7 +254,7 @@ def test_a_group_that_is_a_value_is_named():
         checking.checked({"optim": 3}, {"": {}, "optim": {}})
 
 
-def test_configs_hold_no_places_of_one_machine():
+def test_configs_have_no_folders_of_one_machine():
     for path in CONFIGS.rglob("*.yaml"):
         assert str(REPOSITORY) not in path.read_text()
         yaml.compose(path.read_text())

@@ -69,8 +69,8 @@ VALUES = {
 @pytest.mark.parametrize(("key", "value"), VALUES.items(), ids=VALUES.keys())
 def test_value(key, value):
     spec = recipe()
-    found = {**dict(flatten(spec.values)), "data.expect": spec.data.expect}[key]
-    assert found == pytest.approx(value) if isinstance(value, float) else found == value
+    actual = {**dict(flatten(spec.values)), "data.expect": spec.data.expect}[key]
+    assert actual == pytest.approx(value) if isinstance(value, float) else actual == value
 
 
 @pytest.mark.parametrize(

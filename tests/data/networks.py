@@ -1,4 +1,4 @@
-"""Networks that are not there, in place of socket.create_connection."""
+"""Replacements of socket.create_connection: networks without an answer."""
 
 import time
 
@@ -8,6 +8,6 @@ def refused(*_, **__):
 
 
 def silent(*_, **__):
-    """A network that swallows everything: no answer within half a minute."""
+    """A network without any reply for half a minute."""
     time.sleep(30)
     raise TimeoutError

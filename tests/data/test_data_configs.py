@@ -1,4 +1,4 @@
-"""configs/data and TextData say the same, and the script reads them."""
+"""configs/data and TextData have the same keys, and the script reads them."""
 
 import subprocess
 import sys

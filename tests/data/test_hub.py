@@ -1,4 +1,4 @@
-"""The hub, without ever asking it: what is cached is read, what is not is refused quickly."""
+"""The hub, without a connection to it: a cached copy is read, anything else is refused quickly."""
 
 import socket
 import time
@@ -64,14 +64,14 @@ def test_downloading_writes_the_files_another_machine_reads(cached, tmp_path):
     assert (tmp_path / "files/wiki.train.tokens").read_text() == "\n = The = \n\n the cat <unk> \n"
 
 
-def test_switched_off_is_said_without_a_try(data, monkeypatch):
+def test_switched_off_is_reported_without_a_connection(data, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", refused)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(SetupError, match=r"the hub \(Someone/some_text\) is switched off"):
         check_available(data)
 
 
-def test_a_network_that_swallows_everything_costs_a_second(data, monkeypatch):
+def test_a_network_without_replies_costs_a_second(data, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(socket, "create_connection", silent)
     started = time.monotonic()
@@ -89,7 +89,7 @@ def test_a_reachable_hub_passes_the_check_and_builds_nothing(data, monkeypatch):
     assert not Path(data.cache).exists()
 
 
-def test_a_proxy_is_what_gets_asked(data, monkeypatch):
+def test_the_connection_goes_to_the_proxy(data, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
     asked = []

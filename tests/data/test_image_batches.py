@@ -35,9 +35,9 @@ def order_of(images, size: int, **changes) -> ImageOrder:
 
 def first(count: int, images, order, transform, start: int = 0, workers: int = 0) -> list:
     batches = training_batches(images, order, transform, start=start, workers=workers, pin=False)
-    found = [next(batches) for _ in range(count)]
+    taken = [next(batches) for _ in range(count)]
     batches.close()
-    return found
+    return taken
 
 
 def equal(ours, other) -> bool:
@@ -78,7 +78,7 @@ def test_starting_at_a_step_gives_what_passing_it_gives(cifar, workers):
     assert all(map(equal, first(3, images, order, transform, start=3, workers=workers), passed[3:]))
 
 
-def test_an_epochs_end_is_no_special_place(cifar):
+def test_batches_at_the_end_of_an_epoch_are_like_others(cifar):
     images, transform = cifar
     order = order_of(images, 64)
     last = order.steps_per_epoch - 1
@@ -102,10 +102,10 @@ def test_processes_and_micro_batches_divide_the_same_images(cifar):
     expected = by_row()
     assert sorted(expected) == list(range(64))
     for changes in ({"world": 2}, {"world": 4, "micro_batch": 6}, {"micro_batch": 10}, {"mixing": False, "world": 2}):
-        found = by_row(**changes)
-        assert sorted(found) == list(range(64))
-        assert all(torch.equal(found[row][0], expected[row][0]) for row in found)
-        assert all(found[row][1] == expected[row][1] for row in found)
+        actual = by_row(**changes)
+        assert sorted(actual) == list(range(64))
+        assert all(torch.equal(actual[row][0], expected[row][0]) for row in actual)
+        assert all(actual[row][1] == expected[row][1] for row in actual)
 
 
 def test_the_deit_recipe_on_imagenets_images(real_data, tmp_path):

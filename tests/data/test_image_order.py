@@ -72,14 +72,14 @@ def test_rank_batches_flipped_as_deit_flips_them_give_our_pairs():
 
 def partners(parts) -> dict[int, tuple[int, int]]:
     """row -> (group, partner), by reversing each piece."""
-    found = {}
+    by_row = {}
     for part in parts:
         assert [start for _, start, _ in part.pieces] == [0, *(stop for _, _, stop in part.pieces[:-1])]
         assert part.pieces[-1][2] == len(part.rows)
         for group, start, stop in part.pieces:
             rows = part.rows[start:stop].tolist()
-            found |= {row: (group, partner) for row, partner in zip(rows, rows[::-1], strict=True)}
-    return found
+            by_row |= {row: (group, partner) for row, partner in zip(rows, rows[::-1], strict=True)}
+    return by_row
 
 
 @pytest.mark.parametrize("mix_batch", [None, 16, 48])

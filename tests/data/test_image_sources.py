@@ -1,4 +1,4 @@
-"""Every form of a data set gives the same images and labels; what is missing, damaged or in disorder is said."""
+"""Every form of a data set gives the same images and labels; missing, damaged or inconsistent data is reported."""
 
 import io
 import shutil
@@ -22,7 +22,7 @@ from fourierformer.errors import SetupError
 def no_hub(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
-    monkeypatch.setattr(socket, "create_connection", refused)  # whoever knocks fails
+    monkeypatch.setattr(socket, "create_connection", refused)  # every connection fails
 
 
 @pytest.fixture

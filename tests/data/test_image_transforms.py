@@ -35,7 +35,7 @@ def test_evaluation_sees_what_deits_evaluation_sees(real_data, tmp_path):
 
 
 def test_training_follows_the_recipe_in_order():
-    """PAPER: resized crop 224 bicubic, flip, RandAugment in place of jitter, normalise, erase with noise at 0.25."""
+    """PAPER: resized crop 224 bicubic, flip, RandAugment instead of jitter, normalise, erase with noise at 0.25."""
     steps = train_transform(image_data("imagenet"), augmentation("deit"), 224).transforms
     names = [type(step).__name__ for step in steps]
     assert names == [
@@ -61,13 +61,13 @@ def test_small_images_are_shifted_by_up_to_an_eighth():
     transform = train_transform(image_data("builtin_images"), augmentation("digits"), 32)
     spot = Image.new("RGB", (32, 32))
     spot.putpixel((16, 16), (255, 255, 255))
-    places = set()
-    for seed in range(1000):  # a place is missed by all of them with probability (80/81)^1000 = 4e-6
+    positions = set()
+    for seed in range(1000):  # a position is missed by all of them with probability (80/81)^1000 = 4e-6
         torch.manual_seed(seed)
-        found = (transform(spot)[0] > 0).nonzero().tolist()
-        assert len(found) == 1
-        places.add(tuple(found[0]))
-    assert places == {(row, column) for row in range(12, 21) for column in range(12, 21)}  # 9 x 9 shifts
+        white = (transform(spot)[0] > 0).nonzero().tolist()
+        assert len(white) == 1
+        positions.add(tuple(white[0]))
+    assert positions == {(row, column) for row in range(12, 21) for column in range(12, 21)}  # 9 x 9 shifts
 
 
 def test_without_augmentation_training_sees_what_evaluation_sees():

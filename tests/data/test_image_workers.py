@@ -1,4 +1,4 @@
-"""Loader processes: deaf to signals, gone when they are no longer wanted."""
+"""Loader processes ignore signals, and end when they are no longer needed."""
 
 import os
 import signal

@@ -43,7 +43,7 @@ def made(**counts: int) -> dict[str, dict[str, np.ndarray]]:
 
 
 def written(root: Path, form: str, images: dict[str, dict[str, np.ndarray]]) -> Path:
-    encoded = {split: {name: png(image) for name, image in found.items()} for split, found in images.items()}
+    encoded = {split: {name: png(image) for name, image in of_split.items()} for split, of_split in images.items()}
     return write(root, form, encoded)
 
 
@@ -65,10 +65,10 @@ def test_every_form_gives_the_pixels_in_raster_order(data, form):
     corpus = load_corpus(data)
     assert (corpus.unit, corpus.vocab_size, corpus.sequence) == ("pixel", 256, HEIGHT * WIDTH * 3)
     for split, source in {"train": "train", "valid": "val", "test": "val"}.items():
-        found = corpus.splits[split].reshape(-1, HEIGHT * WIDTH * 3).tolist()
+        sequences = corpus.splits[split].reshape(-1, HEIGHT * WIDTH * 3).tolist()
         expected = [by_hand(image) for image in images[source].values()]
-        assert sorted(found) == sorted(expected)  # shards hold them in another order
-        assert form == "shards" or found == expected
+        assert sorted(sequences) == sorted(expected)  # shards hold them in another order
+        assert form == "shards" or sequences == expected
     assert [note for note in corpus.notes if "valid and test are the same images" in note]
 
 
@@ -162,9 +162,9 @@ def test_digits_are_as_scikit_learn_has_them(tmp_path):
         "test": 360,
     }
     assert not [note for note in corpus.notes if "not the paper's data" in note]
-    found = np.concatenate([corpus.splits["train"], corpus.splits["test"]]).reshape(-1, 64)
-    assert sorted(found.tolist()) == sorted(load_digits().data.astype(int).tolist())
-    assert found.max() == 16
+    digits = np.concatenate([corpus.splits["train"], corpus.splits["test"]]).reshape(-1, 64)
+    assert sorted(digits.tolist()) == sorted(load_digits().data.astype(int).tolist())
+    assert digits.max() == 16
 
 
 def test_images_are_no_text(tmp_path):
@@ -187,8 +187,8 @@ def test_cifar10_by_its_pixels(real_data, tmp_path):
     for split in ("train", "test"):
         rows = pyarrow.parquet.read_table(real_data / "cifar10/test.parquet").slice(0, 5)
         pyarrow.parquet.write_table(rows, tmp_path / f"root/{split}.parquet")
-    found = list(islice(pixels.local_source(replace(data, root=str(tmp_path / "root"))).pieces("test"), 5))
-    for piece, row in zip(found, rows.column("image").to_pylist(), strict=True):
+    pieces = list(islice(pixels.local_source(replace(data, root=str(tmp_path / "root"))).pieces("test"), 5))
+    for piece, row in zip(pieces, rows.column("image").to_pylist(), strict=True):
         with Image.open(io.BytesIO(row["bytes"])) as image:
             flat = [value for pixel in image.convert("RGB").get_flattened_data() for value in pixel]
         assert list(piece) == flat

@@ -95,7 +95,7 @@ def test_a_manifest_under_another_name_is_refused(small):
         load_corpus(small)
 
 
-def test_missing_data_is_said_at_once_with_three_ways_out(tmp_path, monkeypatch):
+def test_missing_data_is_an_error_with_three_ways_out(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr("socket.create_connection", silent)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

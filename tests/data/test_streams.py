@@ -85,5 +85,5 @@ def test_windows_of_the_sliding_evaluation(count, length, number):
 
 def test_windows_need_one_token_more_than_their_length():
     assert windows(np.arange(11), 10)[0].shape == (1, 10)
-    with pytest.raises(SetupError, match="hold no window of 11"):
+    with pytest.raises(SetupError, match="too few for a window of 11"):
         windows(np.arange(11), 11)

@@ -65,9 +65,9 @@ def test_attention_and_its_knobs_can_be_chosen():
 
 
 def test_the_data_config_is_the_papers():
-    found = timm.data.resolve_data_config(model=create())
-    assert found["crop_pct"] == pytest.approx(224 / 256)
-    assert (found["interpolation"], found["mean"], found["std"]) == (
+    config = timm.data.resolve_data_config(model=create())
+    assert config["crop_pct"] == pytest.approx(224 / 256)
+    assert (config["interpolation"], config["mean"], config["std"]) == (
         "bicubic",
         (0.485, 0.456, 0.406),
         (0.229, 0.224, 0.225),

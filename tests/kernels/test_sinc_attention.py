@@ -151,7 +151,7 @@ def test_auto_on_a_cpu_is_compiled_and_said_once(caplog):
     lines = [r.getMessage() for r in caplog.records]
     assert len([line for line in lines if "built for this processor" in line]) == 1
     assert choose_backend(q)[0] == "compiled"
-    assert choose_backend(q, "reference") == ("reference", "asked for by name")
+    assert choose_backend(q, "reference") == ("reference", "chosen by name")
 
 
 def test_auto_is_portable_where_nothing_can_be_built(monkeypatch):

@@ -151,14 +151,14 @@ def test_operations_are_counted_per_pair():
     }
 
 
-@pytest.mark.parametrize("wanted", [0, 2, 3])
-def test_only_what_asks_gets_a_gradient(wanted):
+@pytest.mark.parametrize("number_of_leaf", [0, 2, 3])
+def test_only_leaves_that_require_a_gradient_get_one(number_of_leaf):
     leaves, doutput = leaves_of()
     _, *gradients = run(sinc_attention, leaves, doutput, backend="compiled", **OPTIONS)
-    leaves[wanted].requires_grad_()
+    leaves[number_of_leaf].requires_grad_()
     sinc_attention(*leaves, backend="compiled", **OPTIONS).backward(doutput)
-    assert [number for number, leaf in enumerate(leaves) if leaf.grad is not None] == [wanted]
-    assert torch.equal(leaves[wanted].grad, gradients[wanted])
+    assert [number for number, leaf in enumerate(leaves) if leaf.grad is not None] == [number_of_leaf]
+    assert torch.equal(leaves[number_of_leaf].grad, gradients[number_of_leaf])
 
 
 def test_exponents_that_do_not_fit_are_left_to_portable():

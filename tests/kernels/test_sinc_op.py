@@ -153,15 +153,15 @@ def test_the_normaliser_has_no_gradient(operators):
     assert not tier.requires_grad
 
 
-@pytest.mark.parametrize("wanted", ["v", "radius"])
-def test_only_what_asks_gets_a_gradient(wanted):
+@pytest.mark.parametrize("name_of_leaf", ["v", "radius"])
+def test_only_leaves_that_require_a_gradient_get_one(name_of_leaf):
     *leaves, doutput = tensors_of()
     _, *gradients = run(sinc_attention, leaves, doutput, device=DEVICE, backend="fused", **OPTIONS)
     named = dict(zip(LEAVES, leaves, strict=True))
-    named[wanted].requires_grad_()
+    named[name_of_leaf].requires_grad_()
     sinc_attention(**named, backend="fused", **OPTIONS).backward(doutput)
-    assert [name for name in LEAVES if named[name].grad is not None] == [wanted]
-    assert torch.equal(named[wanted].grad.cpu(), gradients[LEAVES.index(wanted)])
+    assert [name for name in LEAVES if named[name].grad is not None] == [name_of_leaf]
+    assert torch.equal(named[name_of_leaf].grad.cpu(), gradients[LEAVES.index(name_of_leaf)])
 
 
 def test_nothing_is_kept_without_gradients():

@@ -109,33 +109,27 @@ def test_the_parameters_of_the_base_model():
     assert 62e6 < count < 66e6
 
 
-def test_it_learns_to_copy_backwards():
-    """What only the source tells: the answer is the source in reverse order. Two layers learn it in a few seconds."""
-    torch.manual_seed(0)
+def copies(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sources of one to four of ten tokens, their masks, and the same tokens with END as targets."""
+    keep = torch.arange(4) < torch.randint(1, 5, (rows, 1))
+    source = torch.randint(3, V, (rows, 4)).masked_fill(~keep, PAD)
+    targets = torch.nn.functional.pad(source, (0, 1))
+    return source, keep, targets.scatter(1, keep.sum(1, keepdim=True), END)
+
+
+def test_it_learns_to_copy():
+    """Only the source tells the answer: who does not look at it guesses one token in ten, 2.8 % of such answers."""
     model = model_of(layers=1, dim=32).float().train()
-    model.apply(lambda m: m.reset_parameters() if isinstance(m, torch.nn.Linear) else None)
+    model.apply(lambda module: module.reset_parameters() if isinstance(module, torch.nn.Linear) else None)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-
-    def batch(rows):
-        lengths = torch.randint(1, 5, (rows, 1))
-        keep = torch.arange(5) < lengths
-        source = torch.randint(3, V, (rows, 5)).masked_fill(~keep, PAD)
-        targets = torch.zeros(rows, 6, dtype=torch.int64)
-        for row, length in enumerate(lengths.flatten().tolist()):
-            targets[row, :length], targets[row, length] = source[row, :length].flip(0), END
-        return source, keep, targets
-
     for _ in range(200):
-        source, keep, targets = batch(64)
+        source, keep, targets = copies(64)
         inputs = torch.cat([torch.full((64, 1), BEGIN), targets[:, :-1]], dim=1)
-        loss = model(source, keep, inputs, targets, PAD) / (targets != PAD).sum()
         optimizer.zero_grad()
-        loss.backward()
+        model(source, keep, inputs, targets, PAD).mean().backward()
         optimizer.step()
-    source, keep, targets = batch(200)
+    source, keep, targets = copies(300)
     answers = greedy(model.eval(), source, keep, **MARKS)
-    padded = torch.zeros(200, 6, dtype=torch.int64)
-    width = min(6, answers.shape[1])
-    padded[:, :width] = answers[:, :width]
-    right = (padded == targets).all(1).float().mean()
-    assert right > 0.8
+    answers = torch.nn.functional.pad(answers, (0, 7 - answers.shape[1]))[:, :5]
+    assert (answers == targets).all(1).float().mean() > 0.5
+    assert (answers == targets.roll(1, 0)).all(1).float().mean() < 0.1

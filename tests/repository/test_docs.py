@@ -17,22 +17,22 @@ import fourierformer
 from fourierformer import attention
 from fourierformer.data.text.spec import TextData
 from fourierformer.results.documents import public_names
-from fourierformer.runs.spec import read_spec
+from fourierformer.runs.spec import read_spec, task_of
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
-STAND_INS = {"data=mine": "data=wikitext2"}  # what a reader is to write, beside what is there
+STAND_INS = {"data=mine": "data=wikitext2"}  # for files that a reader is to write: files that exist
 
 
 def blocks(text: str, *languages: str) -> list[str]:
-    """Of these languages; ```python some/file.py begins a file, which is for the test that writes it."""
-    found = re.findall(r"^```(.*?)\n(.*?)^```$", text, flags=re.S | re.M)
-    return [block for language, block in found if language in languages]
+    """Blocks of code in these languages, without those that are files (```python some/file.py)."""
+    fenced = re.findall(r"^```(.*?)\n(.*?)^```$", text, flags=re.S | re.M)
+    return [block for language, block in fenced if language in languages]
 
 
 def shell_lines(text: str) -> list[str]:
-    """Of blocks without a language, and what stands in backticks and begins like a command."""
+    """The commands in blocks without a language, and in backticks."""
     lines = "\n".join(blocks(text, "", "bash")).replace("\\\n", " ").splitlines()
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
     inline = re.findall(r"`((?:python|torchrun|make) [^`]+)`", prose)
@@ -42,7 +42,7 @@ def shell_lines(text: str) -> list[str]:
 COMMANDS = [(name, line) for name, text in TEXT.items() for line in shell_lines(text)]
 TRAINING = sorted({(name, line) for name, line in COMMANDS if re.search(r"train_(lm|vit)\.py", line)})
 PROGRAM = r"python (?:scripts/\w+\.py|-m benchmarks\.\w+)"
-PROGRAMS = sorted({found for _, line in COMMANDS for found in re.findall(PROGRAM, line)})
+PROGRAMS = sorted({program for _, line in COMMANDS for program in re.findall(PROGRAM, line)})
 
 
 @pytest.mark.parametrize(("page", "line"), TRAINING)
@@ -51,11 +51,12 @@ def test_training_commands_compose_into_valid_configs(page, line):
     if rest.count("'") % 2:  # the end of a command inside another one's quotes
         rest = rest.rstrip("'")
     words = shlex.split(rest)
-    if {"--help", "--cfg"} & set(words):  # Hydra's own
+    if {"--help", "--cfg"} & set(words):  # options of Hydra, which composes no config then
         return
     arguments = one_job([STAND_INS.get(word, word) for word in words])
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        read_spec(compose(script, overrides=arguments))
+        spec = read_spec(compose(script, overrides=arguments))
+    assert task_of(spec).script == f"{script}.py"
 
 
 def test_there_are_training_commands():

@@ -1,6 +1,6 @@
-"""Every message that a user can meet, in one file that a person can read: messages.txt beside this test.
+"""messages.txt, beside this test, lists every message that a user can meet, so that a person can read them all.
 
-After a change of one: python tests/repository/test_messages.py
+After a change of a message: python tests/repository/test_messages.py
 """
 
 import ast
@@ -11,11 +11,11 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 SNAPSHOT = HERE / "messages.txt"
 ERRORS = {"SetupError", "UserError", "Diverged", "ValueError", "TypeError", "NotImplementedError", "RuntimeError"}
-SAYING = {"print", "say", "complain", "warn", "progress"}  # functions that speak to the user
+OUTPUT = {"print", "say", "complain", "warn", "progress"}  # functions that show their argument to the user
 
 
 def text_of(node: ast.expr) -> str | None:
-    """A message as it is written, with {expressions} where values will stand; None for what is no text."""
+    """A message as it is in the source, with {expressions} for values; None for an expression that is not text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -34,15 +34,15 @@ def name_of(call: ast.Call) -> str:
 
 
 def messages(path: Path) -> list[str]:
-    found = []
+    texts: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and name_of(node) in ERRORS | SAYING:
-            found += [text for text in map(text_of, node.args[:1]) if text and len(text.split()) > 2]
-    return sorted({" ".join(text.split()) for text in found})
+        if isinstance(node, ast.Call) and name_of(node) in ERRORS | OUTPUT:
+            texts += [text for text in map(text_of, node.args[:1]) if text and len(text.split()) > 2]
+    return sorted({" ".join(text.split()) for text in texts})
 
 
 def listing() -> str:
-    """Per file, in the order of the tree."""
+    """The messages of all files, in the order of the tree."""
     folders = ("fourierformer", "scripts", "benchmarks")
     files = [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
     parts = [(path.relative_to(REPOSITORY), messages(path)) for path in files]
@@ -51,7 +51,7 @@ def listing() -> str:
 
 def test_the_listing_is_of_these_sources():
     assert SNAPSHOT.read_text() == listing(), (
-        f"read what changed, then: python {Path(__file__).relative_to(REPOSITORY)}"
+        f"read the changed messages, then run: python {Path(__file__).relative_to(REPOSITORY)}"
     )
 
 

@@ -19,15 +19,15 @@ EVERYTHING = PROJECT["dependencies"] + [r for extra in PROJECT["optional-depende
 
 @pytest.mark.parametrize("line", EVERYTHING)
 def test_every_dependency_is_pinned_within_its_range(line):
-    wanted = Requirement(line)
-    if wanted.name == PROJECT["name"]:
+    requirement = Requirement(line)
+    if requirement.name == PROJECT["name"]:
         return  # an extra that includes another one
-    pins = [pin for pin in PINS if canonicalize_name(pin.name) == canonicalize_name(wanted.name)]
-    assert pins, f"{wanted.name} has no pin: make constraints"
+    pins = [pin for pin in PINS if canonicalize_name(pin.name) == canonicalize_name(requirement.name)]
+    assert pins, f"{requirement.name} has no pin: make constraints"
     for pin in pins:
         (exact,) = pin.specifier
         assert exact.operator == "=="
-        assert wanted.specifier.contains(exact.version, prereleases=True)
+        assert requirement.specifier.contains(exact.version, prereleases=True)
 
 
 def test_constraints_name_no_place():
@@ -66,6 +66,6 @@ def test_make_help_lists_every_target():
 
 def test_only_the_package_is_installed():
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    found = [path.parent.name for path in REPOSITORY.glob("*/__init__.py")]
-    assert {"fourierformer", "benchmarks"} == set(found)
-    assert [name for name in found if any(fnmatch(name, p) for p in settings["include"])] == ["fourierformer"]
+    packages = [path.parent.name for path in REPOSITORY.glob("*/__init__.py")]
+    assert {"fourierformer", "benchmarks"} == set(packages)
+    assert [name for name in packages if any(fnmatch(name, p) for p in settings["include"])] == ["fourierformer"]

@@ -1,4 +1,4 @@
-"""What a process is told about the CPU: in time to be heard, and with the effect that is claimed."""
+"""The settings for computing on a CPU: set before they are read, with the effect that is claimed."""
 
 import os
 import platform
@@ -50,6 +50,6 @@ def test_a_script_starts_without_torch(script):
     assert in_a_new_process(f"import sys, {script}; print('torch' in sys.modules)") == "False"
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told anything")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is changed")
 def test_freed_memory_is_used_again_without_page_faults():
     assert int(in_a_new_process(FAULTS)) < 100

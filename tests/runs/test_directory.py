@@ -89,7 +89,7 @@ def test_set_aside_keeps_everything(run):
         assert not run.path.exists()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_path_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(SetupError, match=r"Cannot write the run directory .*file/run.*runs_root="),

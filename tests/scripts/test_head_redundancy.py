@@ -60,15 +60,15 @@ def script(monkeypatch):
 
 def test_a_language_run_is_measured_on_the_first_segments(script, language, capsys):
     assert script(language, "--split", "test", "--sequences", "5") == 0
-    found = saved(language)["test"]
+    measured = saved(language)["test"]
     parts, step = open_run(language, "cpu")
     tokens = torch.from_numpy(parts.corpus.splits["test"][: 5 * LENGTH].astype(np.int64)).view(5, LENGTH)
     expected = [sums.means() for sums in watch_heads(parts.model, parts.model.hidden, [tokens])]
-    assert found["layers"] == [pytest.approx(layer, rel=1e-5) for layer in expected]
-    assert (found["step"], found["sequences"], found["heads"], found["length"]) == (step, 5, 2, LENGTH)
+    assert measured["layers"] == [pytest.approx(layer, rel=1e-5) for layer in expected]
+    assert (measured["step"], measured["sequences"], measured["heads"], measured["length"]) == (step, 5, 2, LENGTH)
     printed = capsys.readouterr().out
-    assert f"{found['layers'][1]['maps']:.3f}" in printed
-    assert f"{found['mean']['maps']:.3f} ± {found['sd']['maps']:.3f}" in printed
+    assert f"{measured['layers'][1]['maps']:.3f}" in printed
+    assert f"{measured['mean']['maps']:.3f} ± {measured['sd']['maps']:.3f}" in printed
     assert "test split of wikitext2, 5 sequences of 8 tokens, rank of 5" in printed
 
 
@@ -81,10 +81,10 @@ def test_both_kinds_of_runs_at_once_and_the_numbers_as_a_file(script, language, 
     assert text["sequences"] == len(parts.corpus.splits["valid"]) // LENGTH  # fewer than 1,000: all of them
     assert images["sequences"] == 360  # all validation images
     assert images["ranked_sequences"] <= 16
-    for run, found in ((language, text), (vision, images)):
+    for run, measured in ((language, text), (vision, images)):
         kept = saved(run)["valid"]
-        assert kept == {key: value for key, value in found.items() if key not in ("run", "split")}
-        assert 0 < found["mean"]["maps"] < (2 * found["length"]) ** 0.5
+        assert kept == {key: value for key, value in measured.items() if key not in ("run", "split")}
+        assert 0 < measured["mean"]["maps"] < (2 * measured["length"]) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_cannot_be_measured_is_refused(script, vision, capsys, arguments, m
 def test_a_run_with_one_head_is_refused(script, text, tmp_path, capsys):
     assert train_lm(*text, "model.heads=1", f"runs_root={tmp_path}") == 0
     assert script(only_run(tmp_path)) == 2
-    assert "one head per layer has no other to be compared with" in capsys.readouterr().err
+    assert "a single head per layer cannot be compared" in capsys.readouterr().err
     assert saved(only_run(tmp_path)) == {}
 
 

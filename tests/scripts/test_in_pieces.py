@@ -1,4 +1,4 @@
-"""A sweep in pieces: what stops it saves, what is said is true, and the pieces together are the whole."""
+"""A sweep in pieces: a stop saves, the printed states are true, and all pieces together are the whole sweep."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(tmp_path):
     process.send_signal(signal.SIGTERM)  # what --minutes does, at a moment that does not depend on the machine
     printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
-    assert "the time of this piece is up: the same command again goes on from here" in printed
+    assert "the time is up: the same command continues" in printed
     assert "all is done" not in printed
     (status,) = [json.loads(path.read_text()) for path in tmp_path.rglob("status.json")]
     assert f"interrupted at step {status['step']:,} of {STEPS}" in printed

@@ -87,8 +87,8 @@ class SineObjective:
     @torch.inference_mode()
     def measure(self, model, split, protocol, poll, watch):
         poll()
-        seen, wanted = self.waves({"valid": 1, "test": 2}[split], self.spec.evaluation.waves)
-        return {"rms": (model(seen) - wanted).square().mean().sqrt().item(), "nll": 0.0, "waves": len(seen)}
+        noisy, clean = self.waves({"valid": 1, "test": 2}[split], self.spec.evaluation.waves)
+        return {"rms": (model(noisy) - clean).square().mean().sqrt().item(), "nll": 0.0, "waves": len(noisy)}
 
     def evaluate(self, model, poll, watch):
         return {"valid_rms": self.measure(model, "valid", "noisy", poll, watch)["rms"]}
@@ -208,14 +208,14 @@ def test_it_trains_and_has_its_row_in_table_and_report(tmp_path, capsys):
     header = next(line for line in text.splitlines() if "waves/s" in line)
     assert "train time" in header
     assert "data wait" not in header
-    found = {row.attention: row.cell(("test", "noisy")).mean for row in comparison(runs)}
-    assert set(found) == {"softmax", "aft_simple"}
-    assert all(f"{value:.3f}" in text for value in found.values())
+    rms = {row.attention: row.cell(("test", "noisy")).mean for row in comparison(runs)}
+    assert set(rms) == {"softmax", "aft_simple"}
+    assert all(f"{value:.3f}" in text for value in rms.values())
     summary = json.loads((only_run(tmp_path, "softmax") / "summary.json").read_text())
     assert (summary["waves"], summary["unit"]) == (STEPS * 6, "waves")
     page = write_report(runs, tmp_path / "report.html").read_text()
     assert "root mean square error" in page
-    assert f"{found['softmax']:.3f}" in page
+    assert f"{rms['softmax']:.3f}" in page
 
 
 def test_it_resumes_bit_by_bit(tmp_path, monkeypatch):

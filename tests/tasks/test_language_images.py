@@ -52,7 +52,7 @@ class Uniform(torch.nn.Module):
 
 
 @pytest.mark.parametrize("tokens_per_forward", [1, 3 * LENGTH, 1000])
-def test_knowing_nothing_costs_eight_bits_exactly(tokens_per_forward):
+def test_equal_probabilities_cost_eight_bits_exactly(tokens_per_forward):
     model = Uniform(LENGTH)
     corpus = SimpleNamespace(splits=dict.fromkeys(("train", "test"), images(7)), unit="pixel", notes=[], name="t")
     options = {"global_batch_size": 2, "micro_batch_size": None, "device": torch.device("cpu")}
@@ -98,7 +98,7 @@ def test_an_image_costs_what_its_values_cost_one_after_the_other(tokens_per_forw
     assert result["bpd"] == result["nll"] / math.log(2)
 
 
-def test_images_know_nothing_of_each_other():
+def test_an_image_does_not_change_the_cost_of_another():
     """Another first image changes the sum by its own cost and by nothing else."""
     tokens = images(4)
     task, model = task_for(tokens)

@@ -89,7 +89,8 @@ def test_loss_and_accuracy_are_those_of_the_masked_words_alone():
     assert found["nll"] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert found["masked_ppl"] == pytest.approx(math.exp(found["nll"]))
     assert found["accuracy"] == pytest.approx(100 * right / len(losses))
-    assert model(batch.tokens, batch.places, batch.targets).item() == pytest.approx(found["nll"], abs=1e-5)
+    assert objective.loss(model, batch).item() == pytest.approx(found["nll"], abs=1e-5)
+    assert objective.row_losses(model, batch).mean().item() == pytest.approx(found["nll"], abs=1e-5)
 
 
 def test_every_run_is_scored_on_the_same_words():

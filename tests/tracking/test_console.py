@@ -1,4 +1,4 @@
-"""What a person reads: exact words in plain output, and what a real terminal shows."""
+"""The output on the console: exact words in plain output, and the picture on a real terminal."""
 
 import io
 import os
@@ -45,7 +45,7 @@ def test_without_perplexity():
     assert stream.getvalue() == "step   1/600  loss 2.000  1.50M img/s  ETA 0:03\n"
 
 
-def test_images_have_their_own_rate_and_slow_data_is_said():
+def test_images_have_their_own_rate_and_slow_data_is_shown():
     tracker, stream = plain(samples_per_step=64, kind=IMAGES)
     row = {"step": 100, "train_loss": 1.5, "lr": 1e-3, "images_per_s": 320.0}
     tracker.log(row | {"data_wait": 0.1})

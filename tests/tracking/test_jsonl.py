@@ -114,7 +114,7 @@ def test_a_full_disk_is_fatal_and_clear(path, monkeypatch):
         tracker.position()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_a_path_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl"):
         JsonlTracker(tmp_path / "file" / "metrics.jsonl")

@@ -13,12 +13,12 @@ from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
 
 class Watcher:
     def __init__(self, fails_in=None, error=None):
-        self.fails_in, self.error, self.heard = fails_in, error or RuntimeError("broken"), []
+        self.fails_in, self.error, self.calls = fails_in, error or RuntimeError("broken"), []
 
     def _hear(self, method, argument):
         if method == self.fails_in:
             raise self.error
-        self.heard.append((method, argument))
+        self.calls.append((method, argument))
 
     def log(self, row):
         self._hear("log", row)
@@ -45,18 +45,18 @@ def test_a_failing_watcher_is_named_once_and_dropped(tmp_path, method):
     messages = []
     good, bad = Watcher(), Watcher(fails_in=method)
     session(Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [bad, good], messages.append))
-    assert good.heard == EVERYTHING
+    assert good.calls == EVERYTHING
     assert len(messages) == 1
     assert f"Watcher failed in {method} (RuntimeError: broken)" in messages[0]
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 2}]
 
 
-def test_the_truth_failing_is_fatal(tmp_path, monkeypatch):
+def test_a_failure_of_metrics_jsonl_is_fatal(tmp_path, monkeypatch):
     trackers = Trackers(JsonlTracker(tmp_path / "metrics.jsonl"), [watcher := Watcher()])
     monkeypatch.setattr(trackers.metrics, "_file", open("/dev/full", "ab", buffering=0))  # noqa: SIM115
     with pytest.raises(UserError, match="No space left"):
         trackers.log({"step": 1})
-    assert watcher.heard == []
+    assert watcher.calls == []
 
 
 def test_output_that_is_gone_stops_nothing(tmp_path):

@@ -150,7 +150,7 @@ def test_auto_respects_wandb_mode_offline(monkeypatch):
     assert choose_mode("auto") == ("offline", "WANDB_MODE=offline")
 
 
-def test_not_logged_in_is_offline_and_says_so():
+def test_not_logged_in_is_offline_and_reports_it():
     assert choose_mode("auto") == ("offline", "not logged in: wandb login")
     assert choose_mode("online")[0] == "offline"  # never a prompt that waits for a key
 
@@ -179,7 +179,7 @@ def test_logged_in_and_reachable_is_online(monkeypatch):
         assert choose_mode("auto") == ("online", "")
 
 
-def test_behind_a_proxy_the_proxy_is_asked(monkeypatch):
+def test_behind_a_proxy_the_connection_goes_to_the_proxy(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.invalid")

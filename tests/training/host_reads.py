@@ -27,11 +27,11 @@ MAKERS = {"tensor", "as_tensor"}  # out of numbers of the host
 
 
 class HostReads:
-    """`with HostReads(*tensors) as reads:` collects in `reads.found` pairs of (reads.label, what was done)."""
+    """`with HostReads(*tensors) as reads:` collects in `reads.operations` pairs of (reads.label, what was done)."""
 
     def __init__(self, *on_device: Tensor):
         self.label: object = None
-        self.found: list[tuple[object, str]] = []
+        self.operations: list[tuple[object, str]] = []
         self.watching = True
         self._device: set[int] = set()
         self._modes = [_Operations(self), _Calls(self)]
@@ -75,7 +75,7 @@ class HostReads:
 
     def note(self, what: str) -> None:
         if self.watching:
-            self.found.append((self.label, what))
+            self.operations.append((self.label, what))
 
     def _mark(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata not in self._device:

@@ -6,7 +6,7 @@ from fourierformer.errors import Interrupted
 
 
 class StopAfter:
-    """Stands for StopSignal: the n-th poll finds that a signal has come; None: none ever does."""
+    """Replaces StopSignal: a signal has come at the n-th poll, with None never."""
 
     def __init__(self, polls: int | None):
         self.left = polls

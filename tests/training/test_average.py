@@ -22,8 +22,8 @@ def test_as_torch_averages_also_after_a_resume():
             ours = resumed
         for average in (ours, theirs):
             average.update_parameters(model)
-        found, expected = ours.state_dict(), theirs.state_dict()
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        actual, expected = ours.state_dict(), theirs.state_dict()
+        assert actual.keys() == expected.keys()
+        assert all(torch.equal(actual[key], expected[key]) for key in expected)
     assert ours.n_averaged == 5
     assert not torch.equal(ours.module[0].weight, model[0].weight)

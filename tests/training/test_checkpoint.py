@@ -131,44 +131,44 @@ DAMAGES = {
     "list manifest": (lambda path: (path / "MANIFEST.json").write_text("[]"), "MANIFEST.json is not readable"),
     "newer format": (lambda path: (path / "MANIFEST.json").write_text('{"format": 99}'), "format 99"),
     "another step": (lambda path: shutil.copy(path.parent / "step_00000010/MANIFEST.json", path), "is of step 10"),
-    "a file in its place": (lambda path: (shutil.rmtree(path), path.write_text("")), "MANIFEST.json"),
+    "a file instead of it": (lambda path: (shutil.rmtree(path), path.write_text("")), "MANIFEST.json"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_falls_back_and_says_why(tmp_path, damage):
+def test_a_damaged_one_falls_back_with_the_reason(tmp_path, damage):
     saved(tmp_path, [10, 20])
     harm, reason = DAMAGES[damage]
     harm(tmp_path / "step_00000020")
-    said = []
-    step, loaded = Checkpoints(tmp_path, say=said.append).latest()
+    messages = []
+    step, loaded = Checkpoints(tmp_path, say=messages.append).latest()
     assert step == 10
     assert torch.equal(loaded["weights"], state(10)["weights"])
-    assert len(said) == 1
-    assert "step_00000020" in said[0]
-    assert re.search(reason, said[0])
+    assert len(messages) == 1
+    assert "step_00000020" in messages[0]
+    assert re.search(reason, messages[0])
 
 
 def test_all_damaged_is_an_error_and_never_a_start_from_scratch(tmp_path):
     saved(tmp_path, [10, 20], best={10})
     for path in tmp_path.iterdir():
         flip_bit(path / "state.pt")
-    said = []
+    messages = []
     with pytest.raises(UserError, match=r"Every checkpoint .* is damaged .*step_00000020.*step_00000010.*fresh=true"):
-        Checkpoints(tmp_path, say=said.append).latest()
+        Checkpoints(tmp_path, say=messages.append).latest()
     with pytest.raises(UserError, match="Every best checkpoint"):
-        Checkpoints(tmp_path, say=said.append).best()
+        Checkpoints(tmp_path, say=messages.append).best()
 
 
 def test_a_damaged_best_is_named(tmp_path):
     saved(tmp_path, [10, 20, 30, 40], best={10, 40}, keep=4)
     flip_bit(tmp_path / "step_00000040" / "state.pt")
-    said = []
-    assert Checkpoints(tmp_path, say=said.append).best()[0] == 10
-    assert "best checkpoint" in said[0]
+    messages = []
+    assert Checkpoints(tmp_path, say=messages.append).best()[0] == 10
+    assert "best checkpoint" in messages[0]
     (tmp_path / "step_00000040" / "MANIFEST.json").write_text("{")
-    assert Checkpoints(tmp_path, say=said.append).best()[0] == 10
-    assert "step_00000040" in said[1]
+    assert Checkpoints(tmp_path, say=messages.append).best()[0] == 10
+    assert "step_00000040" in messages[1]
 
 
 def test_a_damaged_one_does_not_push_out_good_ones(tmp_path):
@@ -182,15 +182,15 @@ def test_a_damaged_one_does_not_push_out_good_ones(tmp_path):
     assert Checkpoints(tmp_path, say=lambda message: None).latest()[0] == 30
 
 
-def test_a_damaged_step_that_is_reached_again_is_saved_anew(tmp_path):
+def test_a_damaged_step_that_is_reached_again_is_saved_again(tmp_path):
     saved(tmp_path, [30, 40])
     flip_bit(tmp_path / "step_00000040" / "state.pt")
     checkpoints = Checkpoints(tmp_path, say=lambda message: None)
     checkpoints.latest()
     checkpoints.save(40, state(40))
-    said = []
-    assert Checkpoints(tmp_path, say=said.append).latest()[0] == 40
-    assert said == []
+    messages = []
+    assert Checkpoints(tmp_path, say=messages.append).latest()[0] == 40
+    assert messages == []
 
 
 def test_leftovers_are_ignored_then_swept(tmp_path):
@@ -272,8 +272,8 @@ def test_a_full_disk_at_any_operation_leaves_what_was_there(tmp_path, monkeypatc
     for index, operation in enumerate(operations):
         directory = tmp_path / f"{index}"
         saved(directory, [10, 20])
-        said = []
-        checkpoints = Checkpoints(directory, say=said.append)
+        messages = []
+        checkpoints = Checkpoints(directory, say=messages.append)
         with monkeypatch.context() as patch:
             FailingDisk(patch, fail_at=index)
             if index == 0:  # mkdir of the directory that is there already: no room needed, none missed
@@ -282,7 +282,7 @@ def test_a_full_disk_at_any_operation_leaves_what_was_there(tmp_path, monkeypatc
             if index == len(operations) - 1:  # the rename that begins to delete step 10: nothing is lost, nothing stops
                 assert operation == "replace"
                 checkpoints.save(30, state(30), best=True)
-                assert "could not be deleted" in said[0]
+                assert "could not be deleted" in messages[0]
                 continue
             with pytest.raises(UserError) as caught:
                 checkpoints.save(30, state(30), best=True)
@@ -350,9 +350,9 @@ def test_kill_at_any_moment_loses_no_completed_checkpoint(tmp_path, processes):
         child.join(60)
         while report := os.read(receiver.fileno(), 8):
             reported = int.from_bytes(report, "little")
-        said = []
-        step, loaded = Checkpoints(tmp_path, say=said.append).latest()
-        assert said == []
+        messages = []
+        step, loaded = Checkpoints(tmp_path, say=messages.append).latest()
+        assert messages == []
         assert step in (reported, reported + 1)  # the one after may be complete without having been reported
         assert loaded["step"] == step
         assert torch.equal(loaded["weights"], state(step)["weights"])

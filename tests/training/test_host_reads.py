@@ -38,7 +38,7 @@ def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
 
 
 def watched(fit: Fit) -> list[tuple[object, str]]:
-    """What a run of the loop reads, as (number of the step, or None for what happens between steps; operation)."""
+    """The reads of a run, as (number of the step, or None between steps; operation)."""
     step, boundary, to_device = fit.train_step, fit._boundary, fit.objective._to_device
     fit.reads_each_step = False  # as on a GPU
     fit.model.train()
@@ -60,15 +60,15 @@ def watched(fit: Fit) -> list[tuple[object, str]]:
             fit.objective._stream = reads.elsewhere(stream)
         fit.run()
     fit.objective.close()
-    return reads.found
+    return reads.operations
 
 
 @pytest.mark.parametrize(("script", "attention"), CASES)
 def test_only_log_steps_read_what_is_on_the_device(script, attention, tmp_path):
-    found = watched(start(script, attention, tmp_path))
-    assert {label for label, _ in found if label is not None} == LOGGED
+    operations = watched(start(script, attention, tmp_path))
+    assert {label for label, _ in operations if label is not None} == LOGGED
     # the counters and the gradient's norm, at each of them: the watch does see what is read
-    assert [what for label, what in found if label == 6] == ["tolist", "aten._local_scalar_dense.default"]
+    assert [what for label, what in operations if label == 6] == ["tolist", "aten._local_scalar_dense.default"]
 
 
 def item(loss):

@@ -1,4 +1,4 @@
-"""The loop's promises: exact resume at every cut, guarded steps, accumulation, one place where everything is logged."""
+"""The training loop: exact resume from every step, guarded steps, accumulation, and what it logs."""
 
 import copy
 from dataclasses import replace
@@ -77,9 +77,9 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
         checkpoints=Checkpoints(directory / "checkpoints", keep=2, say=lambda message: None),
         stop=stop or StopAfter(None),
     )
-    found = fit.checkpoints.latest()
-    if found:
-        fit.restore(found[1])
+    checkpoint = fit.checkpoints.latest()
+    if checkpoint:
+        fit.restore(checkpoint[1])
     else:
         fit.tracker.rewind(0)
     return fit
@@ -141,20 +141,30 @@ def test_resume_is_bitwise_at_every_cut(tmp_path, straight):
         assert_same(outcome(directory, fit), straight, f"cut {cut}: ")
 
 
-def test_frequencies_drawn_anew_while_training_resume_bitwise(tmp_path):
-    """Steps 0..5 with a draw every 2 steps: cuts fall between steps, inside accumulation, on and off a draw."""
-    performer = {"name": "performer", "knobs": {"features": 8, "redraw": 2}}
-    straight = start(tmp_path / "straight", **performer)
-    frequencies = straight.model.layers[0].attention.frequencies
-    first = frequencies.clone()
+# attention -> its knobs here, the buffer that changes while it trains, and the distance of cuts
+STATEFUL = {
+    "performer": ({"features": 8, "redraw": 2}, "frequencies", 7),  # a draw every 2 steps: cuts fall on and off one
+    "routing": ({"clusters": 3, "decay": 0.5, "commitment": 0.1}, "centroids", 17),  # a moving average of statistics
+    "sac": ({"edges": 2}, "baseline", 17),  # samples, too
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_state_that_changes_while_training_resumes_bitwise(name, tmp_path):
+    """Steps 0..5: cuts fall between steps, inside accumulation and inside evaluations."""
+    knobs, buffer, apart = STATEFUL[name]
+    changes = {"name": name, "knobs": knobs}
+    straight = start(tmp_path / "straight", **changes)
+    state = straight.model.layers[0].attention.get_buffer(buffer)
+    first = state.clone()
     straight.run()
-    assert not torch.equal(frequencies, first)
+    assert not torch.equal(state, first)
     expected = outcome(tmp_path / "straight", straight)
-    for cut in range(0, polls_of_a_whole_run(tmp_path / "count"), 7):
+    for cut in range(3, polls_of_a_whole_run(tmp_path / "count"), apart):
         directory = tmp_path / str(cut)
         with pytest.raises(Interrupted):
-            start(directory, StopAfter(cut), **performer).run()
-        fit = start(directory, **performer)
+            start(directory, StopAfter(cut), **changes).run()
+        fit = start(directory, **changes)
         fit.run()
         assert_same(outcome(directory, fit), expected, f"cut {cut}: ")
 
@@ -367,7 +377,7 @@ def test_a_run_has_one_length():
         replace(SCHEDULE, warmup_epochs=2)
 
 
-def test_parameter_groups_follow_what_parameters_say():
+def test_parameter_groups_follow_the_marks_of_parameters():
     model = WordLM(MODEL, 30, [], lambda g: attention.build("fourier_head", g, radius_lr_multiplier=5.0))
     optimizer = build_optimizer(
         model, OptimConfig(name="adamw", lr=0.1, betas=[0.9, 0.99], eps=1e-8, weight_decay=0.05)

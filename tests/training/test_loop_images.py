@@ -83,9 +83,9 @@ def start(directory, corpus, workers: int, polls: int | None = None, **changes) 
         checkpoints=Checkpoints(directory / "checkpoints", say=lambda message: None),
         stop=StopAfter(polls),
     )
-    found = fit.checkpoints.latest()
-    if found:
-        fit.restore(found[1])
+    checkpoint = fit.checkpoints.latest()
+    if checkpoint:
+        fit.restore(checkpoint[1])
     else:
         fit.tracker.rewind(0)
     return fit
@@ -116,12 +116,12 @@ def straight(corpus, tmp_path_factory):
     return outcome
 
 
-def assert_same(found: dict, expected: dict) -> None:
-    assert found["rows"] == expected["rows"]
-    assert found["records"] == expected["records"]
-    assert found["tensors"].keys() == expected["tensors"].keys()
+def assert_same(actual: dict, expected: dict) -> None:
+    assert actual["rows"] == expected["rows"]
+    assert actual["records"] == expected["records"]
+    assert actual["tensors"].keys() == expected["tensors"].keys()
     for key, value in expected["tensors"].items():
-        assert torch.equal(found["tensors"][key], value), key
+        assert torch.equal(actual["tensors"][key], value), key
 
 
 def test_loader_processes_change_nothing(corpus, straight, tmp_path):

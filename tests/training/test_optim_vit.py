@@ -23,10 +23,10 @@ def deit_tiny(name: str) -> ViT:
 
 def by_decay(groups: list[dict], model: ViT) -> dict[float, set[str]]:
     names = {id(p): name for name, p in model.named_parameters()}
-    found: dict[float, set[str]] = {}
+    decays: dict[float, set[str]] = {}
     for group in groups:
-        found.setdefault(group["weight_decay"], set()).update(names[id(p)] for p in group["params"])
-    return found
+        decays.setdefault(group["weight_decay"], set()).update(names[id(p)] for p in group["params"])
+    return decays
 
 
 def test_groups_are_timms():

@@ -54,7 +54,7 @@ def torchrun(program):
 
 
 def srun(program, **extra):
-    """Two tasks with the environment that `srun --ntasks=2` gives them, and nobody above who ends them."""
+    """Two tasks with the environment of `srun --ntasks=2`, without a parent that ends them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -73,8 +73,8 @@ def srun(program, **extra):
 
 
 def by_rank(output):
-    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return sorted(found, key=lambda result: result["rank"])
+    results = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return sorted(results, key=lambda result: result["rank"])
 
 
 # -- what they do together ------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ for round in range(3):  # a sweep in one process joins again for each job
         total = processes.sum(tensor)
         result = {
             "rank": rank,
-            "place": [processes.world, processes.local_rank, processes.local_world, processes.first],
+            "numbers": [processes.world, processes.local_rank, processes.local_world, processes.first],
             "counts": counts,
             "sum": total.tolist(),
             "in_place": total is tensor,
@@ -133,8 +133,8 @@ def collectives(tmp_path_factory):
     return results
 
 
-def test_places_under_torchrun(collectives):
-    assert [result["place"] for result in collectives] == 3 * [[2, 0, 2, True]] + 3 * [[2, 1, 2, False]]
+def test_process_numbers_under_torchrun(collectives):
+    assert [result["numbers"] for result in collectives] == 3 * [[2, 0, 2, True]] + 3 * [[2, 1, 2, False]]
 
 
 def test_sum_mean_highest(collectives):
@@ -173,7 +173,7 @@ def test_errors_of_the_first_are_raised_everywhere(collectives):
         assert result["after"] == 1  # and they can go on together
 
 
-def test_an_echo_stays_one_when_pickled():
+def test_already_reported_survives_pickling():
     error = SetupError("x")
     error.already_reported = True
     assert already_reported(pickle.loads(pickle.dumps(error)))
@@ -285,7 +285,7 @@ def test_still_alone(environment, facts):
     assert find_processes()[0] == Processes()
 
 
-def test_srun_with_a_meeting_point(environment):
+def test_srun_with_an_address(environment):
     environment(**STEP, MASTER_ADDR="node17", MASTER_PORT="29500")
     assert find_processes() == (Processes(6, 8, 2, 4), "tcp://node17:29500")
 
@@ -303,7 +303,7 @@ def test_torchrun_inside_srun(environment):
     assert find_processes() == (Processes(5, 8, 1, 4), "env://")
 
 
-def test_srun_without_a_meeting_point_shows_the_line(environment):
+def test_srun_without_an_address_shows_the_command(environment):
     environment(**STEP)
     with pytest.raises(SetupError) as error, join_processes("cpu"):
         pass
@@ -324,7 +324,7 @@ def test_srun_without_a_meeting_point_shows_the_line(environment):
     ],
 )
 def test_one_gpu_per_process(environment, monkeypatch, launcher, gpus, chosen):
-    """A stand-in for what torch says about GPUs: there may be none here."""
+    """Replaces what torch reports about GPUs: there may be none here."""
     if "LOCAL_RANK" in launcher:
         launcher = launcher | {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
     environment(**launcher, MASTER_ADDR="node17", MASTER_PORT="29500")

@@ -155,8 +155,8 @@ class Together(Processes):
         return max(number, self.others)
 
 
-@pytest.mark.parametrize(("rank", "said"), [(0, "\nSIGTERM: stopping after this micro-step, saving\n"), (1, "")])
-def test_all_stop_for_a_signal_of_one(rank, said, capfd, monkeypatch):
+@pytest.mark.parametrize(("rank", "printed"), [(0, "\nSIGTERM: stopping after this micro-step, saving\n"), (1, "")])
+def test_all_stop_for_a_signal_of_one(rank, printed, capfd, monkeypatch):
     monkeypatch.setattr(Together, "others", 0)
     with StopSignal(Together(rank, 2)) as stop:
         stop.poll()
@@ -167,11 +167,11 @@ def test_all_stop_for_a_signal_of_one(rank, said, capfd, monkeypatch):
         with pytest.raises(Interrupted, match="SIGTERM"):
             stop.poll()
     assert Together.asked == asked  # whoever is on the way out asks nobody
-    assert capfd.readouterr().err == said
+    assert capfd.readouterr().err == printed
 
 
 def test_a_signal_during_the_question_waits_for_the_next(monkeypatch):
-    """The others have heard "none", so this process may not stop alone."""
+    """The others got the answer "none", so this process may not stop alone."""
 
     class Late(Processes):
         def highest(self, number):
@@ -217,10 +217,10 @@ def start_two(program):
 
 
 def workers(torchrun):
-    """Process ids by rank: torchrun's children, told apart by their environment."""
+    """Process ids by rank: torchrun's children, recognised by their environment."""
     children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
     environments = {int(pid): Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in children}
-    return {rank: pid for rank in (0, 1) for pid, found in environments.items() if b"RANK=%d" % rank in found}
+    return {rank: pid for rank in (0, 1) for pid, values in environments.items() if b"RANK=%d" % rank in values}
 
 
 @pytest.mark.parametrize(

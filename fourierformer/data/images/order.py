@@ -127,7 +127,9 @@ def _mixed_part(pairs: np.ndarray, size: int, groups: int) -> Part:
 
 def _plain_parts(size: int, micro_batch: int, rank: int, world: int) -> list[Part]:
     if size % world:
-        raise SetupError(f"global_batch_size={size} cannot be shared evenly by {world} processes: use a multiple of it")
+        raise SetupError(
+            f"global_batch_size={size} cannot be shared evenly by {world} processes: use a multiple of {world}"
+        )
     return [Part(rows, ()) for rows in _slices(np.arange(size)[rank::world], micro_batch)]
 
 

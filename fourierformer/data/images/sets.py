@@ -97,7 +97,7 @@ class FolderSet(ImageSet):
         self.names = Names.pack(self._walk(classes, counts))
         empty = [name for name, count in zip(classes, counts, strict=True) if not count]
         if empty:
-            raise SetupError(f"{folder} has class folders without images: {listed(empty)}")
+            raise SetupError(f"{folder} has class folders without images: {listed(empty)}. Add images or remove them")
         super().__init__(np.repeat(np.arange(len(classes), dtype=np.int32), counts), classes)
 
     def _walk(self, classes: list[str], counts: list[int]) -> Iterable[str]:

@@ -38,7 +38,10 @@ class ShuffledSequences:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the batch."""
         chosen = self.order.indices(step)
         if len(chosen) % world:
-            raise SetupError(f"a global batch of {len(chosen)} sequences cannot be shared equally by {world} processes")
+            raise SetupError(
+                f"a global batch of {len(chosen)} sequences cannot be shared equally by {world} processes: choose a "
+                f"multiple of {world}"
+            )
         share = len(chosen) // world
         return shifted(self.sequences[chosen[rank * share : (rank + 1) * share]])
 

@@ -37,7 +37,10 @@ class OrderedStreams:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the streams."""
         batch_size = len(self.streams)
         if batch_size % world:
-            raise SetupError(f"a global batch of {batch_size} streams cannot be shared equally by {world} processes")
+            raise SetupError(
+                f"a global batch of {batch_size} streams cannot be shared equally by {world} processes: choose a "
+                f"multiple of {world}"
+            )
         import torch  # here, so that preparing data starts in a fraction of a second
 
         share = batch_size // world
@@ -62,6 +65,9 @@ def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
 def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """All N - L windows of the sliding evaluation and their targets, (N - L, L) each, as views of the tokens."""
     if len(tokens) <= length:
-        raise SetupError(f"{len(tokens):,} tokens hold no window of {length} tokens and its next one: lower the length")
+        raise SetupError(
+            f"{len(tokens):,} tokens are too few for a window of {length} tokens and the token after it: lower the "
+            "length"
+        )
     every = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)
     return every[:, :-1], every[:, 1:]

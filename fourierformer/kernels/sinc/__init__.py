@@ -52,12 +52,12 @@ def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4) -> tuple
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"unknown Fourier attention backend {backend!r}; available: auto, {', '.join(BACKENDS)}")
     if backend in ("portable", "reference"):
-        return backend, "asked for by name"
+        return backend, "chosen by name"
     on_cpu = q.device.type == "cpu"
     if backend == "auto":  # on a CPU never fused: the interpreter is for tests
         best, why = ("compiled", "built for this processor") if on_cpu else ("fused", "Triton on a GPU")
     else:
-        best, why = backend, "asked for by name"
+        best, why = backend, "chosen by name"
     obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q)
     if not obstacle:
         return best, why

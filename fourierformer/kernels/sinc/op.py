@@ -14,7 +14,7 @@ from fourierformer.kernels.sinc import features, fused
 from fourierformer.kernels.sinc.reference import NO_SECOND_DERIVATIVE
 from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, launch
 
-# Features per coordinate, decided per head on the device; 0 stands for the printed formula.
+# Features per coordinate, chosen per head on the device; 0 means the printed formula.
 TIERS = (16, 32, 0)
 # From this eps on, weights too small for float32 are negligible beside it: the kernel needs no logarithms.
 LOG_BELOW = 1e-20
