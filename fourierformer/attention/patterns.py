@@ -162,7 +162,7 @@ class Listed(Pattern):
         return self.size > 1
 
     def runs(self, i: Tensor, tokens: int) -> list[Run]:
-        blocks = self.table[i // self.size].unbind(-1)
+        blocks = self.table.to(i.device)[i // self.size].unbind(-1)
         return [Run(self.size * b, torch.where(b < 0, -self.size, self.size * (b + 1))) for b in blocks]
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.flex import block_mask, compiled_flex_attention, flex_fits
 from fourierformer.attention.patterns import Band, Blocks, First, Listed, Pattern
 from fourierformer.attention.recurrence import to_float32
 from fourierformer.attention.softmax import masked_attention
@@ -58,13 +59,23 @@ class SparseAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
     ) -> Tensor:
         queries, keys = q.shape[-2], k.shape[-2]
+        # padding would mean a new block mask in every call
+        if keys > DENSE and keep is None and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
+            return compiled_flex_attention()(q, k, v, block_mask=self._of_length(block_mask, keys, queries, q.device))
         if keys > DENSE:
-            return tiled_attention(q, k, v, self._tiles(keys, queries, q.device), keep)
+            return tiled_attention(q, k, v, self._of_length(groups_of, keys, queries, q.device), keep)
         mask = self._mask(q.device)[None, :, keys - queries : keys, :keys]  # torch's kernels take 4 dimensions, not 3
         if keep is None:
             return masked_attention(q, k, v, mask)
         mask = mask & keep[:, None, None]
         return masked_attention(q, k, v, mask, ~mask.any(-1, keepdim=True))
+
+    def backend_name(self, device: torch.device) -> str:
+        """Of the longest input without padding."""
+        if self.geometry.length + self.slots <= DENSE:
+            return "masked"
+        flex = flex_fits(self.visibility, self.geometry.head_dim, device, torch.float32)
+        return "flex_attention" if flex else "tiles"
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         j = torch.arange(k.shape[-2], device=k.device)
@@ -101,14 +112,17 @@ class SparseAttention(Attention):
         return self.visibility.mask(j, j, len(j))
 
     @torch.compiler.disable
-    def _tiles(self, tokens: int, queries: int, device: torch.device):
-        return self._made((tokens, queries, device), lambda: groups_of(self.visibility, tokens, queries, device))
+    def _of_length(self, make, tokens: int, queries: int, device: torch.device) -> Any:
+        """make(visibility, tokens, queries, device): tiles, or the block mask of flex_attention."""
+        key = make, tokens, queries, device
+        return self._made(key, lambda: make(self.visibility, tokens, queries, device))
 
     def _made(self, key: tuple, make) -> Any:
         if key not in self._kept:
             while len(self._kept) > KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = make()
+            with torch.inference_mode(False):  # an evaluation may ask first, and training then use it
+                self._kept[key] = make()
         return self._kept[key]
 
 

@@ -76,13 +76,10 @@ def groups_of(visibility: Visibility, tokens: int, queries: int, device: torch.d
 
 def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> list[Tiles]:
     """One set of tiles for queries with few keys, one tile for all that see more than half of the tokens."""
-    i = torch.arange(tokens - queries, tokens)
-    counts = sum((sizes(run) for run in visibility.runs(pattern, i, tokens)), torch.zeros_like(i))
-    many, few = i[2 * counts > tokens], i[2 * counts <= tokens]
+    few, many, width = few_and_many(visibility, pattern, tokens, queries)
     tiles = []
     if len(few):
         order = pattern.neighbours((few - visibility.prefix).clamp_min(0)).argsort(stable=True)
-        width = int(counts[2 * counts <= tokens].max())
         tiles.append(
             tiles_from_lists(few[order], pattern.tile, width, tokens, lambda i: visibility.lists(pattern, i, tokens))
         )
@@ -91,6 +88,14 @@ def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int
         mask = allowed(visibility.runs(pattern, many[:, None], tokens), keys)
         tiles.append(Tiles(many[None], keys[None], mask[None]))
     return tiles
+
+
+def few_and_many(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> tuple[Tensor, Tensor, int]:
+    """Of the last queries those that see at most half of the tokens, the others, and how many keys the former list."""
+    i = torch.arange(tokens - queries, tokens)
+    counts = sum((sizes(run) for run in visibility.runs(pattern, i, tokens)), torch.zeros_like(i))
+    few = 2 * counts <= tokens
+    return i[few], i[~few], int(counts[few].max()) if few.any() else 0
 
 
 def grouped(heads: slice, tiles: list[Tiles], first: int, device: torch.device) -> Group:

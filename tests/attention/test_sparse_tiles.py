@@ -6,9 +6,10 @@ import pytest
 import torch
 from one_by_one import one_by_one
 from sparse_cases import CHOICES, build, mask_of, tokens
+from torch.nn.attention.flex_attention import create_mask
 
 from fourierformer import attention
-from fourierformer.attention import Geometry, sparse, tiles
+from fourierformer.attention import Geometry, flex, sparse, tiles
 from fourierformer.attention.tiles import groups_of
 
 TOKENS, GRID = 150, (10, 15)
@@ -101,6 +102,67 @@ def test_axial_is_attention_over_rows_and_over_columns(dense, monkeypatch):
     monkeypatch.setattr(sparse, "DENSE", dense)
     layer, x = build("axial", False, 0, TOKENS, GRID), tokens(TOKENS)
     torch.testing.assert_close(layer(x), axial_by_reshaping(layer, x), **EXACT)
+
+
+@pytest.mark.parametrize("dense", [16, 512], ids=["tiles", "masked"])
+def test_what_an_evaluation_has_made_serves_training(dense, monkeypatch):
+    monkeypatch.setattr(sparse, "DENSE", dense)
+    layer, x = build("bigbird", True, 0, TOKENS), tokens(TOKENS)
+    with torch.inference_mode():
+        layer(x)
+    results(layer, x)
+
+
+# -- flex_attention ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_block_masks_are_the_pattern_and_visit_all_of_it(name, causal, monkeypatch):
+    """Of blocks of 8, for all queries and for the last 13: their own rule is the mask, and what a block that is not
+    visited holds is not seen. Most are not visited."""
+    monkeypatch.setattr(flex, "BLOCK", 8)
+    layer = build(name, causal, 1, 63, (7, 9))
+    keys = torch.arange(64 + layer.slots)
+    for queries in (64, 13):
+        found = flex.block_mask(layer.visibility, len(keys), queries, torch.device("cpu"))
+        seen = layer.visibility.mask(keys[-queries:], keys, len(keys)).expand(4, -1, -1)
+        assert torch.equal(create_mask(found.mask_mod, 1, 4, queries, len(keys), device="cpu")[0], seen)
+        visited = found.to_dense()[0].bool().repeat_interleave(8, 1).repeat_interleave(8, 2)
+        assert not (seen & ~visited[:, :queries, : len(keys)]).any()
+        if name != "random":
+            assert visited.float().mean() < 0.99
+
+
+@pytest.fixture
+def through_flex(monkeypatch):
+    """Layers take the way of a GPU."""
+    monkeypatch.setattr(sparse, "DENSE", 16)
+    monkeypatch.setattr(sparse, "flex_fits", lambda *_: True)
+
+
+@pytest.mark.full("compiles two kernels for the CPU, half a minute each")
+@pytest.mark.parametrize("name", ["etc", "bigbird"])
+def test_compiled_flex_attention_gives_what_masks_give(name, through_flex, monkeypatch):
+    """Forward: torch has no backward of it for a CPU."""
+    layer, x = build(name, True, 0, 600).float(), tokens(600).float()
+    with torch.no_grad():
+        found = layer(x)
+        monkeypatch.setattr(sparse, "flex_fits", lambda *_: False)
+        torch.testing.assert_close(found, layer(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["band", "longformer", "etc", "bigbird", "image_1d", "axial", "random"])
+def test_on_a_gpu_the_result_and_its_gradients_are_those_of_a_cpu(name):
+    """flex_attention where queries share keys with their neighbours, else tiles."""
+    geometry = Geometry(dim=64, heads=4, length=1024, causal=False, grid=(32, 32))
+    layer, x = attention.build(name, geometry), torch.randn(2, 1024, 64, generator=torch.Generator().manual_seed(0))
+    expected = results(layer, x)
+    found = results(layer.cuda(), x.cuda())
+    assert layer.backend_name(torch.device("cuda")) == ("tiles" if name in ("axial", "random") else "flex_attention")
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)
 
 
 # -- token by token ----------------------------------------------------------------------------------------------------

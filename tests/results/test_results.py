@@ -12,7 +12,7 @@ import pytest
 from synthetic_runs import evaluation, write_run
 
 from fourierformer.errors import SetupError
-from fourierformer.results import collect, comparison, render_markdown, render_text, tables
+from fourierformer.results import collect, comparison, markdown_of, render_text, tables
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def test_best_is_marked_once_per_column_and_never_for_a_lone_row(tmp_path):
     (both,) = tables(comparison(collect(tmp_path)))
     assert [row.attention for row in both.rows] == ["softmax", "fourier"]  # the baseline stands on top
     assert {both.body[i][j] for i, j in both.best} == {"58.30", "52.47"}
-    assert "**58.30**" in render_markdown(comparison(collect(tmp_path)))
+    assert "**58.30**" in markdown_of(tables(comparison(collect(tmp_path))))
     assert "58.30 *" in render_text(comparison(collect(tmp_path)))
 
 
@@ -216,13 +216,13 @@ def test_markup_in_names_stays_text(tmp_path):
     write_run(tmp_path, "[red]a|b", 1)
     rows = comparison(collect(tmp_path))
     assert "[red]a|b" in render_text(rows)
-    assert r"\[red\]a\|b" in render_markdown(rows)
+    assert r"\[red\]a\|b" in markdown_of(tables(rows))
 
 
 def test_every_markdown_line_has_the_same_number_of_cells(tmp_path):
     write_run(tmp_path, "a|b", 1)
     write_run(tmp_path, "softmax", 1, state="failed", error="a | b\nc")
-    grid = [line for line in render_markdown(comparison(collect(tmp_path))).splitlines() if line.startswith("|")]
+    grid = [line for line in markdown_of(tables(comparison(collect(tmp_path)))).splitlines() if line.startswith("|")]
     assert len({line.replace(r"\|", "").count("|") for line in grid}) == 1
 
 

@@ -3,10 +3,11 @@
 import pytest
 from synthetic_runs import write_run, write_vision_run
 
-from fourierformer.plots import Difference, difference_chart
+from fourierformer.plots.charts import difference_chart
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import Charts
 from fourierformer.results import collect
+from fourierformer.results.statistics import Difference
 
 
 def chart_of(root):
@@ -15,8 +16,8 @@ def chart_of(root):
 
 
 def test_points_and_intervals_lie_where_the_numbers_say():
-    found = [Difference("a", -2.0, 1.5), Difference("b", 0.5, 1.0), Difference("c", 3.0, None)]
-    picture = difference_chart(found, "n", "t", "x")
+    differences = [("a", Difference(-2.0, 1.5)), ("b", Difference(0.5, 1.0)), ("c", Difference(3.0))]
+    picture = difference_chart(differences, "n", "t", "x")
     axes = picture.figure.axes[0]
     drawn = [line.get_xydata()[0].tolist() for line in axes.lines if len(line.get_xydata()) == 1]
     assert [-2.0, 0.0] in drawn

@@ -8,7 +8,7 @@ from scipy import stats
 from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.significance import significance_lines
+from fourierformer.results.statistics import significance_lines
 
 SOFTMAX = [61.2, 60.1, 63.7, 59.9, 60.4]
 FOURIER = [58.3, 58.7, 61.9, 58.4, 57.2]

@@ -1,13 +1,15 @@
 """The committed curves belong to the recipe they name, and a run that does not learn falls out of their band."""
 
 import math
+import sys
 
 import pytest
+from command_line import REPOSITORY
 
 from fourierformer.errors import SetupError
-from fourierformer.results.reference import REFERENCE, compare, read_curve, write_curve
 
-NAMES = ("softmax", "fourier")
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+from check_curve import ATTENTIONS, REFERENCE, compare, read_curve, write_curve
 
 
 def constant(loss: float) -> dict[int, float]:
@@ -39,7 +41,7 @@ def test_a_run_that_stopped_early_is_not_fine(tmp_path):
     assert "missing" in lines[-1]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ATTENTIONS)
 def test_committed_curves_are_of_a_run_that_learns(name):
     """From about ln 8,192 = 9.01, the loss of guessing, to well below the first evaluation."""
     curve = read_curve(REFERENCE / f"{name}.csv")
