@@ -3,10 +3,11 @@
 The last part of the file says what their numbers are called and which way is better.
 """
 
+import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fourierformer.results.runs import Run, number
@@ -73,6 +74,11 @@ class Row:
         """The attention's knobs, which all runs of a group share."""
         return next((run.settings for run in (*self.runs, *self.others) if run.settings), {})
 
+    @property
+    def config(self) -> dict:
+        """What decides what all runs of a group compute, by dotted key."""
+        return next((run.config for run in (*self.runs, *self.others) if run.config), {})
+
     def cell(self, column: Column, key: str | None = None) -> Cell | None:
         """A metric (the primary one) on one split under one protocol; None where no seed has it. Protocol `heads`: how
         much the heads differ."""
@@ -122,20 +128,44 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
         _inherit(row, rows.values())
     # softmax is what everything else is measured against, so it stands on top of its model
     names = lambda row: (row.model, row.attention != "softmax", row.attention)  # noqa: E731
-    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), row.group))
+    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), *_in_order(row), row.group))
 
 
 def row_label(row: Row, rows: Iterable[Row]) -> str:
-    """The attention's name; where a table holds several configurations of it, with the knobs they differ in, or with
-    the group's hash where no knob tells them apart."""
+    """The attention's name; where a table holds several configurations of it, with what their configs differ in
+    (`fourier lr=0.002 layers=2`), or with the group's hash where nothing known tells them apart."""
     twins = [other for other in rows if (other.model, other.attention) == (row.model, row.attention)]
     if len(twins) == 1:
         return row.attention
-    keys = list(dict.fromkeys(key for twin in twins for key in twin.settings))
-    differing = [key for key in keys if len({str(twin.settings.get(key)) for twin in twins}) > 1]
-    labels = {twin.group: " ".join(f"{key}={twin.settings.get(key)}" for key in differing) for twin in twins}
+    labels = dict(zip((twin.group for twin in twins), differing_values([t.config for t in twins]), strict=True))
     unique = len(set(labels.values())) == len(twins)
     return f"{row.attention} {labels[row.group]}" if unique else f"{row.attention} [{row.group[:8]}]"
+
+
+def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
+    """For each config the values in which it differs from some other: 'lr=0.002 layers=2', '' where there are none.
+
+    A key has its last part for a name, or all of it where two would have the same name. What only some configs have
+    (the keys of another optimizer, say) is left out of the others.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
+    short = Counter(key.rpartition(".")[2] for key in differing)
+    names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
+    return [
+        " ".join(f"{names[key]}={_value_text(config[key])}" for key in differing if key in config) for config in configs
+    ]
+
+
+def _in_order(row: Row) -> list[tuple]:
+    """By which configurations of one attention are sorted: numbers by size."""
+    numbers = {key: isinstance(value, int | float) for key, value in row.config.items()}
+    return [(k, not numbers[k], v if numbers[k] else str(v)) for k, v in sorted(row.config.items())]
+
+
+def _value_text(value: object) -> str:
+    """As on the command line."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def full_label(row: Row, rows: list[Row]) -> str:

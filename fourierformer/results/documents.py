@@ -22,6 +22,7 @@ from fourierformer.files import atomic_write_text
 from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.results.comparison import HEADS, Row, comparison, evaluations, mean_text
 from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_of, text_of
+from fourierformer.results.hypotheses import hypothesis_table
 from fourierformer.results.intervals import interval_tables
 from fourierformer.results.measured import is_measured, read_measured
 from fourierformer.results.runs import Run
@@ -31,6 +32,8 @@ from fourierformer.results.tables import columns_of, head_tables, table_groups, 
 NOTHING = "No measured runs are committed yet."
 QUICKSTART, HEADLINE = "quickstart.csv", "table1_quick.csv"  # the runs of `make train`, and of README's result
 QUOTED = ("test", "sliding")  # the evaluation that README quotes, as the paper does
+# the files of docs/results.md, and the evaluation that its plan names
+EVIDENCE = {"evidence_lm": ("test", "overlapping"), "evidence_vit": ("valid", "last")}
 MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them
 # the small language model and DeiT-tiny: where the added parameters of an attention are counted
 LANGUAGE = Geometry(dim=128, heads=8, length=256, causal=True)
@@ -102,6 +105,19 @@ def headline(folder: Path = MEASURED) -> str:
     header = ("model", "attention", "seeds", "test perplexity", "minus softmax's", "p", "rank of the attention maps")
     grid = markdown_grid(header, [_headline_line(*row) for row in rows], [True] * 2 + [False] * 5)
     return f"{grid}\n\nFrom `results/measured/{HEADLINE}`: {origin(run for row, _ in rows for run in row.runs)}."
+
+
+def evidence(folder: Path = MEASURED) -> str:
+    """The runs of docs/results.md: every row, and what they say about its hypotheses."""
+    parts = []
+    for name, column in EVIDENCE.items():
+        path = folder / f"{name}.csv"
+        if path.exists():
+            runs = read_measured(path)
+            rows = comparison(runs)
+            shown = markdown_of([*tables(rows), hypothesis_table(rows, column)])
+            parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
+    return "\n\n".join(parts) or NOTHING
 
 
 def attention_label(row: Row) -> str:
@@ -178,6 +194,7 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
     },
     "docs/attention.md": {"attention": lambda *_: mechanism_table()},
     "docs/measurements.md": {"results": lambda _, folder: section(folder)},
+    "docs/results.md": {"evidence": lambda _, folder: evidence(folder)},
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
 

@@ -24,6 +24,7 @@ TEXT_GROUPS = ("settings.", "versions.")  # all other columns are JSON
 FACTS = ("commit", "dirty", "started", "command", "cpu", "cpus", "gpus", "python", "platform")
 VERSIONS = ("torch", "triton", "timm")
 NESTED = ("results", "heads", "settings", "best", "versions")  # written as results.test.sliding.ppl
+CONFIG = "config"  # one column of JSON, the last one
 
 
 def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) -> str:
@@ -49,7 +50,7 @@ def csv_row(run: Run) -> dict[str, str]:
     origin["command"] = without_folders(str(run.meta.get("command") or ""))
     names = {key: run.field(key) for key in NAMES} | {"run": run.name}
     names |= {"settings": run.settings, "heads": run.heads, "versions": {name: versions.get(name) for name in VERSIONS}}
-    values = flatten(names | summary | meta | origin)
+    values = [*flatten(names | summary | meta | origin), (CONFIG, run.config)]
     return {key: _written(key, value) for key, value in values if value is not None and value not in ({}, "")}
 
 
@@ -59,7 +60,7 @@ def write_measured(runs: Iterable[Run], path: Path) -> tuple[int, int]:
     before = [row for row in _lines(path) if row["run"] not in rows] if path.exists() else []
     ordered = sorted([*before, *rows.values()], key=_order)
     columns = dict.fromkeys([*NAMES, *(key for row in ordered for key, value in row.items() if value)])
-    write_csv(path, ordered, columns=columns)
+    write_csv(path, ordered, columns=sorted(columns, key=lambda name: name == CONFIG))
     return len(ordered), len(before)
 
 

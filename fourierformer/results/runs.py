@@ -57,13 +57,28 @@ class Run:
         """The attention's knobs without its name, from config.yaml or a collected row; empty where neither has them."""
         if "settings" in self.summary:
             return dict(self.summary["settings"])
+        knobs = self._stored_config.get("attention")
+        return {key: value for key, value in knobs.items() if key != "name"} if isinstance(knobs, dict) else {}
+
+    @cached_property
+    def config(self) -> dict:
+        """Every value that decides what the run computes but its seed, by dotted key; of an older collected row only
+        the attention's knobs are known."""
+        if "config" in self.summary:
+            return dict(self.summary["config"])
+        from fourierformer.config import hashed_part
+
+        values = hashed_part(self._stored_config) or {f"attention.{key}": v for key, v in self.settings.items()}
+        return {key: value for key, value in values.items() if key != "seed"}
+
+    @cached_property
+    def _stored_config(self) -> dict:
         from fourierformer.config import from_yaml
 
         try:
-            knobs = from_yaml(self.path / "config.yaml")["attention"]
+            return from_yaml(self.path / "config.yaml")
         except SetupError:
             return {}
-        return {key: value for key, value in knobs.items() if key != "name"} if isinstance(knobs, dict) else {}
 
     @cached_property
     def heads(self) -> dict[str, dict[str, float]]:

@@ -18,7 +18,7 @@ def constant(loss: float) -> dict[int, float]:
 
 def test_the_band_is_four_deviations_or_two_percent(tmp_path):
     path = tmp_path / "curve.csv"
-    write_curve(path, [{20: 5.0, 40: 4.0}, {20: 5.0, 40: 4.5}], {"commit": "abc"})
+    write_curve(path, [{20: 5.0, 40: 4.0}, {20: 5.0, 40: 4.5}], "# commit: abc\n")
     assert path.read_text().startswith("# commit: abc\n")
     curve = read_curve(path)
     assert curve[20] == pytest.approx((5.0, 4.9, 5.1))  # no spread: 2 % of 5
@@ -28,14 +28,14 @@ def test_the_band_is_four_deviations_or_two_percent(tmp_path):
 
 @pytest.mark.parametrize(("found", "fine"), [(5.05, True), (5.2, False), (4.8, False), (math.nan, False)])
 def test_inside_and_outside(tmp_path, found, fine):
-    write_curve(tmp_path / "curve.csv", [constant(5.0)], {})
+    write_curve(tmp_path / "curve.csv", [constant(5.0)], "")
     lines, good = compare(read_curve(tmp_path / "curve.csv"), {20: found, 40: 4.0})
     assert good is fine
     assert ("outside" in "".join(lines)) is not fine
 
 
 def test_a_run_that_stopped_early_is_not_fine(tmp_path):
-    write_curve(tmp_path / "curve.csv", [constant(5.0)], {})
+    write_curve(tmp_path / "curve.csv", [constant(5.0)], "")
     lines, good = compare(read_curve(tmp_path / "curve.csv"), {20: 5.0})
     assert not good
     assert "missing" in lines[-1]
