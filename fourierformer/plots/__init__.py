@@ -2,7 +2,7 @@
 
 picture.py is the one place that knows about both outputs; curves.py draws what a run logs over its steps,
 differences.py what is better and how surely, layers.py what depends on depth, estimators.py the rates of the theory,
-times.py the times of kernels.
+times.py the times of kernels, patterns.py who sees whom.
 """
 
 from fourierformer.plots.curves import comparison_chart, diagnostic_chart
