@@ -26,11 +26,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.points import WHAT, Layer, Limits, Row, measure, memory_limit
-from benchmarks.record import MEASURED
-from benchmarks.tables import exponents, header, plot, progress, tables, write
+from benchmarks.tables import exponents, head, plot, progress, tables, write
 from fourierformer.attention import available
 from fourierformer.errors import SetupError, did_you_mean
-from fourierformer.provenance import REPOSITORY
+from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.launch import exit_on_user_error
 
@@ -104,10 +103,10 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    found = sorted({int(word) for word in words(text)})
-    if found[0] < 1:
+    lengths = sorted({int(word) for word in words(text)})
+    if lengths[0] < 1:
         raise ValueError
-    return found
+    return lengths
 
 
 def arguments() -> argparse.Namespace:
@@ -146,11 +145,11 @@ def main() -> bool:
     with exit_on_user_error():
         complete(args)
         rows: list[Row] = []
-        head = header(args)
+        origin = head(args)
         for row in bench(args, Limits(args.seconds, args.minutes, memory_limit(args.device))):
             rows.append(row)
             print(progress(row), flush=True)
-            write(rows, head, args.out)
+            write(rows, origin, args.out)
         if any(row.measured and row.what == WHAT[1] for row in rows):
             plot(rows, args)
     for line in (*tables(rows, args), *exponents(rows, args)):

@@ -1,4 +1,4 @@
-"""Who takes part in benchmarks/kernel.py, at which shapes, and the rows of numbers that come of it."""
+"""The kernels that benchmarks/kernel.py compares, at which shapes, and the rows of numbers that come of it."""
 
 import argparse
 import functools
@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Contestant, as_call, gradients, measure, parity_slice, worst_excess
+from benchmarks.accuracy import Contestant, as_call, gradients, parity_slice, worst_excess
+from benchmarks.floors import floor_ms
+from benchmarks.measure import measure
 from fourierformer.kernels.sinc import sinc_attention
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
@@ -25,31 +27,6 @@ SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, author
     "long": (1, 8, 16384, 64, True),
 }
 RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
-# Executed per pair of query and key by one lane, from the machine code: scripts/inspect_kernel.py counts them.
-# (width, direction, precision); backward is both launches together. What is not here has no floor.
-INSTRUCTIONS_PER_PAIR = {
-    (16, "forward", "half"): 25,
-    (32, "forward", "half"): 51,
-    (64, "forward", "half"): 97,
-    (16, "backward", "half"): 270,
-    (32, "backward", "half"): 517,
-    (64, "backward", "half"): 1020,
-    (16, "forward", "precise"): 47,
-    (32, "forward", "precise"): 80,
-    (64, "forward", "precise"): 149,
-    (16, "backward", "precise"): 387,
-    (32, "backward", "precise"): 746,
-    (64, "backward", "precise"): 2578,
-}
-# One token and coordinate of the kernel that writes features, counted likewise: one that needs 16 of them.
-INSTRUCTIONS_PER_FEATURES = {"half": 312, "precise": 624}
-FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
-TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
-FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kernel
-# Products of a pair: of 16 features per coordinate, and with values in TF32, which takes twice the time of float16.
-# (features, values); in the backward both sides, each with two times the factors and the slopes, and dv.
-PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
-PRODUCT_PARTS = {"half": 1, "precise": 3}
 # float32 tensors of B H N N D numbers that must fit in memory: the eager peak, rounded up; compiled, at least one.
 PAIR_TENSORS = {
     "reference": {"forward": 4, "forward+backward": 12},
@@ -71,24 +48,24 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
     def softmax(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    found = {}
+    every = {}
     if args.without_fused is None:
-        found["fused, half"] = Contestant(fourier("fused"), args.dtype, "half")
-        found["fused, float32 class"] = Contestant(fourier("fused"), torch.float32, "precise")
-    found["softmax"] = Contestant(softmax, args.dtype, checked=False)
+        every["fused, half"] = Contestant(fourier("fused"), args.dtype, "half")
+        every["fused, float32 class"] = Contestant(fourier("fused"), torch.float32, "precise")
+    every["softmax"] = Contestant(softmax, args.dtype, checked=False)
     for name, peer in args.peer.items():
         takes = inspect.signature(peer).parameters
         options = {key: value for key, value in {"causal": causal, "eps": args.eps}.items() if key in takes}
-        found[name] = Contestant(functools.partial(peer, **options), args.dtype)
+        every[name] = Contestant(functools.partial(peer, **options), args.dtype)
     if args.device == "cpu":
-        found["compiled"] = Contestant(fourier("compiled"), args.dtype)
-        found["portable"] = Contestant(fourier("portable"), args.dtype)
+        every["compiled"] = Contestant(fourier("compiled"), args.dtype)
+        every["portable"] = Contestant(fourier("portable"), args.dtype)
     torch.compiler.reset()  # a function is compiled only so many times, and every shape counts
     # static shapes: the slice of the parity check must not make the timed code a general one
-    found["direct, compiled"] = Contestant(torch.compile(fourier("reference"), dynamic=False), args.dtype)
-    found["reference"] = Contestant(fourier("reference"), args.dtype)
-    wanted = ["softmax", *args.peer, *(args.contestant or found)]
-    return {name: contestant for name, contestant in found.items() if name in wanted}
+    every["direct, compiled"] = Contestant(torch.compile(fourier("reference"), dynamic=False), args.dtype)
+    every["reference"] = Contestant(fourier("reference"), args.dtype)
+    wanted = ["softmax", *args.peer, *(args.contestant or every)]
+    return {name: contestant for name, contestant in every.items() if name in wanted}
 
 
 def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int) -> list[Tensor]:
@@ -97,56 +74,6 @@ def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int)
     torch.manual_seed(args.seed + number)
     q, k, v, doutput = (torch.randn(batch, heads, tokens, width, device=args.device) for _ in range(4))
     return [args.scale * q, args.scale * k, v, doutput, torch.full((heads, width), args.radius, device=args.device)]
-
-
-def floor_ms(dims: tuple, what: str, contestant: Contestant, limit: dict[str, float | None]) -> float | None:
-    """No run can be faster: the launch that writes features, then the one that uses them, in each pass."""
-    passes = what.split("+")
-    counted = all((dims[3], part, contestant.counts) in INSTRUCTIONS_PER_PAIR for part in passes)
-    if not counted or limit["issue"] is None:
-        return None
-    return 1e3 * sum(
-        features_floor(dims, contestant, limit) + pairs_floor(dims, part, contestant, limit) for part in passes
-    )
-
-
-def features_floor(dims: tuple, contestant: Contestant, limit: dict[str, float | None]) -> float:
-    """Seconds to compute and to store the features of queries and keys."""
-    numbers = feature_numbers(dims)
-    instructions = numbers * INSTRUCTIONS_PER_FEATURES[contestant.counts]
-    stored = beyond_cache(numbers * FEATURE_BYTES[contestant.counts], limit)
-    return longest((instructions, limit["issue"]), (stored, limit["bandwidth"]))
-
-
-def pairs_floor(dims: tuple, part: str, contestant: Contestant, limit: dict[str, float | None]) -> float:
-    """Seconds of the launches over pairs: instructions, matrix products, or memory, whichever takes longest."""
-    batch, heads, tokens, width, causal = dims
-    pairs = batch * heads * (tokens * (tokens + 1) // 2 if causal else tokens * tokens)
-    factors, values = PRODUCTS[part]
-    products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[contestant.counts]
-    moved = batch * heads * tokens * width * TENSORS_MOVED[part] * contestant.dtype.itemsize
-    read = beyond_cache(feature_numbers(dims) * FEATURE_BYTES[contestant.counts], limit) * FEATURES_READ[part]
-    return longest(
-        (pairs * INSTRUCTIONS_PER_PAIR[width, part, contestant.counts], limit["issue"]),
-        (pairs * products, limit["matrix"]),
-        (moved + read, limit["bandwidth"]),
-    )
-
-
-def feature_numbers(dims: tuple) -> int:
-    """Tokens times coordinates of queries and keys."""
-    batch, heads, tokens, width, _ = dims
-    return 2 * batch * heads * tokens * width
-
-
-def beyond_cache(size: float, limit: dict[str, float | None]) -> float:
-    """What of so many bytes has to go to the memory, at best."""
-    return max(0.0, size - (limit["cache"] or 0))
-
-
-def longest(*works: tuple[float, float | None]) -> float:
-    """Of (work, rate per second), where the rate is known."""
-    return max(work / rate for work, rate in works if rate)
 
 
 def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> str | None:

@@ -3,13 +3,12 @@
 Three parts, each in a process and a time of its own, so that one that fails or hangs does not take the others with it:
 the kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
 (benchmarks/steps.py says what those rows mean). Rows are written as soon as they are there: results/measured/gpu_*.csv,
-all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one failed or was stopped, which is said.
+all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one failed or was stopped, and is named.
 
     python -m benchmarks.gpu --device cpu --small     # tiny shapes, a few steps, into runs/: shows that it works
 """
 
 import argparse
-import csv
 import importlib.util
 import os
 import signal
@@ -23,14 +22,14 @@ from xml.etree import ElementTree
 
 import torch
 
-from benchmarks.record import MEASURED, machine, origin, write_csv
 from fourierformer.errors import UserError
-from fourierformer.provenance import REPOSITORY
+from fourierformer.files import read_csv, write_csv
+from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 
 TESTS = "tests/kernels/test_sinc_fused.py"
 SHARES = {"tests": 0.24, "kernel": 0.27, "training": 0.47}  # of the minutes; the rest is for starts and tables
 LAST_CALL = 40  # seconds before a part's end, from which it begins nothing new: what has begun may compile first
-GRACE = 10  # seconds that a part has to end in when it is told to
+GRACE = 10  # seconds that a part has to end in after a signal
 KERNEL_COLUMNS = ("shape", "what", "name", "dtype", "ms", "MiB", "time x softmax", "memory x softmax", "of floor")
 FILES = {"tests": "gpu_parts.csv", "kernel": "gpu_kernel.csv", "training": "gpu_training.csv"}
 
@@ -110,7 +109,8 @@ def summary(parts: list[Part], head: str, args: argparse.Namespace) -> str:
     lines = [f"# {machine(args.device)}", "", *(f"- {line.removeprefix('# ')}" for line in head.splitlines()), ""]
     lines += table([vars(part) for part in parts])
     for name, columns in {"kernel": KERNEL_COLUMNS, "training": None}.items():
-        rows = read(args.out / FILES[name]) if any(part.name == name for part in parts) else []
+        path = args.out / FILES[name]
+        rows = read_csv(path).rows if path.exists() and any(part.name == name for part in parts) else []
         if rows:
             lines += ["", f"## {name}", "", *table(rows, columns)]
     return "\n".join(lines) + "\n"
@@ -129,13 +129,6 @@ def short(value: object) -> str:
     except (TypeError, ValueError):
         return str(value or "-")
     return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
-
-
-def read(path: Path) -> list[dict]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def arguments() -> argparse.Namespace:
@@ -165,7 +158,7 @@ def complain(message: str) -> None:
 def main() -> bool:
     args = arguments()
     deadline = time.monotonic() + 60 * args.minutes - GRACE
-    head = origin("gpu", machine=machine(args.device))
+    head = header("-m benchmarks.gpu", machine=machine(args.device))
     parts: list[Part] = []
     try:
         for name in args.part or SHARES:

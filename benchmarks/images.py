@@ -11,10 +11,12 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import yaml
 
+from benchmarks.measure import take_turns
 from fourierformer.data.images.corpus import AugmentConfig, ImageData, train_transform, training_batches
 from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.images.sets import FolderSet
@@ -52,16 +54,16 @@ def images_per_second(batches: Iterator, batch: int, count: int) -> float:
     return count * batch / (time.perf_counter() - started)
 
 
-def compare(makers: dict[str, Callable[[], Iterator]], batch: int, count: int, repeats: int) -> dict[str, list[float]]:
-    """Rates of each maker; every repetition reverses the order."""
-    rates: dict[str, list[float]] = {name: [] for name in makers}
-    for repeat in range(repeats):
-        for name in list(makers)[:: 1 if repeat % 2 == 0 else -1]:
-            batches = makers[name]()
-            rates[name].append(images_per_second(batches, batch, count))
-            del batches  # ends its processes
-            print(f"  {name}: {rates[name][-1]:.1f} images/s", flush=True)
-    return rates
+def compare(makers: dict[str, Callable[[], Iterator]], batch: int, count: int, turns: int) -> dict[str, list[float]]:
+    """Rates of each maker."""
+
+    def rate(name: str) -> float:
+        images = images_per_second(makers[name](), batch, count)  # the processes end with their iterator
+        print(f"  {name}: {images:.1f} images/s", flush=True)
+        return images
+
+    rates = take_turns([partial(rate, name) for name in makers], turns)
+    return dict(zip(makers, rates, strict=True))
 
 
 def summary(rates: dict[str, list[float]]) -> str:

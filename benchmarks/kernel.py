@@ -12,7 +12,6 @@ it dies, and keeps the peak (output, gradients and what the backward saves inclu
 """
 
 import argparse
-import csv
 import importlib
 import inspect
 import itertools
@@ -23,11 +22,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.contestants import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR, SHAPES, bench
-from benchmarks.measure import limits
-from benchmarks.record import commit
+from benchmarks.contestants import SHAPES, bench
+from benchmarks.floors import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR, limits
+from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import why_not_fused
-from fourierformer.provenance import describe
+from fourierformer.provenance import describe, short_commit
 
 DEFAULT = {
     "cpu": ["lm_tiny", "default_causal", "default", "wide_causal"],
@@ -76,16 +75,8 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
         "triton": origin["versions"]["triton"],
         "machine": f"{origin['cpu']}, {origin['cpus']} cores",
         "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
-        "commit": commit(origin),
+        "commit": short_commit(origin),
     }
-
-
-def save(path: Path, rows: list[dict], settings: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0], *settings])
-        writer.writeheader()
-        writer.writerows(row | settings for row in rows)
 
 
 def peer(text: str) -> tuple[str, Callable]:
@@ -154,12 +145,12 @@ def main() -> bool:
     rows, good = [], True
     for threads, shape in itertools.product(args.threads, args.shape):
         torch.set_num_threads(threads)
-        found, right = bench(shape, args)
-        rows, good = rows + [row | {"threads": threads} for row in found], good and right
-        if found:
-            print_table(shape, rows[-len(found) :])
+        of_shape, right = bench(shape, args)
+        rows, good = rows + [row | {"threads": threads} for row in of_shape], good and right
+        if of_shape:
+            print_table(shape, rows[-len(of_shape) :])
         if rows and args.csv:
-            save(args.csv, rows, settings)
+            write_csv(args.csv, [row | settings for row in rows])
     if args.device == "cuda":
         print_notes(args.limits)
     return good

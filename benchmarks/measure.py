@@ -1,102 +1,23 @@
-"""What every benchmark asks: how long a call takes, how much memory it needs, whether its result is right."""
+"""What every benchmark asks: how long a call or a training step takes, and how much memory it needs.
 
-import contextlib
-import dataclasses
+The clocks are our own: torch.utils.benchmark.Timer repeats one call, but here calls take turns with softmax and go
+through several sets of inputs, or busy moments and warm caches would favour one of them.
+"""
+
+import math
 import statistics
-import subprocess
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.floors import query_gpu
 from fourierformer.attention import Attention
 
-# Of one multiprocessor, by compute capability (CUDA programming guide, and the data sheets' rates over clocks):
-# float32 lanes, each starts one instruction per clock; and multiply-adds of float16 per clock in the matrix unit.
-LANES = {(8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
-MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
-PARITY_TOKENS, PARITY_NUMBERS = 512, 2**25  # of the slice; N x N x D numbers in float64, several times
 PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
-
-
-@dataclasses.dataclass(frozen=True)
-class Contestant:
-    function: Callable  # f(q, k, v, radius)
-    dtype: torch.dtype  # of q, k, v and the output
-    counts: str | None = None  # "half" or "precise": which INSTRUCTIONS_PER_PAIR it has
-    checked: bool = True
-
-    @property
-    def half(self) -> bool:
-        """Which accuracy rule it has to meet."""
-        return self.counts == "half" or self.dtype != torch.float32
-
-    @contextlib.contextmanager
-    def precision(self):
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.counts == "half" else "highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
-
-
-def rounded(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    *numbers, radius = tensors
-    return [*(t.to(dtype).float() for t in numbers), radius]
-
-
-def as_call(tensors: list[Tensor], dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    """([q, k, v, radius], doutput). The radius is a parameter: it stays float32 beside narrower inputs."""
-    *numbers, doutput = (t.to(dtype) for t in tensors[:4])
-    radius = tensors[4].to(torch.promote_types(dtype, torch.float32))
-    return [t.detach().requires_grad_() for t in (*numbers, radius)], doutput
-
-
-def gradients(function: Callable, leaves: list[Tensor], doutput: Tensor) -> list[Tensor | None]:
-    output = function(*leaves)
-    used = torch.autograd.grad(output, leaves, doutput, allow_unused=True)  # softmax has no radius
-    return [output.detach(), *used]
-
-
-def errors(found: list[Tensor | None], truth: list[Tensor]) -> list[float]:
-    """Relative, in the Euclidean norm; infinite where a result is missing or not finite."""
-    return [
-        ((f.double() - t).norm() / t.norm()).item() if f is not None and f.isfinite().all() else float("inf")
-        for f, t in zip(found, truth, strict=True)
-    ]
-
-
-def parity_slice(tensors: list[Tensor]) -> list[Tensor]:
-    """The first sequence, its last tokens, and as many heads as the float64 reference can hold."""
-    *numbers, radius = tensors
-    tokens, width = min(numbers[0].shape[2], PARITY_TOKENS), numbers[0].shape[3]
-    heads = max(1, PARITY_NUMBERS // (tokens * tokens * width))
-    return [*(t[:1, :heads, -tokens:].contiguous() for t in numbers), radius[:heads]]
-
-
-def worst_excess(contestant: Contestant, tensors: list[Tensor], direct: Callable) -> float:
-    """Error over what the accuracy rule allows; above 1 is wrong.
-
-    Allowed: twice the error of the reference in float32, or 1e-4; in half precision also what rounding q, k, v and
-    doutput to bfloat16 costs the reference.
-    """
-
-    def exact(numbers: list[Tensor], dtype: torch.dtype = torch.float64) -> list[Tensor]:
-        return gradients(direct, *as_call(numbers, dtype))
-
-    given = rounded(tensors, contestant.dtype)
-    truth = exact(given)
-    allowed = [max(1e-4, 2 * e) for e in errors(exact(given, torch.float32), truth)]
-    if contestant.half:
-        cost = errors(exact(rounded(tensors, torch.bfloat16)), exact(tensors))
-        allowed = [max(a, c) for a, c in zip(allowed, cost, strict=True)]
-    with contestant.precision():
-        ours = gradients(contestant.function, *as_call(given, contestant.dtype))
-    return max(e / a for e, a in zip(errors(ours, truth), allowed, strict=True))
 
 
 class PeakMemory(TorchDispatchMode):
@@ -128,6 +49,22 @@ class PeakMemory(TorchDispatchMode):
     def _drop(self, key: int, size: int) -> None:
         self.live -= size
         self.seen.discard(key)
+
+
+def take_turns(clocks: Sequence[Callable[[], float]], turns: int, seconds: float = math.inf) -> list[list[float]]:
+    """The times of each clock, turn by turn, so that a busy moment of the machine hits all of them.
+
+    Every other turn is in reverse order, so that none always finds the caches that another left. The first turn is
+    always taken, none begins after the seconds.
+    """
+    until = time.monotonic() + seconds
+    times: list[list[float]] = [[] for _ in clocks]
+    order = list(zip(clocks, times, strict=True))
+    while not times[0] or (len(times[0]) < turns and time.monotonic() < until):
+        for clock, own in order:
+            own.append(clock())
+        order.reverse()
+    return times
 
 
 def times_cpu(call: Callable, sets: list[tuple], repeats: int) -> list[float]:
@@ -174,16 +111,15 @@ def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softma
     call(*sets[0])
     slowest = max(timer(call, sets, len(sets)))
     repeats = min(repeats, max(2, int(PATIENCE * 1e3 / slowest)))
-    found = {}
+    row = {}
     if device == "cpu":
         softmax(*sets[0])
-        pairs = [(timer(call, sets, 1)[0], timer(softmax, sets, 1)[0]) for _ in range(repeats)]
-        times = [time for time, _ in pairs]
-        found["time x softmax"] = statistics.median(ours / theirs for ours, theirs in pairs)
+        times, peer = take_turns([lambda: timer(call, sets, 1)[0], lambda: timer(softmax, sets, 1)[0]], repeats)
+        row["time x softmax"] = statistics.median(ours / theirs for ours, theirs in zip(times, peer, strict=True))
     else:
         times = timer(call, sets, repeats)
-    found |= {"ms": statistics.median(times), "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats}
-    return found | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
+    row |= {"ms": statistics.median(times), "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats}
+    return row | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
 
 
 def seconds_per_step(fit, steps: int) -> float:
@@ -270,32 +206,3 @@ class AttentionClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def query_gpu(what: str) -> float | None:
-    """A number that nvidia-smi knows; None where there is no nvidia-smi or it does not know."""
-    gpu = f"GPU-{torch.cuda.get_device_properties().uuid}"
-    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits", "-i", gpu]
-    try:
-        return float(subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
-
-
-def limits(device: str) -> dict[str, float | None]:
-    """At the highest clocks, per second: instructions, float16 multiply-adds of the matrix unit, bytes of the memory;
-    and the bytes of the second-level cache. None where unknown.
-    """
-    if device == "cpu":
-        return {"issue": None, "matrix": None, "bandwidth": None, "cache": None}
-    facts = torch.cuda.get_device_properties()
-    kind = (getattr(facts, "major", 0), getattr(facts, "minor", 0))
-    kilohertz = getattr(facts, "clock_rate", 0) or 1e3 * (query_gpu("clocks.max.sm") or 0)
-    clocks = facts.multi_processor_count * kilohertz * 1e3
-    transfers = 2e3 * getattr(facts, "memory_clock_rate", 0)  # two per clock
-    return {
-        "issue": LANES.get(kind, 0) * clocks or None,
-        "matrix": MATRIX_RATE.get(kind, 0) * clocks or None,
-        "bandwidth": transfers * getattr(facts, "memory_bus_width", 0) / 8 or None,
-        "cache": getattr(facts, "L2_cache_size", None),
-    }

@@ -4,13 +4,13 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from benchmarks.measure import peak_cpu, peak_cuda, times_cuda
+from benchmarks.measure import peak_cpu, peak_cuda, take_turns, times_cuda
 from fourierformer.attention import Geometry, build, mechanism
 from fourierformer.training.precision import autocast
 
@@ -85,31 +85,17 @@ def _grid(tokens: int) -> tuple[int, int]:
     return tokens // columns, columns
 
 
-def take_turns(mine: Callable[[], float], peer: Callable[[], float] | None, seconds: float, repeats: int) -> tuple:
-    """(my times, the peer's): after a warm-up, turn by turn until the seconds are over, and once at least.
-
-    Every other turn begins with the peer, so that neither always finds the caches that the other left.
-    """
-    until = time.monotonic() + seconds
-    mine()
-    times: tuple[list[float], list[float]] = [], []
-    players = [(mine, times[0]), *([(peer, times[1])] if peer else [])]
-    while not times[0] or (len(times[0]) < repeats and time.monotonic() < until):
-        for clock, found in players:
-            found.append(clock())
-        players.reverse()
-    return times
-
-
 def measure(row: Row, layer: Layer, peer: Layer | None, of_peer: Row | None, seconds: float, repeats: int) -> None:
     """Fills in a row. Without `of_peer` (for softmax itself, or where it was left out) there are no ratios to it."""
-    rival = (lambda: peer.milliseconds(row.what)) if of_peer else None
-    mine, theirs = take_turns(lambda: layer.milliseconds(row.what), rival, seconds, repeats)
+    clocks = [lambda: layer.milliseconds(row.what), *([lambda: peer.milliseconds(row.what)] if of_peer else [])]
+    began = time.monotonic()
+    clocks[0]()  # compiles
+    mine, *theirs = take_turns(clocks, repeats, seconds - (time.monotonic() - began))
     row.milliseconds, row.repeats = statistics.median(mine), len(mine)
     row.mebibytes = layer.mebibytes(row.what)
-    if theirs:
-        row.softmax_milliseconds = statistics.median(theirs)
-        row.time_ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+    if of_peer:
+        row.softmax_milliseconds = statistics.median(theirs[0])
+        row.time_ratio = statistics.median(a / b for a, b in zip(mine, theirs[0], strict=True))
         row.memory_ratio = row.mebibytes / of_peer.mebibytes
 
 

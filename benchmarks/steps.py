@@ -24,10 +24,10 @@ import torch
 
 from benchmarks.measure import AttentionClock, peak_of_step, seconds_per_step
 from benchmarks.recipes import RECIPES, Recipe, start
-from benchmarks.record import MEASURED, machine, origin, write_csv
 from fourierformer.attention import Attention
 from fourierformer.errors import UserError
-from fourierformer.provenance import REPOSITORY
+from fourierformer.files import write_csv
+from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 
 ATTENTIONS = ("softmax", "fourier")
 PRECISIONS = ("bf16", "tf32", "fp32")
@@ -138,13 +138,13 @@ def compare(row: Row, softmax: Row | None) -> None:
 
 
 def progress(row: Row) -> str:
-    place = f"{row.model:15} {row.attention:8} {row.precision:5} micro-batch {row.micro_batch:>3}  "
+    what = f"{row.model:15} {row.attention:8} {row.precision:5} micro-batch {row.micro_batch:>3}  "
     if not row.measured:
-        return place + row.status
+        return what + row.status
     ratio = "" if row.time_ratio is None else f", {row.time_ratio:.3g} times softmax"
     share = "" if row.attention_share is None else f", {row.attention_share:.0%} attention"
     return (
-        f"{place}{row.step_ms:.4g} ms{ratio}, {row.per_second:,.0f} {row.unit}/s, {row.mebibytes:,.0f} MiB{share}, "
+        f"{what}{row.step_ms:.4g} ms{ratio}, {row.per_second:,.0f} {row.unit}/s, {row.mebibytes:,.0f} MiB{share}, "
         f"whole run {row.whole_hours:,.3g} h"
     )
 
@@ -174,7 +174,7 @@ def arguments() -> argparse.Namespace:
 def main() -> bool:
     args = arguments()
     rows: list[Row] = []
-    head = origin("steps", machine=machine(args.device))
+    head = header("-m benchmarks.steps", machine=machine(args.device))
     try:
         for row in bench(args):
             rows.append(row)

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.points import BATCH, FIT_FROM, PRECISION, WHAT, Row, claims_linear, exponent
-from benchmarks.record import machine, origin, write_csv
 from fourierformer.attention import mechanism
-from fourierformer.plots.costs import Curves, cost_chart
+from fourierformer.files import write_csv
+from fourierformer.plots.charts import Points, cost_chart
+from fourierformer.provenance import header, machine
 
 LARGEST_SLOPE = 1.15  # of what is called linear
 QUANTITIES = {"milliseconds": "time_ratio", "mebibytes": "memory_ratio"}
@@ -19,23 +20,23 @@ LABELS = {"milliseconds": "milliseconds", "mebibytes": "peak MiB"}
 
 def progress(row: Row) -> str:
     tokens = "-" if row.tokens is None else f"{row.tokens:,}"
-    place = f"{tokens:>7}  {row.mask:7}{row.attention:26}{row.what:18}"
+    where = f"{tokens:>7}  {row.mask:7}{row.attention:26}{row.what:18}"
     if not row.measured:
-        return place + row.status
+        return where + row.status
     ratios = "" if row.time_ratio is None else f"   {row.time_ratio:.3g} and {row.memory_ratio:.3g} times softmax"
-    return f"{place}{row.milliseconds:>9.4g} ms{row.mebibytes:>9.4g} MiB{ratios}"
+    return f"{where}{row.milliseconds:>9.4g} ms{row.mebibytes:>9.4g} MiB{ratios}"
 
 
 def tables(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
     """For every mask, direction and quantity: a line for each mechanism, a column for each N."""
-    found = {(r.attention, r.mask, r.what, r.tokens): r for r in rows if r.measured}
+    measured = {(r.attention, r.mask, r.what, r.tokens): r for r in rows if r.measured}
     for mask in args.masks:
         for what in WHAT:
             for quantity in QUANTITIES:
                 yield f"\n{mask}, {what}: {LABELS[quantity]} (times softmax)"
                 yield f"{'N':26}" + "".join(f"{tokens:>18,}" for tokens in args.lengths)
                 for name in args.names:
-                    line = [found.get((name, mask, what, tokens)) for tokens in args.lengths]
+                    line = [measured.get((name, mask, what, tokens)) for tokens in args.lengths]
                     if any(line):
                         yield f"{name:26}" + "".join(f"{_cell(row, quantity):>18}" for row in line)
 
@@ -72,22 +73,22 @@ def exponents(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
         yield f"ABOVE {LARGEST_SLOPE}: {name}, {mask}, {what}: {LABELS[quantity]} as N^{slope:.2f}, stated is linear"
 
 
-def header(args: argparse.Namespace) -> str:
+def head(args: argparse.Namespace) -> str:
     thread = ", one thread" if args.device == "cpu" else ""
     layer = f"dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {PRECISION[args.device]}{thread}"
-    return origin("attention", machine=machine(args.device), layer=layer)
+    return header("-m benchmarks.attention", machine=machine(args.device), layer=layer)
 
 
-def write(rows: list[Row], head: str, path: Path) -> None:
-    write_csv(path, [asdict(row) for row in rows], head)
+def write(rows: list[Row], origin: str, path: Path) -> None:
+    write_csv(path, [asdict(row) for row in rows], origin)
 
 
 def plot(rows: list[Row], args: argparse.Namespace) -> None:
     """Of training, forward and backward: time above, memory below."""
 
-    def curves(mask: str, quantity: str) -> Curves:
-        found = {name: points(rows, name, mask, WHAT[1], quantity) for name in args.names}
-        return {name: line for name, line in found.items() if line}
+    def curves(mask: str, quantity: str) -> Points:
+        lines = {name: points(rows, name, mask, WHAT[1], quantity) for name in args.names}
+        return {name: line for name, line in lines.items() if line}
 
     panels = [(label, [(mask, curves(mask, quantity)) for mask in args.masks]) for quantity, label in LABELS.items()]
     device = "one CPU thread" if args.device == "cpu" else torch.cuda.get_device_name()

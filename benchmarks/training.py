@@ -12,12 +12,13 @@ optimizer states: every tensor that an operation returns, without scratch inside
 import argparse
 import os
 import statistics
+from functools import partial
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from benchmarks.record import MEASURED, machine, origin, shown, write_csv
-from fourierformer.provenance import REPOSITORY
+from fourierformer.files import write_csv
+from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.launch import exit_on_user_error
 
@@ -41,23 +42,18 @@ def main() -> None:
 def bench(args: argparse.Namespace) -> list[dict]:
     import torch
 
-    from benchmarks.measure import kept_tensors, peak_beside, seconds_per_step
+    from benchmarks.measure import kept_tensors, peak_beside, seconds_per_step, take_turns
 
     if args.threads:
         torch.set_num_threads(args.threads)
     fits = [training(f"{args.all} {overrides}".split()) for overrides in args.configurations]
     for fit in fits:
         seconds_per_step(fit, WARM_UP)
-    times = [[] for _ in fits]
-    turns = list(zip(fits, times, strict=True))
-    for _ in range(args.turns):
-        for fit, found in turns:
-            found.append(seconds_per_step(fit, args.steps))
-        turns.reverse()
+    times = take_turns([partial(seconds_per_step, fit, args.steps) for fit in fits], args.turns)
     rows = []
-    for overrides, fit, found in zip(args.configurations, fits, times, strict=True):
-        seconds, tokens = statistics.median(found), fit.objective.samples_per_step
-        speed = statistics.median(first / mine for first, mine in zip(times[0], found, strict=True))
+    for overrides, fit, own in zip(args.configurations, fits, times, strict=True):
+        seconds, tokens = statistics.median(own), fit.objective.samples_per_step
+        speed = statistics.median(first / mine for first, mine in zip(times[0], own, strict=True))
         row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
         row |= {"tokens_per_s": tokens / seconds, "speed_ratio": speed}
         rows.append(row | {"mebibytes": peak_beside(fit, kept_tensors(fit))})
@@ -87,9 +83,11 @@ def write(rows: list[dict], path: Path) -> None:
     import torch
 
     load = f"load {os.getloadavg()[0]:.1f} at the end"
-    write_csv(path, rows, origin("training", machine=f"{machine('cpu')}, {torch.get_num_threads()} threads, {load}"))
+    computer = f"{machine()}, {torch.get_num_threads()} threads, {load}"
+    write_csv(path, rows, header("-m benchmarks.training", machine=computer))
     for row in rows:
-        print("  ".join(f"{key} {shown(value)}" for key, value in row.items()))
+        texts = {key: f"{value:.5g}" if isinstance(value, float) else value for key, value in row.items()}
+        print("  ".join(f"{key} {text}" for key, text in texts.items()))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ NOT_HASHED = {
     *("trainer.save_every", "trainer.log_every", "trainer.keep_checkpoints"),
 }
 
+# Keys that came after runs without them, each with the value that computes what those runs did. At that value they are
+# not part of the hash either: earlier runs keep theirs.
+ADDED = {"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerConfig:
@@ -164,7 +168,7 @@ def completed(spec: type[RunSpec], values: dict) -> dict:
 
 def hashed_part(values: dict) -> dict:
     """The part of a config that changes what is computed, as {"section.key": value}."""
-    flat = dict(flatten(values))
+    flat = {k: v for k, v in flatten(values) if k not in ADDED or v != ADDED[k]}
     return {k: v for k, v in flat.items() if k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
 
 

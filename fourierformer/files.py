@@ -1,10 +1,16 @@
-"""Writing files that are never half-written, and reading JSON."""
+"""Writing files that are never half-written; JSON and CSV files."""
 
+import csv
+import io
 import json
+import math
 import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
-from fourierformer.errors import UserError
+from fourierformer.errors import SetupError, UserError
 
 
 def atomic_write_text(path: Path, text: str) -> None:
@@ -29,3 +35,45 @@ def read_json(path: Path) -> dict | None:
         return None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): restore it from a copy, or delete it.") from error
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """`comments` are the lines at the top that begin with #, without it; rows are text as it stands there."""
+
+    comments: list[str]
+    columns: list[str]
+    rows: list[dict[str, str]]
+
+
+def read_csv(path: Path) -> CsvFile:
+    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers."""
+    with open(path, newline="", encoding="utf-8") as file:
+        lines = file.readlines()
+    comments = list(takewhile(lambda line: line.startswith("#"), lines))
+    rows = csv.DictReader(lines[len(comments) :])
+    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), list(rows))
+
+
+def write_csv(
+    path: Path, rows: Sequence[Mapping], head: str = "", *, columns: Iterable[str] | None = None, digits: int = 5
+) -> None:
+    """Puts rows in place of what stood there, below the comment lines `head` (provenance.header makes them).
+
+    Columns are those of the first row unless given; numbers have `digits` digits, None and NaN are empty.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns or rows[0]), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _written(value, digits) for key, value in row.items()} for row in rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(path, head + text.getvalue())
+    except OSError as error:
+        raise SetupError(f"{path}: {error.strerror}. Choose a place that you can write to.") from None
+
+
+def _written(value: object, digits: int) -> object:
+    if not isinstance(value, float):
+        return value
+    return "" if math.isnan(value) else f"{value:.{digits}g}"

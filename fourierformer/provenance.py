@@ -7,9 +7,11 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+MEASURED = REPOSITORY / "results" / "measured"  # what was measured and committed
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
 RESULTS = ":!results/measured"  # written after runs, so a new result there must not mark the next run as dirty
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is not kept: it is data rather than a change to be read
@@ -43,6 +45,36 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     facts["untracked"] = [line[3:] for line in changes.splitlines() if line.startswith("??")][:50]
     diff = _git(repository, "diff", "HEAD", "--", ".", RESULTS) or ""
     return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
+
+
+def header(program: str, libraries: Iterable[str] = ("torch", "triton"), **more: str) -> str:
+    """Comment lines for the top of a CSV file: command, commit, versions, then what else is given (machine=...).
+
+    `program` is what stands after `python`: "scripts/estimator_rates.py", "-m benchmarks.kernel".
+    """
+    facts, _ = describe()
+    versions = {"python": facts["python"], **{name: _version(name) for name in libraries}}
+    lines = {
+        "command": without_folders(f"python {program} {shlex.join(sys.argv[1:])}").strip(),
+        "commit": short_commit(facts),
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
+        **more,
+    }
+    return "".join(f"# {name}: {text}\n" for name, text in lines.items())
+
+
+def short_commit(facts: dict) -> str:
+    """Seven digits, and a + where there are uncommitted changes."""
+    return (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
+
+
+def machine(device: str = "cpu") -> str:
+    """What computes, in words."""
+    if device == "cpu":
+        return f"{len(os.sched_getaffinity(0))}-core CPU"
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 def without_folders(command: str) -> str:

@@ -14,34 +14,27 @@ for normal densities of 2 and 3 features with unit variances and one correlation
 """
 
 import argparse
-import csv
 import itertools
-import math
 import multiprocessing
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
 from fourierformer.analysis.correlations import GAUSSIAN, BestError, best_errors
-from fourierformer.analysis.estimator_plots import plot_correlation, plot_rates
 from fourierformer.analysis.radius import plancherel_rate, theorem_rate
 from fourierformer.analysis.rates import Row, bimodal, correlated_features, normal, rates, slope
-from fourierformer.errors import SetupError
-from fourierformer.plots import ratio_chart
-from fourierformer.provenance import describe
+from fourierformer.files import write_csv
+from fourierformer.plots import estimators as charts
+from fourierformer.provenance import header, machine
 
 CORRELATION = 0.8
 ROW_FIELDS = ("part", "case", "dim", "correlation", "kernel", "rule", "count", "radius")
 SLOPE_KEYS = ("part", "case", "dim", "kernel", "rule")
-SLOPE_FIELDS = (*SLOPE_KEYS, "from", "to", "slope", "standard_error", "exact", "theorem", "plancherel")
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,7 @@ CORRELATED_SAMPLES = 1000
 EXACT_CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 EXACT_SAMPLES = (100, 1000, 10_000, 100_000)
 EXACT_POWERS = (4, 6, 1)
-CHARTED_SAMPLES = 1000
-EXACT_FIELDS = ("dim", "correlation", "samples", "kernel", "radius", "bandwidth", "mise", "ratio_to_gaussian")
+PARTS = ("density", "regression")
 
 
 def job(function: Callable, *settings: object) -> list[Row]:
@@ -76,18 +68,18 @@ def job(function: Callable, *settings: object) -> list[Row]:
 
 def jobs(size: Size) -> dict[str, tuple]:
     """Name -> (function, its arguments); the longest first."""
-    found = {}
+    calls = {}
     for dim in (3, 2, 1):
         for case in (normal(dim), bimodal() if dim == 1 else normal(dim, CORRELATION)):
-            for part in ("density", "regression"):
+            for part in PARTS:
                 cross_validated = size.cross_validated if dim < 3 else 0
                 settings = (part, case, size.counts[dim], size.powers, size.data_sets[dim], cross_validated)
-                found[f"{part}, {case.name}, D = {dim}"] = (rates, *settings)
-    for part in ("density", "regression"):
+                calls[f"{part}, {case.name}, D = {dim}"] = (rates, *settings)
+    for part in PARTS:
         for value in size.correlations:
             settings = (part, 2, value, CORRELATED_SAMPLES, size.powers, min(8, size.data_sets[2]))
-            found[f"{part}, D = 2, correlation {value:g}"] = (correlated_features, *settings)
-    return found
+            calls[f"{part}, D = 2, correlation {value:g}"] = (correlated_features, *settings)
+    return calls
 
 
 def measure(size: Size) -> list[Row]:
@@ -108,12 +100,12 @@ def fitted(rows: list[Row]) -> list[dict]:
     """A slope for every line of at least three numbers of samples."""
     followed = [row for row in rows if row.rule in ("plancherel", "theorem")]
     key = lambda row: tuple(getattr(row, name) for name in SLOPE_KEYS)  # noqa: E731
-    found = []
+    slopes = []
     for names, group in itertools.groupby(sorted(followed, key=key), key):
         line = sorted(group, key=lambda row: row.count)
         if len(line) >= 3:
-            found.append(dict(zip(SLOPE_KEYS, names, strict=True)) | _against_theory(line))
-    return found
+            slopes.append(dict(zip(SLOPE_KEYS, names, strict=True)) | _against_theory(line))
+    return slopes
 
 
 def _against_theory(line: list[Row]) -> dict:
@@ -133,33 +125,9 @@ def _against_theory(line: list[Row]) -> dict:
     }
 
 
-def header() -> str:
-    facts, _ = describe()
-    commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
-    versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "scikit-learn"))
-    return (
-        f"# command: python {shlex.join(sys.argv)}\n# commit: {commit}\n"
-        f"# versions: python {facts['python']}, {versions}\n# machine: {facts['cpus']}-core CPU\n"
-    )
-
-
-def plain(value: object) -> object:
-    """Six digits; empty for what there is not."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def write(path: Path, fields: tuple[str, ...], records: list[dict]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
-            file.write(header())
-            writer = csv.DictWriter(file, fields, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({name: plain(value) for name, value in record.items()} for record in records)
-    except OSError as error:
-        raise SetupError(f"{path}: {error.strerror}. Choose another folder: --out /some/path") from None
+def write(path: Path, records: list[dict]) -> None:
+    head = header("scripts/estimator_rates.py", ("numpy", "scipy", "scikit-learn"), machine=machine())
+    write_csv(path, records, head, digits=6)
 
 
 def as_record(row: Row) -> dict:
@@ -169,10 +137,10 @@ def as_record(row: Row) -> dict:
 
 def print_slopes(slopes: list[dict]) -> None:
     print(f"\n{'slope of log error against log N':43}{'measured':>16}{'exact':>8}{'theorem':>9}{'Plancherel':>12}")
-    for found in slopes:
-        name = f"{found['part']}, {found['case']}, D = {found['dim']}, {found['kernel']}, {found['rule']}"
-        theory = [f"{found[key]:.3f}" if found[key] is not None else "-" for key in ("exact", "theorem", "plancherel")]
-        measured = f"{found['slope']:.3f} ± {found['standard_error']:.3f}"
+    for row in slopes:
+        name = f"{row['part']}, {row['case']}, D = {row['dim']}, {row['kernel']}, {row['rule']}"
+        theory = [f"{row[key]:.3f}" if row[key] is not None else "-" for key in ("exact", "theorem", "plancherel")]
+        measured = f"{row['slope']:.3f} ± {row['standard_error']:.3f}"
         print(f"{name:52}{measured:>7}{theory[0]:>8}{theory[1]:>9}{theory[2]:>12}")
 
 
@@ -194,18 +162,8 @@ def exact_correlations(quick: bool) -> list[BestError]:
 def as_exact_record(best: BestError) -> dict:
     """A Gaussian has a bandwidth h (the bandwidth matrix is h^2 I, or h^2 Sigma), a Fourier kernel a radius."""
     width = {"bandwidth": 1 / best.radius} if best.kernel.startswith("gaussian") else {"radius": best.radius}
-    names = {"dim": best.dim, "correlation": best.correlation, "samples": best.samples, "kernel": best.kernel}
+    names = {key: getattr(best, key) for key in ("dim", "correlation", "samples", "kernel")}
     return names | {"radius": None, "bandwidth": None} | width | {"mise": best.mise, "ratio_to_gaussian": best.ratio}
-
-
-def plot_exact(bests: list[BestError], folder: Path) -> None:
-    panels = {}
-    for best in bests:
-        if best.samples == CHARTED_SAMPLES:
-            line = panels.setdefault(f"D = {best.dim}", {}).setdefault(best.kernel, {})
-            line[best.correlation] = best.ratio
-    title = f"Exact MISE of normal densities, each kernel at its best radius, N = {CHARTED_SAMPLES:,}"
-    ratio_chart(panels, "estimator_correlations", title).save(folder)
 
 
 def print_exact(bests: list[BestError]) -> None:
@@ -219,21 +177,25 @@ def print_exact(bests: list[BestError]) -> None:
 
 def write_correlations(quick: bool, folder: Path) -> None:
     bests = exact_correlations(quick)
-    write(folder / "estimator_correlations.csv", EXACT_FIELDS, [as_exact_record(best) for best in bests])
-    plot_exact(bests, folder)
+    records = [as_exact_record(best) for best in bests]
+    write(folder / "estimator_correlations.csv", records)
+    title = f"Exact MISE of normal densities, each kernel at its best radius, N = {charts.RATIO_SAMPLES:,}"
+    charts.ratio_chart(charts.ratio_panels(records), "estimator_correlations", title).save(folder)
     print_exact(bests)
     print(f"\nTable and plot: {folder}")
 
 
 def write_rates(quick: bool, folder: Path) -> None:
     rows = measure(QUICK if quick else FULL)
-    slopes = fitted(rows)
-    records = [as_record(row) for row in rows]
-    write(folder / "estimator_rates.csv", tuple(records[0]), records)
-    write(folder / "estimator_slopes.csv", SLOPE_FIELDS, slopes)
-    for part in ("density", "regression"):
-        plot_rates(rows, part, folder)
-        plot_correlation(rows, part, folder)
+    records, slopes = [as_record(row) for row in rows], fitted(rows)
+    write(folder / "estimator_rates.csv", records)
+    write(folder / "estimator_slopes.csv", slopes)
+    for part in PARTS:
+        panels, title = charts.rate_panels(part, records, slopes), f"{part.capitalize()}: error against"
+        error = charts.ERROR[part]
+        charts.error_chart(panels, charts.COUNT, error, f"estimator_{part}", f"{title} samples").save(folder)
+        panel, name = charts.correlation_panel(part, records), f"estimator_{part}_correlation"
+        charts.error_chart([panel], charts.CORRELATION, error, name, f"{title} correlation").save(folder)
     print_slopes(slopes)
     print_correlated(rows)
     print(f"\nTables and plots: {folder}")

@@ -28,24 +28,24 @@ def compare_heads(arguments: argparse.Namespace) -> None:
     report = []
     for run in arguments.runs:
         print(run)
-        split, found = measure_run(run, arguments.split, arguments.sequences)
-        save(run, split, found)
-        report.append({"run": str(run), "split": split, **found})
-        print(table(split, found))
+        split, numbers = measure_run(run, arguments.split, arguments.sequences)
+        save(run, split, numbers)
+        report.append({"run": str(run), "split": split, **numbers})
+        print(table(split, numbers))
     if arguments.json:
         write_json(arguments.json, report)
 
 
-def table(split: str, found: dict) -> str:
+def table(split: str, numbers: dict) -> str:
     """One line per layer, one for all of them, and what was looked at."""
-    columns = list(found["mean"])
+    columns = list(numbers["mean"])
     lines = ["layer" + "".join(f"{name:>16}" for name in columns)]
-    for number, layer in enumerate(found["layers"]):
+    for number, layer in enumerate(numbers["layers"]):
         lines.append(f"{number:5}" + "".join(f"{layer[name]:16.3f}" for name in columns))
-    lines.append("  all" + "".join(f"{spread(found['mean'][name], found['sd'][name]):>16}" for name in columns))
+    lines.append("  all" + "".join(f"{spread(numbers['mean'][name], numbers['sd'][name]):>16}" for name in columns))
     lines.append(
-        f"{split} split of {found['data']}, {found['sequences']:,} sequences of {found['length']} tokens, "
-        f"rank of {found['ranked_sequences']}; checkpoint of step {found['step']:,}; "
+        f"{split} split of {numbers['data']}, {numbers['sequences']:,} sequences of {numbers['length']} tokens, "
+        f"rank of {numbers['ranked_sequences']}; checkpoint of step {numbers['step']:,}; "
         "all = mean ± standard deviation over the layers"
     )
     return "\n".join(lines)

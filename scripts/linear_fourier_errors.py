@@ -12,27 +12,27 @@ C: Gauss rules, for kernels over few coordinates.
 """
 
 import argparse
-import csv
 import math
-import shlex
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fourierformer.analysis.estimator_plots import COLOURS
 from fourierformer.attention import Geometry, build
 from fourierformer.attention.fourier_linear import radius_for
 from fourierformer.attention.polynomial import taylor_kernel
-from fourierformer.errors import SetupError
+from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import sinc_attention
-from fourierformer.provenance import describe
+from fourierformer.plots.picture import Key, Picture, logarithmic, new_panels, series_colour
+from fourierformer.provenance import header, machine
 
 POWER, RADIUS, TOKENS, SETS = 4, 2.0, 256, 8
+# how a method's name begins -> its legend
+METHODS = {"rff, iid": "rff, iid", "rff, orth": "rff, orth", "rff, sobol": "rff, sobol"}
+METHODS |= {"Gaussian": "Taylor, orders 1 to 4"}
 READING = """
 Reading: random features need tau of about 2 or less; there the Taylor polynomial of order 2 does as well with a tenth
 of the features, or better. Where either is accurate, sinc^4 attention equals Gaussian attention (B, infinite order)
@@ -109,9 +109,9 @@ def measured(table: str, data: Data, name: str, **knobs) -> Row:
         layer.radius.fill_(data.radius)
         output = layer.mix(data.q, data.k, data.v, data.v)
         f = layer.phi(data.q, data.k)
-        found = row(table, data, name, layer.features, output, f.q @ f.k.mT)
-    found.resolution = float(layer.strain) if layer.method == "gauss" else None
-    return found
+        result = row(table, data, name, layer.features, output, f.q @ f.k.mT)
+    result.resolution = float(layer.strain) if layer.method == "gauss" else None
+    return result
 
 
 def uniform(table: str, data: Data) -> Row:
@@ -173,54 +173,24 @@ def slope(rows: list[Row]) -> float:
     return float(np.polyfit(np.log(features), np.log(errors), 1)[0])
 
 
-def header() -> str:
-    facts, _ = describe()
-    commit = (facts["commit"] or "unknown")[:7] + ("+" if facts["dirty"] else "")
-    versions = f"python {facts['python']}, torch {facts['versions']['torch']}, numpy {facts['versions']['numpy']}"
-    return (
-        f"# command: python {shlex.join(sys.argv)}\n# commit: {commit}\n# versions: {versions}\n"
-        f"# machine: {facts['cpus']}-core CPU\n"
-    )
-
-
-def write(rows: list[Row], path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
-            file.write(header())
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(f.name for f in fields(Row))
-            for r in rows:
-                values = [getattr(r, f.name) for f in fields(Row)]
-                writer.writerow([f"{v:.4g}" if isinstance(v, float) else v for v in values])
-    except OSError as error:
-        raise SetupError(f"{path}: {error.strerror}. Choose another folder: --out /some/path") from None
-
-
-def plot(rows: list[Row], path: Path) -> None:
+def picture(rows: list[Row]) -> Picture:
     """Error against features: a panel for each case of table A that table B has too."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     case = lambda r: (r.width, r.deviation, r.tau)  # noqa: E731
     cases = sorted({case(r) for r in rows if r.table == "B"} & {case(r) for r in rows if r.table == "A"})
-    figure = Figure(figsize=(2.6 * len(cases) + 2, 3), layout="constrained")
-    for place, shown in enumerate(cases, start=1):
-        axes = figure.add_subplot(1, len(cases), place)
-        axes.set(xscale="log", yscale="log", xlabel="features", title=f"D = {shown[0]}, tau = {shown[2]:.2g}")
+    titles = [f"D = {width}, tau = {tau:.2g}" for width, _, tau in cases]
+    figure, panels = new_panels(titles, "features", "relative error of the output", (2.6 * len(cases) + 0.6, 3))
+    keys = {kind: Key(series_colour(i), label) for i, (kind, label) in enumerate(METHODS.items())}
+    for axes, shown in zip(panels, cases, strict=True):
         of_case = [r for r in rows if case(r) == shown and r.table in ("A", "B") and r.features]
-        for colour, kind in zip(COLOURS, ("rff, iid", "rff, orth", "rff, sobol", "Gaussian"), strict=False):
+        for kind, key in keys.items():
             line = [r for r in of_case if r.method.startswith(kind)]
-            label = "Taylor, orders 1 to 4" if kind == "Gaussian" else kind
-            axes.plot(
-                [r.features for r in line], [r.error for r in line], "o-", color=colour, markersize=3, label=label
-            )
-        axes.grid(alpha=0.2, which="both", linewidth=0.5)
-    figure.axes[0].set_ylabel("relative error of the output")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
-    with matplotlib.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
-        figure.savefig(f"{path}.png", dpi=150)
-        figure.savefig(f"{path}.svg", metadata={"Date": None})
+            axes.plot([r.features for r in line], [r.error for r in line], "o-", color=key.colour.fixed, markersize=3)
+        axes.set(xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            logarithmic(axis)
+        axes.minorticks_off()
+    title = "Error of linear Fourier attention"
+    return Picture(figure, "linear_fourier_errors", title, list(keys.values()))
 
 
 def show(r: Row) -> None:
@@ -245,11 +215,12 @@ def main() -> None:
         print(f"{'table':21}{'D':>2}{'s':>6}{'tau':>7}  {'method':24}features    error  negative: weights / sums  res.")
         rows = []
         for part in (random_features, taylor_features, gauss_rules):
-            for found in part(args.quick):
-                rows.append(found)
-                show(found)
-        write(rows, args.out / "linear_fourier_errors.csv")
-        plot(rows, args.out / "linear_fourier_errors")
+            for result in part(args.quick):
+                rows.append(result)
+                show(result)
+        head = header("scripts/linear_fourier_errors.py", ("torch", "numpy"), machine=machine())
+        write_csv(args.out / "linear_fourier_errors.csv", [asdict(row) for row in rows], head, digits=4)
+        picture(rows).save(args.out)
     for sampler in ("iid", "orth", "sobol"):
         line = [r for r in rows if (r.method, r.width, r.deviation) == (f"rff, {sampler}", 16, 0.1) and r.table == "A"]
         print(f"slope of log error against log features, {sampler}, D = 16, s = 0.1: {slope(line):.2f}")

@@ -15,14 +15,13 @@ from pathlib import Path
 from fourierformer.errors import SetupError
 from fourierformer.plots.overview import save_overview
 from fourierformer.plots.patterns import save_gallery
-from fourierformer.provenance import REPOSITORY
+from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.documents import write_documents
-from fourierformer.results.evidence import evidence
-from fourierformer.results.latex import latex_of
-from fourierformer.results.measured import MEASURED, committed, gather, refusal, write_measured
-from fourierformer.results.paper_tables import paper_tables
-from fourierformer.results.redundancy import head_tables
+from fourierformer.results.formats import latex_of
+from fourierformer.results.intervals import interval_tables, paper_tables
+from fourierformer.results.measured import committed, gather, refusal, write_measured
+from fourierformer.results.tables import head_tables
 from fourierformer.runs.launch import exit_on_user_error
 
 
@@ -47,22 +46,21 @@ def main(arguments: argparse.Namespace) -> None:
         save_overview(REPOSITORY / "docs" / "pictures")
         save_gallery(REPOSITORY / "docs" / "pictures")
         return
-    runs = gather(arguments.runs or default_places(arguments.paper))
+    runs = gather(arguments.runs or default_sources(arguments.paper))
     if not runs and not arguments.paper:
         raise SetupError(f"No runs under {', '.join(arguments.runs) or 'runs'}. {HOW_TO_MAKE_ONE}")
     if arguments.collect is not None:
         collect_runs(runs, arguments)
         return
     rows = comparison(runs)
-    found = paper_tables(rows) if arguments.paper else [*tables(rows), *evidence(rows), *head_tables(rows)]
-    render = {"markdown": markdown_of, "latex": latex_of}
+    shown = paper_tables(rows) if arguments.paper else [*tables(rows), *interval_tables(rows), *head_tables(rows)]
     if arguments.format == "text":
-        print(text_of(found, colour=sys.stdout.isatty()), end="")
+        print(text_of(shown, colour=sys.stdout.isatty()), end="")
     else:
-        print(render[arguments.format](found), end="")
+        print({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
 
 
-def default_places(paper: bool) -> list[Path]:
+def default_sources(paper: bool) -> list[Path]:
     """runs/; for the paper's tables the committed runs too, and runs/ only where there is one."""
     runs = Path("runs")
     return [*([runs] if runs.is_dir() else []), *committed()] if paper else [runs]

@@ -23,9 +23,9 @@ def main() -> None:
 
 def report(arguments: argparse.Namespace) -> None:
     """Also what the repository has measured without runs: rates of the estimators, times of the kernels."""
+    from fourierformer.provenance import MEASURED
     from fourierformer.report import committed_sections, write_report
     from fourierformer.results import HOW_TO_MAKE_ONE, collect
-    from fourierformer.results.measured import MEASURED
 
     # not in the working directory: an untracked file would mark every later run's commit as dirty
     out = arguments.out or Path(arguments.runs[0]) / "report.html"

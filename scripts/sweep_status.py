@@ -2,9 +2,37 @@
 
 import argparse
 import json
+import os
+import socket
 import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
+from fourierformer.results import Run, collect
+from fourierformer.results.runs import number
+from fourierformer.results.tables import duration_text
 from fourierformer.runs.launch import exit_on_user_error
+
+STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every log, evaluations take minutes
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """One run: `state` is its own, or stalled: it says running, and nothing does."""
+
+    run: str
+    state: str
+    step: int | None
+    steps: int | None
+    seconds_left: float | None  # at the rate so far; None where there is nothing left, or no rate yet
+    remark: str
+
+    @property
+    def line(self) -> str:
+        done = "-" if self.step is None or self.steps is None else f"{self.step:,}/{self.steps:,}"
+        left = f"{duration_text(self.seconds_left)} left" if self.seconds_left is not None else ""
+        return "  ".join((f"{self.state:11}", f"{done:>17}", f"{left:15}", self.run, self.remark)).rstrip()
 
 
 def main() -> None:
@@ -17,20 +45,61 @@ def main() -> None:
 
 
 def show(roots: list[str], for_programs: bool) -> None:
-    from fourierformer.results import collect
-    from fourierformer.results.layout import duration_text
-    from fourierformer.results.standing import as_json, standings, summary_line
-
-    found = standings(run for run in collect(roots) if run.state != "set aside")
+    now = datetime.now(UTC)
+    runs = [progress_of(run, now) for run in collect(roots) if run.state != "set aside"]
     if for_programs:
-        json.dump(as_json(found), sys.stdout, indent=2)
+        json.dump([asdict(run) for run in runs], sys.stdout, indent=2)
         print()
         return
-    for standing in found:
-        left = f"{duration_text(standing.seconds_left)} left" if standing.seconds_left is not None else ""
-        columns = (f"{standing.state:11}", f"{standing.progress:>17}", f"{left:15}", standing.run, standing.remark)
-        print("  ".join(columns).rstrip())
-    print(summary_line(found) or f"no runs under {', '.join(roots)}")
+    for run in runs:
+        print(run.line)
+    print(summary_line(runs) or f"no runs under {', '.join(roots)}")
+
+
+def summary_line(runs: list[RunProgress]) -> str:
+    """'2 completed, 1 running; the last running one ends in 1 h 20 min'."""
+    counts = Counter(run.state for run in runs)
+    text = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    left = [run.seconds_left for run in runs if run.seconds_left is not None]
+    return text + (f"; the last running one ends in {duration_text(max(left))}" if left else "")
+
+
+def progress_of(run: Run, now: datetime) -> RunProgress:
+    """From its status file, whoever runs it and wherever."""
+    status, state, remark = run.status, run.state, str(run.status.get("error") or "; ".join(run.problems))
+    if state == "running" and (reason := _stalled(status, now)):
+        state, remark = "stalled", reason
+    left = _seconds_left(status) if state == "running" else None
+    return RunProgress(str(run.path), state, status.get("step"), status.get("steps"), left, " ".join(remark.split()))
+
+
+def _stalled(status: dict, now: datetime) -> str:
+    """Why a run that says it runs does not; empty where it may well do."""
+    if status.get("host") == socket.gethostname() and not _alive(status.get("pid")):
+        return f"its process {status.get('pid')} is gone: the same command resumes it"
+    try:
+        silent = (now - datetime.fromisoformat(str(status.get("updated")))).total_seconds()
+    except (TypeError, ValueError):
+        return "its status has no time"
+    if silent > STALLED_AFTER:
+        return f"no sign of life for {duration_text(silent)} (on {status.get('host')}, process {status.get('pid')})"
+    return ""
+
+
+def _alive(pid) -> bool:
+    """Signal 0 asks without disturbing. PermissionError: somebody else's process, so there is one."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, TypeError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _seconds_left(status: dict) -> float | None:
+    step, steps, seconds = (number(status.get(key)) for key in ("step", "steps", "seconds"))
+    return seconds / step * (steps - step) if step > 0 and seconds >= 0 and steps >= step else None
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ The contract (see base.py, tests/attention/test_contract.py):
 * a mechanism states what it cannot do, with the reason: in `causal_ok` / `full_ok` / `needs_grid`, where `build`
   refuses with it, and in `cross_ok` / `padding_ok`, where `forward` does.
 * `start` and `mix_step`, where a state of constant size exists, give what `forward` gives, token by token.
-* random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer).
+* random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer); what is drawn, added to
+  the loss or learned from statistics in training is a function of that, the step and the row of the global batch.
 """
 
 import importlib

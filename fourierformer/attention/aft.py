@@ -7,6 +7,9 @@ Positions: token t of an input has position t, however long the input is; shorte
 causal model sees a sequence, a bidirectional one the grid of patches where it has one.
 """
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +25,6 @@ from fourierformer.attention.aft_weights import (
     causal_average,
     in_rows,
     merge,
-    neighbours,
     pooled,
     power_of_two,
     running,
@@ -35,11 +37,23 @@ from fourierformer.errors import SetupError
 DENSE = 256
 
 
+Gate = Literal["sigmoid", "relu", "tanh", "none"]
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "relu": torch.relu, "tanh": torch.tanh}
+
+
 class AFT(Attention):
     """sigmoid(q) times an average of the values, in float32 at least. The variants define `average`."""
 
     partial_queries = padding_ok = True
     source = "Zhai et al. 2021, arXiv 2105.14103"
+
+    def __init__(self, geometry: Geometry, *, gate: Gate = "sigmoid"):
+        if gate != "none" and gate not in GATES:
+            raise SetupError(f"attention.gate must be one of {', '.join(GATES)}, none, got {gate}")
+        super().__init__(geometry)
+        self.gate = gate
+        if gate == "none":
+            self.qkv = nn.Linear(geometry.dim, 2 * geometry.dim, bias=geometry.bias)
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -65,13 +79,28 @@ class AFT(Attention):
             average = self.average(k, v.to(dtype), causal)[:, :, -queries:]
             if keep is not None:  # a query whose keys are all EMPTY has averaged them all
                 average = average.masked_fill(sees_nothing(queries, keep, causal=causal), 0.0)
-            return (q.to(dtype).sigmoid() * average).to(v.dtype)
+            return self._gated(q.to(dtype), average).to(v.dtype)
 
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         with torch.autocast(q.device.type, enabled=False):
             dtype = torch.promote_types(q.dtype, torch.float32)
             sums, state = self.next_sums(k.to(dtype), v.to(dtype), state)
-            return (q.to(dtype).sigmoid() * sums.average).to(v.dtype), state
+            return self._gated(q.to(dtype), sums.average).to(v.dtype), state
+
+    def _gated(self, q: Tensor, average: Tensor) -> Tensor:
+        """(B, H, N, D); `average` may be the same for all queries."""
+        if self.gate == "none":
+            return average.expand(-1, -1, q.shape[-2], -1)
+        return GATES[self.gate](q) * average
+
+    def project(
+        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Without a gate there are no queries: q has width 0."""
+        if self.gate != "none":
+            return super().project(x, memory, last)
+        q, k, v = self._projected(x, memory, last, (0, self.geometry.dim, self.geometry.dim))
+        return q[:, None].expand(-1, self.geometry.heads, -1, -1), self._split(k), self._split(v)
 
     def _empty_tokens(self, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Keys and values that have no part in any average, to fill a state before the first token."""
@@ -86,6 +115,9 @@ class AFTSimple(AFT):
 
     cross_ok = True
     cost, state = "N C", "3 C"
+
+    def __init__(self, geometry: Geometry, *, gate: Gate = "sigmoid"):
+        super().__init__(geometry, gate=gate)
 
     def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         return running(single(k, v)).average if causal else pooled(k, v).average
@@ -103,8 +135,8 @@ class BiasedAFT(AFT):
 
     cross_ok = "its biases belong to pairs of positions of one sequence, and between two sequences there are none"
 
-    def __init__(self, geometry: Geometry, reach: int):
-        super().__init__(geometry)
+    def __init__(self, geometry: Geometry, reach: int, gate: Gate):
+        super().__init__(geometry, gate=gate)
         self.reach = reach
         self.grid, self.prefix = (None, 0) if geometry.causal else (geometry.grid, geometry.prefix)
 
@@ -144,8 +176,8 @@ class WindowedAFT(BiasedAFT):
     """BiasedAFT with decoding from a state of constant size: sums over the tokens out of reach, whose w is 0 from now
     on, and the keys and values of the `recent` others."""
 
-    def __init__(self, geometry: Geometry, reach: int):
-        super().__init__(geometry, reach)
+    def __init__(self, geometry: Geometry, reach: int, gate: Gate):
+        super().__init__(geometry, reach, gate)
         self.recent = min(reach + 1, geometry.length)
 
     def recent_biases(self, position: Tensor) -> Tensor:
@@ -183,27 +215,70 @@ class Factors(nn.Module):
         self.of_query = nn.Parameter(std * torch.randn(length, width))
         self.of_key = nn.Parameter(std * torch.randn(length, width))
 
+    def between(self, t: Tensor, u: Tensor) -> Tensor:
+        """w of positions t (..., n) and u (..., m): (..., n, m)."""
+        return self.of_query[t] @ self.of_key[u].mT
+
+
+class FreeBiases(nn.Module):
+    """w_tu itself, T^2 parameters: what the paper compares the factors with."""
+
+    def __init__(self, length: int, std: float):
+        super().__init__()
+        if std < 0:
+            raise SetupError(f"attention.bias_init_std must be 0 or more, got {std}")
+        self.of_pair = nn.Parameter(std * torch.randn(length, length))
+
+    def between(self, t: Tensor, u: Tensor) -> Tensor:
+        return self.of_pair[t[..., :, None], u[..., None, :]]
+
+
+class LearnedBiases(BiasedAFT):
+    """w_tu learned for pairs of positions: factors of `bias_dim`, or free."""
+
+    def _learn_biases(self, factorized: bool, bias_dim: int, std: float) -> None:
+        length = self.geometry.length
+        if factorized:
+            self.factors = Factors(length, bias_dim, std)
+        else:
+            self.free = FreeBiases(length, std)
+        self.factorized = factorized
+
+    def between(self, t: Tensor, u: Tensor) -> Tensor:
+        return (self.factors if self.factorized else self.free).between(t, u)
+
 
 @register("aft_full", "per-channel averages with a learned bias for every pair of positions, gated by the query")
-class AFTFull(BiasedAFT):
+class AFTFull(LearnedBiases):
     """w_tu = a_t . b_u for all pairs of positions, the class token's too (AFT-full, equation 2 of the paper).
+    `factorized=false`: a free w_tu.
 
     O(N^2 C) time. Decoding needs all keys and values: no state of constant size.
     """
 
     cost, state = "N² C", "2 N C"
 
-    def __init__(self, geometry: Geometry, *, bias_dim: int = 128, bias_init_std: float = 0.1):
-        super().__init__(geometry, reach=geometry.length)
-        self.factors = Factors(geometry.length, bias_dim, bias_init_std)
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        bias_dim: int = 128,
+        bias_init_std: float = 0.1,
+        factorized: bool = True,
+        gate: Gate = "sigmoid",
+    ):
+        super().__init__(geometry, reach=geometry.length, gate=gate)
+        self._learn_biases(factorized, bias_dim, bias_init_std)
 
     def biases(self, tokens: int) -> Tensor:
-        return (self.factors.of_query[:tokens] @ self.factors.of_key[:tokens].mT)[None]
+        position = torch.arange(tokens, device=self.qkv.weight.device)
+        return self.between(position, position)[None]
 
 
 @register("aft_local", "as aft_full with biases inside a window only; tokens outside keep weight exp(key)")
-class AFTLocal(WindowedAFT):
+class AFTLocal(WindowedAFT, LearnedBiases):
     """w_tu = a_t . b_u where |t - u| < window, else 0: tokens outside stay connected (AFT-local, equation 3).
+    `factorized=false`: a free w_tu there.
 
     On a grid the window is |rows apart| < window and |columns apart| < window, and the prefix has no biases. Up to
     256 tokens O(N^2 C) time; beyond, a sequence takes O(N window C), a grid of G columns O(N window G C).
@@ -211,35 +286,43 @@ class AFTLocal(WindowedAFT):
 
     cost, state = "N s C in a window of s; N² C up to N = 256", "(2 s + 3) C"
 
-    def __init__(self, geometry: Geometry, *, window: int = 32, bias_dim: int = 128, bias_init_std: float = 0.1):
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        window: int = 32,
+        bias_dim: int = 128,
+        bias_init_std: float = 0.1,
+        factorized: bool = True,
+        gate: Gate = "sigmoid",
+    ):
         if window < 0:
             raise SetupError(f"attention.window must be 0 (no biases) or more, got {window}")
-        super().__init__(geometry, reach=max(window - 1, 0))
+        super().__init__(geometry, reach=max(window - 1, 0), gate=gate)
         self.window = window
-        self.factors = Factors(geometry.length, bias_dim, bias_init_std)
+        self._learn_biases(factorized, bias_dim, bias_init_std)
 
     def biases(self, tokens: int) -> Tensor:
-        w = self.factors.of_query[:tokens] @ self.factors.of_key[:tokens].mT
-        position = torch.arange(max(tokens - self.prefix, 0), device=w.device)
+        every = torch.arange(tokens, device=self.qkv.weight.device)
+        w = self.between(every, every)
+        position = every[: max(tokens - self.prefix, 0)]
         columns = self.grid[1] if self.grid else 1
         apart = torch.maximum(_distances(position // columns), _distances(position % columns))
         inside = F.pad((apart < self.window).to(w.dtype), (self.prefix, 0, self.prefix, 0))
         return (w * inside[:tokens, :tokens])[None]
 
     def row_biases(self, rows: int, size: int, offset: int) -> Tensor:
-        missing = self.prefix + rows * size - self.geometry.length  # the last row may be incomplete
-        a, b = (
-            F.pad(x, (0, 0, 0, missing))[self.prefix :].unflatten(0, (rows, size))
-            for x in (self.factors.of_query, self.factors.of_key)
-        )
-        position = torch.arange(size, device=a.device)
+        position = torch.arange(size, device=self.qkv.weight.device)
+        start = self.prefix + size * torch.arange(rows, device=position.device)[:, None]
+        # the last row may be incomplete, and the first and last have no neighbours: keys there weigh nothing, so any w
+        t, u = (x.clamp(0, self.geometry.length - 1) for x in (start + position, start + offset * size + position))
+        w = self.between(t, u)
         apart = position + (0 if self.grid else offset * size) - position[:, None]
-        return (a @ neighbours(b, offset, 0.0).mT * (apart.abs() < self.window).to(a.dtype))[None]
+        return (w * (apart.abs() < self.window).to(w.dtype))[None]
 
     def recent_biases(self, position: Tensor) -> Tensor:
         last = torch.arange(1 - self.recent, 1, device=position.device)
-        w = self.factors.of_query[position] @ self.factors.of_key[(position + last).clamp_min(0)].mT
-        return w[None] * (self.window > 0)
+        return self.between(position, (position + last).clamp_min(0))[None] * (self.window > 0)
 
 
 def _distances(x: Tensor) -> Tensor:

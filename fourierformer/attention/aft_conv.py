@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.aft import WindowedAFT
+from fourierformer.attention.aft import Gate, WindowedAFT
 from fourierformer.attention.base import Geometry, marked
 from fourierformer.errors import SetupError
 
@@ -33,16 +33,17 @@ class AFTConv(WindowedAFT):
 
     cost, state = "N s C in a window of s; N² C up to N = 256", "(s + 1) C"
 
-    def __init__(self, geometry: Geometry, *, aft_heads: int = 32, window: int = 11):
+    def __init__(self, geometry: Geometry, *, aft_heads: int = 32, window: int = 11, gate: Gate = "sigmoid"):
         if aft_heads < 1 or geometry.dim % aft_heads:
             raise SetupError(f"attention.aft_heads must divide model.dim={geometry.dim}, got {aft_heads}")
         if window < 1:
             raise SetupError(f"attention.window must be 1 or more, got {window}")
         if not geometry.causal and window % 2 == 0:
             raise SetupError(f"attention.window must be odd where it looks both ways from its centre, got {window}")
-        super().__init__(geometry, reach=window - 1 if geometry.causal else window // 2)
+        super().__init__(geometry, window - 1 if geometry.causal else window // 2, gate)
         self.aft_heads = aft_heads
-        self.qkv = nn.Linear(geometry.dim, 2 * geometry.dim + aft_heads, bias=geometry.bias)
+        self.of_queries = 0 if gate == "none" else geometry.dim
+        self.qkv = nn.Linear(geometry.dim, self.of_queries + aft_heads + geometry.dim, bias=geometry.bias)
         taps = nn.Parameter(torch.randn(aft_heads, window, window if self.grid else 1))
         self.taps = marked(taps, no_weight_decay=True)  # their scale does not matter
         self.gamma = nn.Parameter(torch.zeros(aft_heads))
@@ -55,10 +56,11 @@ class AFTConv(WindowedAFT):
     def project(
         self, x: Tensor, memory: Tensor | None = None, last: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q and v (B, aft_heads, N, C / aft_heads), k (B, aft_heads, N, 1). There is no memory: `cross_ok`."""
-        dim = self.geometry.dim
-        parts = self.qkv(x).split((dim, self.aft_heads, dim), dim=-1)
-        q, k, v = (part.unflatten(-1, (self.aft_heads, -1)).transpose(1, 2) for part in parts)
+        """q and v (B, aft_heads, N, C / aft_heads), k (B, aft_heads, N, 1), q of width 0 without a gate. There is no
+        memory: `cross_ok`."""
+        heads = self.aft_heads
+        parts = self.qkv(x).split((self.of_queries, heads, self.geometry.dim), dim=-1)
+        q, k, v = (part.unflatten(-1, (heads, part.shape[-1] // heads)).transpose(1, 2) for part in parts)
         return q if last is None else q[:, :, -last:], k, v
 
     def kernel(self) -> Tensor:

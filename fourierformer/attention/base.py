@@ -1,5 +1,6 @@
 """The attention contract: what a mechanism knows of its model (Geometry), and what it provides (Attention)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,6 +59,9 @@ class Attention(nn.Module):
     needs_grid: ClassVar[bool] = False
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
+    # What a training step does for a mechanism beyond begin_step and end_step (training/layers.py)
+    draws: ClassVar[bool] = False  # it draws random numbers per row of the batch: begin_rows() is called
+    adds_loss: ClassVar[bool] = False  # auxiliary_loss() is called
     # For the table of attentions, per layer and sequence: N tokens, D coordinates per head, C = H D channels
     cost: ClassVar[str] = NOT_STATED  # time
     state: ClassVar[str] = NOT_STATED  # numbers that decoding one more token needs
@@ -98,6 +102,24 @@ class Attention(nn.Module):
     def begin_step(self, step: int) -> None:
         """Called before every training step, to change what depends on the step (random frequencies drawn anew, say).
         It must depend on `step` alone: a resumed run calls it again for the step that was interrupted."""
+
+    def begin_rows(self, numbers: Tensor) -> None:
+        """Called before the forward pass of every micro-batch in training, where `draws`: which rows of the step's
+        global batch it holds, (B,) int64. What is drawn must depend on step and number of a row alone: then the number
+        of processes and micro-batches changes nothing. Not called means rows 0, 1, 2, ..."""
+
+    def auxiliary_loss(self, losses: Tensor) -> Tensor:
+        """What the layer adds to the loss of each row of its last forward pass in training, where `adds_loss`: losses
+        (B,), the task's loss of each row, without gradient -> (B,). Averaged over rows, micro-batches and processes as
+        the loss itself is."""
+        return torch.zeros_like(losses)
+
+    def end_step(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None:
+        """Called after every training step, to change state by what the rows of its global batch said (centroids, say).
+
+        What forward passes add up for it starts from 0 in begin_step. total(x) is the sum of x over all processes, for
+        which all of them must ask. good (), on the device, is 0 where loss or gradients were not finite: then the state
+        must stay as it was."""
 
     def diagnostics(self) -> dict[str, float]:
         """Numbers to log at every evaluation (the learned radius, say)."""

@@ -11,7 +11,7 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, marked
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
-from fourierformer.kernels.sinc.reference import log_sinc_value
+from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
 
 WATCHED = 4  # sequences of a batch whose last query is measured for `diagnostics`; only in evaluation
 LEAST_ATTENDED_SHARE = 0.1
@@ -39,6 +39,19 @@ def matched_radius(head_dim: int, power: int) -> float:
     return math.sqrt(3 / (power * math.sqrt(head_dim)))
 
 
+def check_power(power: int, allow_negative: bool, backend: str) -> None:
+    if power < 1 or (power % 2 and not allow_negative):
+        raise SetupError(
+            f"attention.power must be an even integer >= 2, got {power}: an odd power of sinc is negative on "
+            "every other lobe, and negative weights made training unstable (FourierFormer, section 3.2). To train an "
+            "odd power all the same, set attention.allow_negative=true"
+        )
+    if power % 2 and backend not in ("auto", "reference"):
+        raise SetupError(
+            f"attention.backend={backend} has no odd powers, got attention.power={power}: take auto or reference"
+        )
+
+
 @register("fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision")
 @register("fourier_matched", "starts as sharp as softmax: R = sqrt(3 / (4 sqrt(D)))", radius="matched")
 @register("fourier_head", "one radius per head", radius_shape="head")
@@ -55,6 +68,8 @@ class Fourier(Attention):
     code, 0 the paper's formula; it changes the function where all weights are tiny (a sharp kernel or large D).
     `coordinates="first"` is a diagnostic: what the authors' released CUDA source computes when its out-of-bounds reads
     of the one-element radius return 0, namely a kernel in the first coordinate of each head alone.
+    An odd power has weights of both signs, which the paper found unstable; `allow_negative` trains it all the same, by
+    the reference formula, which holds N^2 D numbers per head. With eps = 0, a row's sum may then come near 0.
     O(N^2 D) time, memory linear in N.
 
     `diagnostics` reports the radius and, once whole sequences were evaluated, `mass`: the share of a row's weight that
@@ -77,16 +92,14 @@ class Fourier(Attention):
         eps: float = 1e-6,
         coordinates: Literal["all", "first"] = "all",
         backend: str = "auto",
+        allow_negative: bool = False,
     ):
         super().__init__(geometry)
-        if power < 2 or power % 2:
-            raise SetupError(
-                f"attention.power must be an even integer >= 2, got {power}: an odd power of sinc is negative on "
-                "every other lobe, and negative weights made training unstable (FourierFormer, section 3.2)"
-            )
+        check_power(power, allow_negative, backend)
         if eps < 0:
             raise SetupError(f"attention.eps is added to a sum of weights and must be >= 0, got {eps}")
         self.power, self.eps, self.coordinates, self.backend = power, eps, coordinates, backend
+        self.watched = eps > 0 and power % 2 == 0  # with weights of both signs, eps has no share of their sum
         starts: dict[str | float, float] = {
             "paper": paper_radius(geometry.causal),
             "matched": matched_radius(geometry.head_dim, power),
@@ -101,7 +114,7 @@ class Fourier(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
     ) -> Tensor:
         # Not for one query at a time (sliding windows, generation): there it would be a third more work.
-        if self.eps and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
+        if self.watched and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
             self._watch(q, k, keep, cross)
         return self._attend(q, k, v, self.backend, causal=self.geometry.causal and not cross, keep=keep)
 
@@ -120,6 +133,10 @@ class Fourier(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, backend: str, *, causal: bool, keep: Tensor | None = None
     ) -> Tensor:
         q, k, v, radius = self._kernel_inputs(q, k, v)
+        if self.power % 2:
+            return sinc_attention_reference(
+                q, k, v, radius, power=self.power, eps=self.eps, causal=causal, keep=keep
+            ).to(v.dtype)
         return sinc_attention(
             q, k, v, radius, power=self.power, eps=self.eps, causal=causal, keep=keep, backend=backend
         )
@@ -158,5 +175,7 @@ class Fourier(Attention):
         return numbers
 
     def backend_name(self, device: torch.device) -> str:
+        if self.power % 2:
+            return "reference"
         name, _ = choose_backend(torch.empty(0, device=device), self.backend, power=self.power)
         return name

@@ -4,12 +4,12 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry
+from fourierformer.attention.base import Attention, Geometry, marked
 from fourierformer.attention.softmax import dot_product_attention, dot_product_maps
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 
 
 @register("gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)")
@@ -42,6 +42,54 @@ class Gaussian(Attention):
             k = F.normalize(k, dim=-1)
         with torch.autocast(q.device.type, enabled=False):
             return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1 / self.bandwidth)
+
+
+@register("gaussian_full", "Gaussian kernel regression with a full covariance that each head learns")
+class GaussianFull(Attention):
+    """w_ij = exp(-(q_i - k_j)^T P (q_i - k_j) / 2) with P = L L^T, L lower-triangular and learned per head.
+
+    The control of the paper's argument that a product of sinc kernels spares one the covariance: here it is estimated.
+    Starts as `gaussian`: P = I / bandwidth. Since the exponent is |L^T (q - k)|^2, it is the isotropic kernel of L^T q
+    and L^T k, and costs as much.
+    """
+
+    partial_queries = cross_ok = padding_ok = True
+    cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
+
+    def __init__(self, geometry: Geometry, *, bandwidth: float | None = None):
+        super().__init__(geometry)
+        check_range("attention.bandwidth", bandwidth, 0, above_low=True)
+        width = geometry.head_dim
+        bandwidth = math.sqrt(width) if bandwidth is None else bandwidth
+        rows, columns = torch.tril_indices(width, width)
+        start = (rows == columns).float() / math.sqrt(bandwidth)
+        # row by row in a vector, so that no number above the diagonal counts as a parameter
+        self.lower = marked(nn.Parameter(start.repeat(geometry.heads, 1)), no_weight_decay=True)
+
+    def factor(self) -> Tensor:
+        """L, (H, D, D)."""
+        width = self.geometry.head_dim
+        rows, columns = torch.tril_indices(width, width, device=self.lower.device)
+        full = self.lower.new_zeros(self.geometry.heads, width * width)
+        return full.index_copy(1, rows * width + columns, self.lower).unflatten(1, (width, width))
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        q, k = self._whitened(q, k)
+        return gaussian_attention(q, k, v, 1.0, causal=self.geometry.causal and not cross, keep=keep)
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        q, k = self._whitened(q, k)
+        with torch.autocast(q.device.type, enabled=False):
+            return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1.0)
+
+    def _whitened(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """L^T q and L^T k, in float32 at least."""
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            factor = self.factor().to(dtype)
+            return q.to(dtype) @ factor, k.to(dtype) @ factor
 
 
 def gaussian_attention(

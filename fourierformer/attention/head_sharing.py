@@ -12,7 +12,7 @@ from fourierformer.errors import SetupError
 
 @register("talking_heads", "softmax with learned mixtures of the heads' logits before it and of their weights after it")
 class TalkingHeads(WeightedAttention):
-    """J = q k^T / sqrt(D) per head; W = softmax(P_l J) P_w, P_l and P_w (H, H) mix heads (the paper, section 4).
+    """J = q k^T / sqrt(D) per head; W = softmax(P_l J) P_w, P_l and P_w (H, H) mix heads.
 
     Both start as the identity, at which it is softmax. Weights may become negative and rows need not sum to 1.
     """

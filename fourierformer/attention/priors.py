@@ -43,8 +43,8 @@ class PriorAttention(WeightedAttention):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2; else those of the next smaller power, and
-    then every other one of twice as many (Press et al. 2022, section 3 and its footnote)."""
+    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2 (section 3 of the paper); else those of the
+    next smaller power, and then every other one of twice as many, as in the authors' code."""
 
     def slopes(count: int) -> list[float]:
         return [2 ** (-8 * (h + 1) / count) for h in range(count)]
@@ -79,7 +79,7 @@ class LocalGaussian(PriorAttention):
     """softmax_j(q_i.k_j / sqrt(D) + G_ij), G_ij = -(j - P_i)^2 / (2 s_i^2) with s_i = D_i / 2.
 
     Centre P_i = n_i sigmoid(U_p.tanh(W q_i)) and window D_i = n_i sigmoid(U_d.tanh(W q_i)) are predicted from the query
-    (equations 4 to 7 and 9 of the paper, "query-specific window"); n_i is how far query i sees: all of the sequence, or
+    (the paper's "query-specific window"); n_i is how far query i sees: all of the sequence, or
     in a causal model its own past. Token j covers the positions from j to j + 1. On a grid, rows and columns each have
     their centre and width, and n is the grid's extent.
     """

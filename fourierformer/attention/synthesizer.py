@@ -15,8 +15,8 @@ KINDS = ("dense", "random")
 
 @register("synthesizer", "weights without keys: from the query's token alone, or learned per pair of positions")
 class Synthesizer(WeightedAttention):
-    """dense: softmax(relu(q_i) W_h) with W_h (D, length), a two-layer network on the token (equation 2 of the paper).
-    random: softmax(R_h) with a learned (length, length) per head, the same for every input (equation 4).
+    """dense: softmax(relu(q_i) W_h) with W_h (D, length), a two-layer network on the token.
+    random: softmax(R_h) with a learned (length, length) per head, the same for every input.
 
     There are no keys, so no projection for them, and none for queries either where `kind=random`. Column j belongs to
     position j, from the start of the sequence.

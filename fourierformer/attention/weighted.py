@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fourierformer.attention.base import Attention, visible_keys
-from fourierformer.errors import SetupError
 
 
 class WeightedAttention(Attention):
@@ -58,9 +57,3 @@ def visible_softmax(logits: Tensor, visible: Tensor) -> Tensor:
     without_keys = ~visible.any(-1, keepdim=True)
     weights = logits.masked_fill(~(visible | without_keys), -math.inf).softmax(-1)  # an empty row would be 0 / 0
     return weights.masked_fill(without_keys, 0.0)
-
-
-def check_at_least(knob: str, value: int, least: int = 1) -> None:
-    """SetupError unless value >= least."""
-    if value < least:
-        raise SetupError(f"attention.{knob} must be {least} or more, got {value}")

@@ -1,4 +1,12 @@
-"""What runs log over their steps: a metric of several configurations, a diagnostic of every layer."""
+"""What runs log over their steps and what depends on the layer, as curves: averaged over seeds, thinned, drawn.
+
+From a row of the comparison to a chart: `metric_curves` and `comparison_chart`, `diagnostic_curves` and
+`diagnostic_chart`, `layer_curves` and `layer_chart`.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,10 +24,114 @@ from fourierformer.plots.picture import (
     series_colour,
     whole_numbers,
 )
-from fourierformer.results.curves import Curve
-from fourierformer.results.metrics import Metric
+from fourierformer.results.comparison import Row, full_label, metrics
+from fourierformer.results.runs import Run
+from fourierformer.tasks import Metric
 
+STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only show noise
+LARGEST = 1e9  # a loss or perplexity beyond this belongs to a diverged run and would flatten every other curve
 UNFINISHED_ALPHA = 0.55
+Look = tuple[int, int]  # numbers of a colour and of a line style
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`middle` is the mean over seeds, `low` and `high` the range; NaN is a gap. `steps` may be layers."""
+
+    label: str
+    steps: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    seeds: int
+    look: Look = (0, 0)
+    finished: bool = True
+
+
+def metric_curves(rows: list[Row], key: str) -> tuple[list[Curve], int]:
+    """A curve per row over its completed seeds, one per run that did not complete; steps per point, 0 if all show.
+
+    A run that died is never averaged in: where it ends, the mean would jump.
+    """
+    width = _stretch([run for row in rows for run in (*row.runs, *row.others)], key)
+    curves = []
+    for row, look in zip(rows, _looks(rows), strict=True):
+        label = full_label(row, rows)
+        curves += _over_seeds(label, row.runs, key, width, look)
+        for run in row.others:
+            curves += _over_seeds(label, [run], key, width, look, finished=False)
+    return curves, width
+
+
+def diagnostic_curves(row: Row, name: str) -> list[Curve]:
+    """One curve per layer, the mean over completed seeds (over the only run there is, if none completed)."""
+    runs, of_layer = row.runs or row.others[:1], re.compile(rf"{name}/\d+")
+    keys = sorted({key for run in runs for values in run.metrics for key in values if of_layer.fullmatch(key)})
+    layers = (_over_seeds(key.removeprefix(f"{name}/"), runs, key, _stretch(runs, key), (0, 0)) for key in keys)
+    return [curve for curves in layers for curve in curves]
+
+
+def layer_curves(rows: list[Row], split: str, key: str) -> list[Curve]:
+    """A curve per row over its completed seeds: what scripts/head_redundancy.py measured, against the layer."""
+    curves = []
+    for row, look in zip(rows, _looks(rows), strict=True):
+        layers = [run.head_layers.get(split, []) for run in row.runs]
+        series = [{float(i): layer[key] for i, layer in enumerate(of_run) if key in layer} for of_run in layers]
+        curves += _common([values for values in series if values], full_label(row, rows), look)
+    return curves
+
+
+def validation_metric(rows: list[Row], primary: str) -> str:
+    """Runs log the primary metric of the validation split; one that has only the loss still has a curve."""
+    runs = [run for row in rows for run in (*row.runs, *row.others)]
+    keys = [primary] if primary else metrics()
+    return next((key for key in keys if any(run.series(f"valid_{key}")[0] for run in runs)), "loss")
+
+
+def _looks(rows: list[Row]) -> list[Look]:
+    """One colour per attention, line styles tell the configurations of one attention apart."""
+    attentions = list(dict.fromkeys(row.attention for row in rows))
+    counts = dict.fromkeys(attentions, -1)
+    looks = []
+    for row in rows:
+        counts[row.attention] += 1
+        looks.append((attentions.index(row.attention), counts[row.attention]))
+    return looks
+
+
+def _stretch(runs: Iterable[Run], key: str) -> int:
+    """Steps per point: 0 where every logged step can be shown."""
+    series = [run.series(key)[0] for run in runs]
+    points, last = max((len(steps) for steps in series), default=0), max((max(s, default=0) for s in series), default=0)
+    return 0 if points <= STRETCHES else -(-last // STRETCHES)
+
+
+def _over_seeds(label: str, runs: list[Run], key: str, width: int, look: Look, finished: bool = True) -> list[Curve]:
+    series = [values for run in runs if (values := _thinned(*run.series(key), width))]
+    return _common(series, label, look, finished)
+
+
+def _common(series: list[dict[float, float]], label: str, look: Look, finished: bool = True) -> list[Curve]:
+    """[the curve], or [] where no run has values. Only steps every seed has: a mean over a changing set jumps."""
+    steps = np.array(sorted(set.intersection(*map(set, series)) if series else ()))
+    if not len(steps):
+        return []
+    values = np.array([[of_run[step] for step in steps] for of_run in series])
+    values[~(np.abs(values) < LARGEST)] = np.nan
+    return [Curve(label, steps, values.mean(0), values.min(0), values.max(0), len(series), look, finished)]
+
+
+def _thinned(steps: list[int], values: list[float], width: int) -> dict[float, float]:
+    """Value by step, or mean by the middle of each stretch of `width` steps. A value that is not finite makes a gap."""
+    if not width:
+        return dict(zip(steps, values, strict=True))
+    stretches: dict[float, list[float]] = {}
+    whole = max(max(steps, default=0) // width, 1)
+    for step, value in zip(steps, values, strict=True):
+        # steps count from 1: stretch 0 holds 1..width; what remains after the last whole stretch joins it
+        stretch = min(max(step - 1, 0) // width, whole - 1)
+        stretches.setdefault((stretch + 0.5) * width, []).append(value)
+    return {middle: sum(stretch) / len(stretch) for middle, stretch in stretches.items()}
 
 
 def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric, caption: str = "") -> Picture:
@@ -30,9 +142,19 @@ def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric, c
         logarithmic(axes.yaxis)
     whole_numbers(axes.xaxis)
     for curve in curves:
-        draw_curve(axes, curve)
+        _draw(axes, curve)
     _skip_the_beginning(axes, curves, kind)
-    return Picture(figure, name, title, curve_keys(curves), caption)
+    return Picture(figure, name, title, _keys(curves), caption)
+
+
+def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, caption: str = "") -> Picture:
+    """The same against depth, layers counted from 0."""
+    figure, axes = new_figure("layer", quantity)
+    whole_numbers(axes.xaxis)
+    axes.margins(x=0.04)
+    for curve in curves:
+        _draw(axes, curve)
+    return Picture(figure, name, title, _keys(curves), caption)
 
 
 def diagnostic_chart(curves: list[Curve], name: str, title: str, axis: str, caption: str = "") -> Picture:
@@ -45,18 +167,18 @@ def diagnostic_chart(curves: list[Curve], name: str, title: str, axis: str, capt
     return Picture(figure, name, title, keys, caption)
 
 
-def draw_curve(axes, curve: Curve) -> None:
-    colour = series_colour(curve.place[0]).fixed
+def _draw(axes, curve: Curve) -> None:
+    colour = series_colour(curve.look[0]).fixed
     if curve.seeds > 1:
         axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-    style, width, alpha = (_style(curve.place), 1.6, 1) if curve.finished else (DOTTED, 1.1, UNFINISHED_ALPHA)
+    style, width, alpha = (_style(curve.look), 1.6, 1) if curve.finished else (DOTTED, 1.1, UNFINISHED_ALPHA)
     line = {"color": colour, "linestyle": style, "linewidth": width, "alpha": alpha}
     axes.plot(curve.steps, curve.middle, solid_capstyle="round", **line, **_markers(curve))
 
 
-def curve_keys(curves: list[Curve]) -> list[Key]:
-    places = {curve.place: curve.label for curve in curves}
-    keys = [Key(series_colour(place[0]), label, _style(place)) for place, label in sorted(places.items())]
+def _keys(curves: list[Curve]) -> list[Key]:
+    labels = {curve.look: curve.label for curve in curves}
+    keys = [Key(series_colour(look[0]), label, _style(look)) for look, label in sorted(labels.items())]
     if all(curve.finished for curve in curves):
         return keys
     return [*keys, Key(INK, "run that did not complete", DOTTED)]
@@ -84,6 +206,6 @@ def _markers(curve: Curve) -> dict:
     return {"marker": "o", "markersize": 3 if len(curve.steps) > 1 else 5} if len(curve.steps) <= 20 else {}
 
 
-def _style(place: tuple[int, int]) -> tuple:
+def _style(look: Look) -> tuple:
     """Where the colours run out they come again with the next line style."""
-    return STYLES[(place[1] + place[0] // len(SERIES)) % len(STYLES)]
+    return STYLES[(look[1] + look[0] // len(SERIES)) % len(STYLES)]

@@ -1,5 +1,9 @@
-"""Errors of the estimators of the theory on log-log axes, with the slope that a theorem states."""
+"""The estimators of the theory as charts, from the rows of the CSV files that scripts/estimator_rates.py writes.
 
+A chart has a panel per case: the report shows them one by one, the script saves them side by side.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,18 +19,18 @@ from fourierformer.plots.picture import (
     Key,
     Picture,
     logarithmic,
-    new_figure,
     new_panels,
     series_colour,
 )
 
-KNOWN = "gaussian, whitened"  # the Gaussian that knows the covariance
-TWO_PANELS = (6.4, 2.9)  # inches
-RULES = {"plancherel": SOLID, "theorem": DASHED, "cross-validation": DOTTED}
-SAID = {
-    "theorem": "radius grows by the theorem",
-    "cross-validation": "radius by cross-validation",
-}
+Rows = Iterable[Mapping]
+Ratios = dict[str, dict[float, float]]  # kernel -> correlation -> ratio of errors
+KERNELS = ("sinc^1", "sinc^2", "sinc^3", "sinc^4", "sinc^6")  # each has its colour; the Gaussians are ink
+ERROR = {"density": "MISE", "regression": "mean squared error"}
+COUNT, CORRELATION = "samples N", "correlation of the two features"
+STYLES = {"plancherel": SOLID, "theorem": DASHED, "cross-validation": DOTTED}  # rules that follow the number of samples
+LEGEND = {"theorem": "radius grows by the theorem", "cross-validation": "radius by cross-validation"}
+RATIO_SAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -40,61 +44,121 @@ class ErrorLine:
     standard_error: list[float]
 
 
-def _colour(kernel: str, kernels: list[str]) -> Colour:
-    """The Gaussians, which everything is held against, are ink."""
-    return INK if kernel.startswith("gaussian") else series_colour(kernels.index(kernel))
+@dataclass(frozen=True)
+class Panel:
+    """`theorem`: the exponent of N that a theorem states. It is drawn above the first points, for a slope is stated and
+    no height."""
+
+    title: str
+    lines: list[ErrorLine]
+    theorem: float | None = None
 
 
-def _style(kernel: str, rule: str) -> tuple:
-    return DASHED if kernel == KNOWN else RULES.get(rule, SOLID)
+def rate_panels(part: str, rates: Rows, slopes: Rows) -> list[Panel]:
+    """Error against the number of samples: a panel for every case and dimension."""
+    rows = [row for row in rates if row["part"] == part and row["rule"] in STYLES]
+    stated = {(row["case"], str(row["dim"])): float(row["theorem"]) for row in slopes if _is_stated(row, part)}
+    cases = dict.fromkeys((row["case"], str(row["dim"])) for row in rows)
+    return [
+        Panel(
+            f"{case}, D = {dim}",
+            _lines([row for row in rows if (row["case"], str(row["dim"])) == (case, dim)], "count"),
+            stated.get((case, dim)),
+        )
+        for case, dim in sorted(cases, key=lambda panel: (panel[1], panel[0] != "normal"))
+    ]
 
 
-def estimator_keys(lines: list[ErrorLine], kernels: list[str], theorem: bool) -> list[Key]:
-    """Colours are kernels, line styles are rules (what solid means stands in the caption): said once for all panels."""
-    shown, rules = {line.kernel for line in lines}, {line.rule for line in lines}
-    keys = [Key(_colour(kernel, kernels), kernel, _style(kernel, "")) for kernel in kernels if kernel in shown]
-    keys += [Key(INK, said, RULES[rule]) for rule, said in SAID.items() if rule in rules]
+def _is_stated(slope: Mapping, part: str) -> bool:
+    return slope["part"] == part and slope["theorem"] not in ("", None)
+
+
+def correlation_panel(part: str, rates: Rows) -> Panel:
+    """Error against the correlation of two features, every kernel at its best radius."""
+    rows = [row for row in rates if row["part"] == part and row["rule"] not in STYLES]
+    return Panel("", _lines(rows, "correlation"))
+
+
+def _lines(rows: list[Mapping], x: str) -> list[ErrorLine]:
+    lines = []
+    for kernel, rule in dict.fromkeys((row["kernel"], row["rule"]) for row in rows):
+        own = sorted((row for row in rows if (row["kernel"], row["rule"]) == (kernel, rule)), key=lambda r: float(r[x]))
+        numbers = ([float(row[name]) for row in own] for name in (x, "error", "standard_error"))
+        lines.append(ErrorLine(kernel, rule, *numbers))
+    return lines
+
+
+def error_chart(panels: list[Panel], x_label: str, y_label: str, name: str, title: str) -> Picture:
+    figure, all_axes = _new_panels([panel.title for panel in panels], x_label, y_label)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _draw_errors(axes, panel)
+        axes.set_yscale("log")
+        if x_label == COUNT:
+            axes.set_xscale("log")
+            ticks = sorted({x for line in panel.lines for x in line.x})[::2]
+            axes.set_xticks(ticks, [f"{count:,.0f}" for count in ticks])
+            axes.minorticks_off()
+        logarithmic(axes.yaxis)
+    return Picture(figure, name, title, error_keys(panels))
+
+
+def _draw_errors(axes, panel: Panel) -> None:
+    for line in reversed(panel.lines):  # many lie upon each other: the first of the legend on top
+        colour, style = _colour(line.kernel).fixed, _style(line.kernel, line.rule)
+        axes.errorbar(line.x, line.error, line.standard_error, color=colour, linewidth=0.6, fmt="none")
+        axes.plot(line.x, line.error, color=colour, linestyle=style, linewidth=1.3, marker="o", markersize=2.5)
+    if panel.theorem is not None:
+        counts = np.array(sorted({x for line in panel.lines for x in line.x}))
+        stated = 1.25 * max(line.error[0] for line in panel.lines) * (counts / counts[0]) ** panel.theorem
+        axes.plot(counts, stated, color=INK.fixed, linewidth=1, linestyle=DASH_DOTTED)
+
+
+def error_keys(panels: list[Panel]) -> list[Key]:
+    """Colours are kernels, line styles are rules (what solid means stands in the caption): one legend for all."""
+    lines = [line for panel in panels for line in panel.lines]
+    kernels, rules = dict.fromkeys(line.kernel for line in lines), {line.rule for line in lines}
+    keys = [Key(_colour(kernel), kernel, _style(kernel)) for kernel in kernels]
+    keys += [Key(INK, text, STYLES[rule]) for rule, text in LEGEND.items() if rule in rules]
+    theorem = any(panel.theorem is not None for panel in panels)
     return [*keys, Key(INK, "slope that the theorem states", DASH_DOTTED)] if theorem else keys
 
 
-def estimator_chart(
-    lines: list[ErrorLine], kernels: list[str], theorem: float | None, name: str, title: str, labels: tuple[str, str]
-) -> Picture:
-    """One panel. `theorem`: an exponent of N, drawn above the first points, for its slope is stated, not its height."""
-    figure, axes = new_figure(*labels, SMALL)
-    for line in reversed(lines):  # many lie upon each other: the first of the legend on top
-        colour, style = _colour(line.kernel, kernels).fixed, _style(line.kernel, line.rule)
-        axes.errorbar(line.x, line.error, line.standard_error, color=colour, linewidth=0.6, fmt="none")
-        axes.plot(line.x, line.error, color=colour, linestyle=style, linewidth=1.3, marker="o", markersize=2.5)
-    if theorem is not None:
-        counts = np.array(sorted({x for line in lines for x in line.x}))
-        top = 1.25 * max(line.error[0] for line in lines)
-        axes.plot(counts, top * (counts / counts[0]) ** theorem, color=INK.fixed, linewidth=1, linestyle=DASH_DOTTED)
-    axes.set_yscale("log")
-    if labels[0].startswith("samples"):
-        axes.set_xscale("log")
-        ticks = sorted({x for line in lines for x in line.x})[::2]
-        axes.set_xticks(ticks, [f"{count:,.0f}" for count in ticks])
-        axes.minorticks_off()
-    logarithmic(axes.yaxis)
-    return Picture(figure, name, title, estimator_keys(lines, kernels, theorem is not None))
+def ratio_panels(rows: Rows) -> dict[str, Ratios]:
+    """Exact errors relative to the isotropic Gaussian's, from estimator_correlations.csv: a panel per dimension."""
+    panels: dict[str, Ratios] = {}
+    for row in rows:
+        if int(row["samples"]) == RATIO_SAMPLES:
+            line = panels.setdefault(f"D = {row['dim']}", {}).setdefault(row["kernel"], {})
+            line[float(row["correlation"])] = float(row["ratio_to_gaussian"])
+    return panels
 
 
-def ratio_chart(panels: dict[str, dict[str, dict[float, float]]], name: str, title: str) -> Picture:
-    """Errors relative to the isotropic Gaussian's: panel title -> kernel -> correlation -> ratio.
-
-    Correlations stand on Fisher's scale, arctanh: on a linear one .9, .95 and .99 would be one point.
-    """
-    figure, panel_axes = new_panels(
-        list(panels), "correlation of the features", "MISE / MISE of the isotropic Gaussian", TWO_PANELS
-    )
-    kernels = list(next(iter(panels.values())))
-    styles = {kernel: DASHED if kernel.startswith("gaussian,") else SOLID for kernel in kernels}
-    for axes, ratios in zip(panel_axes, panels.values(), strict=True):
-        for kernel, line in ratios.items():
-            look = {"color": _colour(kernel, kernels).fixed, "linestyle": styles[kernel], "linewidth": 1.3}
+def ratio_chart(panels: dict[str, Ratios], name: str, title: str) -> Picture:
+    """Correlations stand on Fisher's scale, arctanh: on a linear one .9, .95 and .99 would be one point."""
+    y_label = "MISE, isotropic Gaussian = 1"
+    figure, all_axes = _new_panels(list(panels), "correlation of the features", y_label)
+    for axes, lines in zip(all_axes, panels.values(), strict=True):
+        for kernel, line in lines.items():
+            look = {"color": _colour(kernel).fixed, "linestyle": _style(kernel), "linewidth": 1.3}
             axes.plot(np.arctanh(list(line)), list(line.values()), marker="o", markersize=2.5, **look)
-        correlations = list(next(iter(ratios.values())))
+        correlations = list(next(iter(lines.values())))
         axes.set_xticks(np.arctanh(correlations), [f"{correlation:g}" for correlation in correlations])
         axes.set_ylim(bottom=0)
-    return Picture(figure, name, title, [Key(_colour(kernel, kernels), kernel, styles[kernel]) for kernel in kernels])
+    kernels = dict.fromkeys(kernel for lines in panels.values() for kernel in lines)
+    return Picture(figure, name, title, [Key(_colour(kernel), kernel, _style(kernel)) for kernel in kernels])
+
+
+def _new_panels(titles: list[str], x_label: str, y_label: str):
+    """A single panel needs no title inside the picture."""
+    width, height = SMALL
+    size = (0.9 + (width - 0.9) * len(titles), height)
+    return new_panels(titles if len(titles) > 1 else [""], x_label, y_label, size)
+
+
+def _colour(kernel: str) -> Colour:
+    return series_colour(KERNELS.index(kernel)) if kernel in KERNELS else INK
+
+
+def _style(kernel: str, rule: str = "") -> tuple:
+    """The Gaussians that know the covariance are dashed."""
+    return DASHED if kernel.startswith("gaussian,") else STYLES.get(rule, SOLID)

@@ -1,4 +1,4 @@
-"""README's picture: whom a query attends to under softmax and under sinc^4, and the result of the quick comparison."""
+"""README's picture: which keys a query attends to under softmax and sinc^4, and the result of the quick comparison."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ def sinc_weight(query: Point, key: Point) -> float:
 
 
 def shares(weight) -> list[float]:
-    """What each key gets: its weight divided by the sum."""
+    """The weight of each key divided by the sum of all."""
     query, keys = scene()
     weights = [weight(query, key) for key in keys]
     return [w / sum(weights) for w in weights]
@@ -46,7 +46,7 @@ def shares(weight) -> list[float]:
 def results() -> list[tuple[str, str, list[float], str]]:
     """(model, attention, test perplexity of every seed, rank of the attention maps) of README's table."""
     lines = []
-    for row, _, _ in headline_rows():
+    for row, _ in headline_rows():
         rank = map_rank(row)
         cell = row.cell(QUOTED)
         values = [cell.values[seed] for seed in sorted(cell.values, key=str)] if cell else []
@@ -79,12 +79,12 @@ def _figure():
 
 
 def _draw_weights(axes, weight, title: str) -> None:
-    """Shade: the weight a key would have at each place, as a share of the largest. Discs: 24 keys, by their share."""
+    """Shade: the weight a key would have at each point, as a share of the largest. Discs: 24 keys, by their share."""
     from matplotlib.colors import LinearSegmentedColormap
 
     query, keys = scene()
-    places = [-EDGE + 2 * EDGE * i / (CELLS - 1) for i in range(CELLS)]
-    field = [[weight(query, (x, y)) for x in places] for y in places]
+    ticks = [-EDGE + 2 * EDGE * i / (CELLS - 1) for i in range(CELLS)]
+    field = [[weight(query, (x, y)) for x in ticks] for y in ticks]
     shades = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#5fa3d3"])
     axes.imshow(field, origin="lower", extent=(-EDGE, EDGE) * 2, cmap=shades, interpolation="bilinear", rasterized=True)
     attended = [600 * share for share in shares(weight)]

@@ -28,17 +28,17 @@ class Colour:
     css: str  # on the page
 
 
-INK = Colour("#0a0b0c", "currentColor")  # nothing else uses it: found again in the SVG and exchanged
+INK = Colour("#0a0b0c", "currentColor")  # nothing else uses it, so it can be exchanged in the SVG
 
 
-def series_colour(place: int) -> Colour:
-    number = place % len(SERIES)
+def series_colour(number: int) -> Colour:
+    number %= len(SERIES)
     return Colour(SERIES[number], f"var(--series-{number}, {SERIES[number]})")
 
 
-def layer_colour(place: int, count: int) -> Colour:
+def layer_colour(layer: int, count: int) -> Colour:
     """From the first series colour (first layer) to the second (last layer), mixed by the browser or here."""
-    share = place / max(count - 1, 1)
+    share = layer / max(count - 1, 1)
     first, last = (bytes.fromhex(colour[1:]) for colour in SERIES[:2])
     mixed = bytes(round(a + share * (b - a)) for a, b in zip(first, last, strict=True))
     css = f"color-mix(in oklab, {series_colour(1).css} {round(100 * share)}%, {series_colour(0).css})"
@@ -105,7 +105,7 @@ class Picture:
     def _in_css(self, svg: str) -> str:
         """In one pass: a replacement contains fixed colours too."""
         css = {colour.fixed: colour.css for colour in (INK, *(key.colour for key in self.keys))}
-        return re.sub("|".join(css), lambda found: css[found[0]], svg)
+        return re.sub("|".join(css), lambda match: css[match[0]], svg)
 
     def _complete(self) -> None:
         from matplotlib.lines import Line2D
@@ -124,7 +124,7 @@ class Picture:
 
 
 def new_figure(x_label: str, y_label: str, size: tuple[float, float] = WIDE):
-    """(figure, axes): thin horizontal rules, no frame, all of it in ink."""
+    """(figure, axes)."""
     figure, (axes,) = new_panels([""], x_label, y_label, size)
     return figure, axes
 
@@ -141,11 +141,12 @@ def new_panels(titles: list[str], x_label: str, y_label: str, size: tuple[float,
         for axes, title in zip(panels, titles, strict=True):
             axes.set_xlabel(x_label, color=INK.fixed)
             axes.set_title(title, fontsize=9, color=INK.fixed)
-            _plain(axes)
+            plain(axes)
     return figure, panels
 
 
-def _plain(axes) -> None:
+def plain(axes) -> None:
+    """Thin horizontal rules, no frame, all of it in ink."""
     axes.grid(axis="y", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.tick_params(which="both", colors=INK.fixed, length=0, pad=5)
     axes.spines[["top", "right", "left"]].set_visible(False)

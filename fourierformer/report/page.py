@@ -1,4 +1,4 @@
-"""The page: every section, the list of all runs, and the files of its charts."""
+"""The page: every section, the list of all runs, where they ran, and the files of its charts."""
 
 import os
 from collections import Counter
@@ -7,25 +7,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.files import atomic_write_text
-from fourierformer.plots import Picture
-from fourierformer.report.headline import result_of
-from fourierformer.report.origin import commands, origin
-from fourierformer.report.runs import run_sections
+from fourierformer.plots.picture import Picture
+from fourierformer.report.runs import result_of, run_sections
 from fourierformer.report.section import Charts, Section
 from fourierformer.results import Run
-from fourierformer.results.layout import TEXT_COLUMNS, duration_text
+from fourierformer.results.formats import TEXT_COLUMNS
 from fourierformer.results.runs import number
+from fourierformer.results.tables import duration_text
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 WORDS = TEXT_COLUMNS | {"estimator", "data", "kernel", "radius grows", "shape", "pass", "dtype"}  # stand to the left
 MANY_RUNS = 12  # completed runs beyond which their list is folded
 STATES = ("completed", "failed", "diverged", "damaged")  # those with a colour of their own
+UNKNOWN = "not recorded"
 
 
 def write_report(
     runs: Iterable[Run], path: str | Path, further: Iterable[Section] = (), figures: Path | None = None
 ) -> Path:
-    """Renders the page and puts it in place whole. Returns its path.
+    """Renders the page and writes it whole or not at all. Returns its path.
 
     `further` sections stand below those of the runs. With `figures` every chart is also saved in that folder, as PNG
     and SVG, which takes as long as the page again.
@@ -48,8 +48,8 @@ def save_figures(sections: Iterable[Section], folder: Path) -> None:
 
 
 def pictures(sections: Iterable[Section]) -> list[Picture]:
-    groups = [part for section in sections for part in section.parts if isinstance(part, Charts)]
-    return [picture for group in groups for picture in group.pictures]
+    parts = [part for section in sections for part in section.parts]
+    return [picture for part in parts if isinstance(part, Charts) for picture in part.pictures]
 
 
 def render(runs: list[Run], made: str, sections: list[Section] | None = None) -> str:
@@ -82,13 +82,46 @@ def render(runs: list[Run], made: str, sections: list[Section] | None = None) ->
 def _lines(runs: list[Run]) -> list[tuple[Run, str, str]]:
     """(run, time, result) of each."""
     ordered = sorted(runs, key=lambda run: str(run.path))
-    return [(run, duration_text(_seconds(run)), result_of(run)) for run in ordered]
-
-
-def _seconds(run: Run) -> float:
-    return number(run.summary.get("seconds")) if run.completed else float("nan")
+    seconds = [number(run.summary.get("seconds")) if run.completed else float("nan") for run in ordered]
+    return [(run, duration_text(time), result_of(run)) for run, time in zip(ordered, seconds, strict=True)]
 
 
 def _root(runs: list[Run]) -> Path:
-    """The folder all runs lie under: said once instead of in every line."""
+    """The folder that all runs lie under: it stands once above their list instead of in every line."""
     return Path(os.path.commonpath([run.path.absolute().parent for run in runs])) if runs else Path()
+
+
+def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """Where the runs come from: one line per fact, with every value it took and how often where runs differ."""
+    values: dict[str, Counter] = {}
+    runs = [run for run in runs if run.meta]
+    for run in runs:
+        for name, value in _facts(run).items():
+            values.setdefault(name, Counter())[value] += 1
+    lines = []
+    for name, counts in values.items():
+        agree = len(counts) == 1 and counts.total() == len(runs)
+        texts = [value if agree else f"{value} ({n} of {len(runs)} runs)" for value, n in counts.most_common()]
+        lines.append((name, "; ".join(texts)))
+    return lines
+
+
+def commands(runs: Iterable[Run]) -> list[tuple[str, int]]:
+    """The distinct command lines and how many runs each made (a sweep is one command)."""
+    return list(Counter(str(run.meta["command"]) for run in runs if run.meta.get("command")).items())
+
+
+def _facts(run: Run) -> dict[str, str]:
+    meta = run.meta
+    versions = known if isinstance(known := meta.get("versions"), dict) else {}
+    gpus = Counter(map(str, meta.get("gpus") or [])) if isinstance(meta.get("gpus"), list) else {}
+    changed = " with uncommitted changes (dirty.diff in the run directory)" if meta.get("dirty") else ""
+    facts = {
+        "commit": str(meta.get("commit") or UNKNOWN) + changed,
+        "GPU": ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "none",
+        "CPU": f"{meta.get('cpu') or UNKNOWN}, {meta.get('cpus', '?')} cores",
+        "attention backend": str(run.summary.get("attention_backend") or UNKNOWN),
+        "platform": str(meta.get("platform") or UNKNOWN),
+        "Python": str(meta.get("python") or UNKNOWN),
+    }
+    return facts | {str(name): str(version) for name, version in versions.items() if version}

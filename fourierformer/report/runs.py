@@ -1,34 +1,63 @@
 """A section for each table of the comparison: what came out, with which certainty, and how it got there."""
 
+import math
 from dataclasses import replace
 
-from fourierformer.plots import Difference, Picture, comparison_chart, diagnostic_chart, difference_chart
-from fourierformer.report.headline import headline, quoted_columns
-from fourierformer.report.heads import head_parts
+from fourierformer.plots.charts import difference_chart
+from fourierformer.plots.curves import (
+    Curve,
+    comparison_chart,
+    diagnostic_chart,
+    diagnostic_curves,
+    layer_chart,
+    layer_curves,
+    metric_curves,
+    validation_metric,
+)
+from fourierformer.plots.picture import Picture
 from fourierformer.report.section import Charts, Section, Sheet, sheet_of, slugs, without_columns
 from fourierformer.results import Run, Table, comparison, tables
-from fourierformer.results.comparison import Row, row_label, seed_of
-from fourierformer.results.curves import Curve, diagnostic_curves, metric_curves, validation_metric
-from fourierformer.results.evidence import evidence
-from fourierformer.results.layout import DASH
-from fourierformer.results.metrics import Metric, metric
+from fourierformer.results.comparison import (
+    Row,
+    column_text,
+    evaluations,
+    full_label,
+    metric,
+    metric_text,
+    protocol_text,
+    row_label,
+    seed_of,
+    several_models,
+    task_behind,
+)
+from fourierformer.results.formats import DASH
+from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
-from fourierformer.results.paper_tables import paper_tables
-from fourierformer.results.significance import BASELINE, pairs, who
+from fourierformer.results.runs import number
+from fourierformer.results.statistics import BASELINE, LEVEL, change_text, p_text, pairs
+from fourierformer.results.tables import columns_of, head_tables
+from fourierformer.tasks import Column, Metric, Task
 
 MANY_LINES = 16  # of intervals, beyond which they are folded away
 MANY = 4  # charts of one kind beyond which they are folded away
-DIAGNOSTICS = {  # what attention layers log about themselves: title and axis
+DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title and axis
     "radius": ("Learned radius per layer", "radius R"),
-    "mass": ("Weight that eps leaves, per layer", "mass of a row"),
+    "mass": ("Attended share per layer: the weight that eps leaves", "attended share"),
 }
-PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the evidence
+LAYER_CHARTS = {  # what heads.json has of each layer: title, axis, what it means
+    "head_distance": ("Distance between heads per layer", "distance of attention maps", "Larger: less redundant."),
+    "rank": ("Rank of the attention maps per layer", "rank", "Singular values above 1e-6, mean over heads."),
+}
+HEADS = "How much the heads of a layer differ: means over layers, sequences and pairs of heads."
+OVER_SEEDS = "Line: mean over seeds; band: from the lowest to the highest seed."
+PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the table of intervals
 
 
 def run_sections(runs: list[Run]) -> list[Section]:
     rows = comparison(runs)
-    found = tables(rows)
-    sections = [_section(table, anchor) for table, anchor in zip(found, slugs(t.title for t in found), strict=True)]
+    compared = tables(rows)
+    anchors = slugs(table.title for table in compared)
+    sections = [_section(table, anchor) for table, anchor in zip(compared, anchors, strict=True)]
     # an installed copy of the package comes without the paper's numbers
     papers = [table for table in paper_tables(rows) if table.rows] if read_paper() else []
     if papers:
@@ -41,31 +70,16 @@ def _section(table: Table, anchor: str) -> Section:
     sheet = sheet_of(table, _caption(table))
     parts: list[Sheet | Charts] = [Charts(_difference_pictures(table, anchor))]
     parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
-    parts += [_evidence(found, table.lines) for found in evidence(table.rows)]
+    parts += [_intervals(intervals, table.lines) for intervals in interval_tables(table.rows)]
     parts.append(Charts(_metric_pictures(table, anchor)))
-    parts += head_parts(table, anchor)
-    for name in DIAGNOSTICS:
-        found, folded = _diagnostic_pictures(table, anchor, name), DIAGNOSTICS[name][0]
-        parts.append(Charts(found, folded, small=True, folded=True) if len(found) > MANY else Charts(found, small=True))
+    for heads in head_tables(table.rows):
+        parts += [sheet_of(heads, HEADS, leave_out=table.lines), Charts(_layer_pictures(heads, anchor))]
+    for name, (title, _) in DIAGNOSTICS.items():
+        pictures = _diagnostic_pictures(table, anchor, name)
+        many = len(pictures) > MANY
+        parts.append(Charts(pictures, title if many else "", small=True, folded=many))
     shown = [part for part in parts if not isinstance(part, Charts) or part.pictures]
     return Section(table.title, anchor, shown, headline(table))
-
-
-def _evidence(table: Table, said: list[str]) -> Sheet:
-    """Beside the paper's numbers where it has some."""
-    printed = table.header.index("paper")
-    if any(line[printed] != DASH for line in table.body):
-        return sheet_of(table, "Every number with its interval, and what the paper prints in its place.", said)
-    sheet = sheet_of(table, "Every number with its interval; the paper prints nothing to compare it with.", said)
-    return replace(without_columns(sheet, PAPERS), folded=len(sheet.body) > MANY_LINES)
-
-
-def _missing_seeds(rows: list[Row]) -> list[str]:
-    """Seeds that other configurations of the table have: a run that was never started leaves no trace of its own."""
-    seeds = [{seed_of(run) for run in (*row.runs, *row.others)} for row in rows]
-    wanted = {seed for found in seeds for seed in found if isinstance(seed, int)}
-    missing = [(row_label(row, rows), sorted(wanted - found)) for row, found in zip(rows, seeds, strict=True)]
-    return [f"no run of {who} with seed {', '.join(map(str, lacking))}" for who, lacking in missing if lacking]
 
 
 def _caption(table: Table) -> str:
@@ -75,19 +89,32 @@ def _caption(table: Table) -> str:
     return f"One row per configuration{weights}{best}."
 
 
+def _missing_seeds(rows: list[Row]) -> list[str]:
+    """Seeds that other configurations of the table have: a run that was never started leaves no trace of its own."""
+    seeds = [{seed_of(run) for run in (*row.runs, *row.others)} for row in rows]
+    wanted = {seed for of_row in seeds for seed in of_row if isinstance(seed, int)}
+    missing = [(row_label(row, rows), sorted(wanted - of_row)) for row, of_row in zip(rows, seeds, strict=True)]
+    return [f"no run of {label} with seed {', '.join(map(str, lacking))}" for label, lacking in missing if lacking]
+
+
+def _intervals(table: Table, leave_out: list[str]) -> Sheet:
+    """Beside the paper's numbers where it has some."""
+    printed = table.header.index("paper")
+    if any(line[printed] != DASH for line in table.body):
+        return sheet_of(table, "Every number with its interval, and what the paper prints in its place.", leave_out)
+    sheet = sheet_of(table, "Every number with its interval; the paper prints nothing to compare it with.", leave_out)
+    return replace(without_columns(sheet, PAPERS), folded=len(sheet.body) > MANY_LINES)
+
+
 def _difference_pictures(table: Table, anchor: str) -> list[Picture]:
     """One, of the evaluation that a paper would quote, where softmax has rivals there."""
     columns, kind = quoted_columns(table.rows[0].task), metric(table.primary)
-    found = [pair for pair in pairs(table.rows, columns) if pair.found.difference is not None]
-    column = next((column for column in columns if any(pair.column == column for pair in found)), None)
+    compared = [pair for pair in pairs(table.rows, columns) if pair.difference.mean is not None]
+    column = next((column for column in columns if any(pair.column == column for pair in compared)), None)
     if column is None:
         return []
-    lines = [
-        Difference(who(pair.row, table.rows), pair.found.difference, pair.found.half_width)
-        for pair in found
-        if pair.column == column and pair.found.difference is not None
-    ]
-    title = f"{kind.name.capitalize()} against {BASELINE} ({column[0]} {column[1].replace('_', ' ')})"
+    lines = [(full_label(pair.row, table.rows), pair.difference) for pair in compared if pair.column == column]
+    title = f"{kind.name.capitalize()} against {BASELINE} ({column_text(column)})"
     better = "right" if kind.higher_is_better else "left"
     caption = (
         f"Mean over seeds; better is to the {better}. The tests below are corrected for their number, intervals not."
@@ -107,8 +134,15 @@ def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
         curves, width = metric_curves(table.rows, series)
         if curves:
             name = f"{series.replace('_', '-')}--{anchor}"
-            pictures.append(comparison_chart(curves, name, title, kind, _how(curves, width, kind)))
+            pictures.append(comparison_chart(curves, name, title, kind, _curves_caption(curves, width, kind)))
     return pictures
+
+
+def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:
+    parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
+    parts += [OVER_SEEDS] if any(curve.seeds > 1 for curve in curves) else []
+    scale = "The logarithmic scale" if kind.logarithmic else "The scale"
+    return " ".join([*parts, f"{scale} fits the last {1 - kind.skipped:.0%} of training."])
 
 
 def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Picture]:
@@ -125,10 +159,70 @@ def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Pic
     return pictures
 
 
-def _how(curves: list[Curve], width: int, kind: Metric) -> str:
-    parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
-    if any(curve.seeds > 1 for curve in curves):
-        parts.append("Line: mean over seeds; band: from the lowest to the highest seed.")
-    scale = "The logarithmic scale" if kind.logarithmic else "The scale"
-    parts.append(f"{scale} fits the last {1 - kind.skipped:.0%} of training.")
-    return " ".join(parts)
+def _layer_pictures(table: Table, anchor: str) -> list[Picture]:
+    splits = sorted({split for row in table.rows for run in row.runs for split in run.head_layers})
+    pictures = []
+    for split in splits:
+        for key, (title, axis, meaning) in LAYER_CHARTS.items():
+            curves = layer_curves(table.rows, split, key)
+            if curves:
+                caption = f"{meaning} {OVER_SEEDS}" if any(curve.seeds > 1 for curve in curves) else meaning
+                name = f"{key.replace('_', '-')}-per-layer-{split}--{anchor}"
+                pictures.append(layer_chart(curves, name, f"{title}, {split} split", axis, caption))
+    return pictures
+
+
+def quoted_columns(task: Task) -> list[Column]:
+    """The number a paper would quote comes first."""
+    return [(split, protocol) for split in ("test", "valid") for protocol in task.quoted]
+
+
+def result_of(run: Run) -> str:
+    """The number of one run that a paper would quote."""
+    if not run.completed:
+        return DASH
+    primary = str(run.summary.get("primary"))
+    measured = {column: values[primary] for column, values in evaluations(run).items() if primary in values}
+    columns = quoted_columns(task_behind(str(run.field("task")), primary))
+    column = next((column for column in columns if column in measured), None)
+    if column is None:
+        return DASH
+    value = metric_text(number(measured[column]), primary, unit=True)
+    return f"{column[0]} {metric(primary).short} {value} ({protocol_text(column)})"
+
+
+def headline(table: Table) -> str:
+    """The one sentence about a table that a reader came for; empty where there is nothing to compare."""
+    for column in quoted_columns(table.rows[0].task):
+        cells = {row_label(row, table.rows): cell.mean for row in table.rows if (cell := row.cell(column))}
+        finite = {label: mean for label, mean in cells.items() if math.isfinite(mean)}
+        protocols = {protocol for row in table.rows for protocol in row.protocols(column)}
+        if len(finite) > 1 and len(protocols) == 1 and not several_models(table.rows):
+            return _sentence(table, column, finite)
+    return ""
+
+
+def _sentence(table: Table, column: Column, means: dict[str, float]) -> str:
+    kind = metric(table.primary)
+    first, second = sorted(means, key=means.__getitem__, reverse=kind.higher_is_better)[:2]
+    baseline = BASELINE if BASELINE in means and first != BASELINE else second
+    values = [metric_text(means[label], table.primary, unit=True) for label in (first, baseline)]
+    what = f"{column[0]} {kind.name} ({protocol_text(column)})"
+    if values[0] == values[1]:
+        return f"No difference in {what}: {first} and {baseline} with {values[0]}."
+    change = change_text(means[first], means[baseline], table.primary)
+    doubt = _doubt(table, column, first, baseline)
+    first_is = "Highest" if kind.higher_is_better else "Lowest"
+    return f"{first_is} {what}: {first} with {values[0]}, against {values[1]} for {baseline} ({change}){doubt}."
+
+
+def _doubt(table: Table, column: Column, first: str, baseline: str) -> str:
+    """What the sentence must not be read without: a single seed, or a test that found nothing."""
+    if min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1:
+        return "; a single seed, so no claim yet"
+    for pair in pairs(table.rows, columns_of(table.rows)):
+        compared = {row_label(pair.row, table.rows), BASELINE}
+        if pair.p is not None and pair.column == column and compared == {first, baseline}:
+            verdict = "not a significant difference, " if pair.p >= 1 - LEVEL else ""
+            return f"; {verdict}{p_text(pair.p)}"
+    return ""

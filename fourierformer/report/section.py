@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fourierformer.plots import Key, Picture
+from fourierformer.plots.picture import Key, Picture
 from fourierformer.results import Table
-from fourierformer.results.layout import columns_of
-from fourierformer.results.significance import significance_lines
+from fourierformer.results.statistics import significance_lines
+from fourierformer.results.tables import columns_of
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Section:
 
 
 def sheet_of(table: Table, caption: str, leave_out: Iterable[str] = ()) -> Sheet:
-    """A table of the results; lines that the page has said already are left out."""
-    said = set(leave_out)
+    """A table of the results; `leave_out` are lines that stand on the page already."""
+    lines = [line for line in table.lines if line not in set(leave_out)]
     tested = significance_lines(table.rows, columns_of(table.rows)) if table.rows else []
-    findings = [line for line in table.lines if line in tested and line not in said]
-    lines = [line for line in table.lines if line not in (*said, *findings)]
+    findings = [line for line in lines if line in tested]
+    lines = [line for line in lines if line not in findings]
     return Sheet(caption, table.header, table.body, lines, findings, frozenset(table.best), frozenset(table.starts))
 
 
 def without_columns(sheet: Sheet, names: Iterable[str]) -> Sheet:
-    """Where a column is empty. Not for tables that mark their best values, whose places would shift."""
+    """Where a column is empty. Not for tables that mark their best values, whose positions would shift."""
     kept = [i for i, name in enumerate(sheet.header) if name not in set(names)]
     header, body = [sheet.header[i] for i in kept], [[line[i] for i in kept] for line in sheet.body]
     return replace(sheet, header=header, body=body)
@@ -69,10 +69,10 @@ def slug(text: str) -> str:
 
 def slugs(texts: Iterable[str]) -> list[str]:
     """Each its slug; one that is there already gets a number."""
-    found: list[str] = []
+    names: list[str] = []
     for text in map(slug, texts):
         number, name = 2, text
-        while name in found:
+        while name in names:
             number, name = number + 1, f"{text}-{number}"
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -1,17 +1,27 @@
-"""Runs grouped over seeds: one row per configuration, one cell per (split, protocol), every value kept by seed."""
+"""Runs grouped over seeds: one row per configuration, one cell per (split, protocol), every value kept by seed.
 
+The last part of the file says what their numbers are called and which way is better.
+"""
+
+import json
+import math
+import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fourierformer.results import statistics
-from fourierformer.results.metrics import task_behind
 from fourierformer.results.runs import Run, number
-from fourierformer.tasks import Column, Task, tasks
+from fourierformer.tasks import Column, Metric, Task, tasks
 
 UNKNOWN = ""
 HEADS = "heads"
 SPLITS = ("valid", "test")
+# metrics of every task: what the loop and scripts/head_redundancy.py measure
+COMMON = (
+    Metric("head_distance", "distance between heads", "head distance", 2, higher_is_better=True),
+    Metric("head_distance_sd", "its sd over layers", "sd over layers", 2),
+    Metric("loss", "loss", "loss", 3, unit="nats"),
+)
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,14 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return statistics.mean(self.values.values())
+        return sum(self.values.values()) / self.n  # an infinite perplexity must stay infinite
 
     @property
     def sd(self) -> float | None:
         """Sample standard deviation (n - 1); None for a single seed, which has none, and for an infinite value."""
-        return statistics.sd(self.values.values())
+        if self.n < 2 or not all(map(math.isfinite, self.values.values())):
+            return None
+        return statistics.stdev(self.values.values())
 
 
 @dataclass
@@ -63,8 +75,9 @@ class Row:
         return next((run.settings for run in (*self.runs, *self.others) if run.settings), {})
 
     @property
-    def columns(self) -> list[Column]:
-        return sorted({key for run in self.runs for key in evaluations(run)}, key=column_order)
+    def config(self) -> dict:
+        """What decides what all runs of a group compute, by dotted key."""
+        return next((run.config for run in (*self.runs, *self.others) if run.config), {})
 
     def cell(self, column: Column, key: str | None = None) -> Cell | None:
         """A metric (the primary one) on one split under one protocol; None where no seed has it. Protocol `heads`: how
@@ -81,8 +94,8 @@ class Row:
     def protocols(self, column: Column) -> set[tuple]:
         """The distinct (context, stride, tokens scored) or (images scored,) behind a cell: several cannot be
         averaged."""
-        keys = self.task.scored
-        return {tuple(found.get(key) for key in keys) for found in self._found(column)}
+        measured = [evaluations(run).get(column) for run in self.runs]
+        return {tuple(numbers.get(key) for key in self.task.scored) for numbers in measured if numbers is not None}
 
     @property
     def state(self) -> str:
@@ -94,12 +107,9 @@ class Row:
             return ", ".join([*parts, *(f"{count} {state}" for state, count in sorted(counts.items()))])
         return self.others[0].state
 
-    def _found(self, column: Column) -> list[dict]:
-        return [found for run in self.runs if (found := evaluations(run).get(column)) is not None]
-
     def _over_seeds(self, value: Callable[[Run], object]) -> Cell | None:
-        found = {seed_of(run): value(run) for run in self.runs}
-        values = {seed: number(item) for seed, item in found.items() if item is not None}
+        by_seed = {seed_of(run): value(run) for run in self.runs}
+        values = {seed: number(item) for seed, item in by_seed.items() if item is not None}
         return Cell(values) if values else None
 
 
@@ -107,45 +117,81 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
     """One row per group (the hash of the configuration without its seed). Runs set aside have no row; all others do."""
     runs = [run for run in runs if run.state != "set aside"]
     rows: dict[tuple[str, str], Row] = {}
-    nameless = []
     for run in runs:
-        group = run.field("group")
-        if group is None:
-            nameless.append(run)
-            continue
-        key = (_text(run, "experiment"), str(group))
-        _add(rows.setdefault(key, _row(run, key[1])), run)
-    for run in nameless:
-        _place(rows, run)
+        if run.field("group") is not None:
+            key = (_text(run, "experiment"), _text(run, "group"))
+            _add(rows.setdefault(key, _row(run, key[1])), run)
+    for run in runs:
+        if run.field("group") is None:
+            _add_by_names(rows, run)
     for row in rows.values():
         _inherit(row, rows.values())
-    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, row.model, *baseline_first(row), row.group))
-
-
-def baseline_first(row: Row) -> tuple[bool, str]:
-    """Softmax is what everything else is measured against, so it stands on top."""
-    return row.attention != "softmax", row.attention
+    # softmax is what everything else is measured against, so it stands on top of its model
+    names = lambda row: (row.model, row.attention != "softmax", row.attention)  # noqa: E731
+    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), *_in_order(row), row.group))
 
 
 def row_label(row: Row, rows: Iterable[Row]) -> str:
-    """The attention's name; where a table holds several configurations of it, with the knobs they differ in, or with
-    the group's hash where no knob tells them apart."""
+    """The attention's name; where a table holds several configurations of it, with what their configs differ in
+    (`fourier lr=0.002 layers=2`), or with the group's hash where nothing known tells them apart."""
     twins = [other for other in rows if (other.model, other.attention) == (row.model, row.attention)]
     if len(twins) == 1:
         return row.attention
-    keys = list(dict.fromkeys(key for twin in twins for key in twin.settings))
-    differing = [key for key in keys if len({str(twin.settings.get(key)) for twin in twins}) > 1]
-    labels = {twin.group: " ".join(f"{key}={twin.settings.get(key)}" for key in differing) for twin in twins}
+    labels = dict(zip((twin.group for twin in twins), differing_values([t.config for t in twins]), strict=True))
     unique = len(set(labels.values())) == len(twins)
     return f"{row.attention} {labels[row.group]}" if unique else f"{row.attention} [{row.group[:8]}]"
+
+
+def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
+    """For each config the values in which it differs from some other: 'lr=0.002 layers=2', '' where there are none.
+
+    A key has its last part for a name, or all of it where two would have the same name. What only some configs have
+    (the keys of another optimizer, say) is left out of the others.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
+    short = Counter(key.rpartition(".")[2] for key in differing)
+    names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
+    return [
+        " ".join(f"{names[key]}={_value_text(config[key])}" for key in differing if key in config) for config in configs
+    ]
+
+
+def _in_order(row: Row) -> list[tuple]:
+    """By which configurations of one attention are sorted: numbers by size."""
+    numbers = {key: isinstance(value, int | float) for key, value in row.config.items()}
+    return [(k, not numbers[k], v if numbers[k] else str(v)) for k, v in sorted(row.config.items())]
+
+
+def _value_text(value: object) -> str:
+    """As on the command line."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def full_label(row: Row, rows: list[Row]) -> str:
+    """The same after the model's name, where there are several models."""
+    return f"{row.model} {row_label(row, rows)}" if several_models(rows) else row_label(row, rows)
+
+
+def several_models(rows: Iterable[Row]) -> bool:
+    return len({row.model for row in rows}) > 1
 
 
 def column_order(column: Column) -> tuple:
     """As the tasks order their protocols; others follow alphabetically."""
     split, protocol = column
     protocols = [protocol for task in tasks() for protocol in task.protocols]
-    place = {name: i for names in (SPLITS, protocols) for i, name in enumerate(names)}
-    return place.get(protocol, len(place)), protocol, place.get(split, len(place)), split
+    rank = {name: i for names in (SPLITS, protocols) for i, name in enumerate(names)}
+    return rank.get(protocol, len(rank)), protocol, rank.get(split, len(rank)), split
+
+
+def column_text(column: Column) -> str:
+    """'test sliding', 'valid ema best'."""
+    return f"{column[0]} {protocol_text(column)}"
+
+
+def protocol_text(column: Column) -> str:
+    return column[1].replace("_", " ")
 
 
 def seed_of(run: Run) -> int | str:
@@ -157,12 +203,12 @@ def evaluations(run: Run) -> dict[Column, dict]:
     """{(split, protocol): {nll, ppl, tokens, ...}}, or {nll, top1, images, ...} inside, without anything that does not
     have that shape."""
     splits = run.summary.get("results")
-    found = {}
+    numbers = {}
     for split, protocols in splits.items() if isinstance(splits, dict) else ():
         for protocol, values in protocols.items() if isinstance(protocols, dict) else ():
             if isinstance(values, dict):
-                found[str(split), str(protocol)] = values
-    return found
+                numbers[str(split), str(protocol)] = values
+    return numbers
 
 
 def _text(run: Run, key: str) -> str:
@@ -185,7 +231,7 @@ def _add(row: Row, run: Run) -> None:
         row.runs.append(run)
 
 
-def _place(rows: dict, run: Run) -> None:
+def _add_by_names(rows: dict, run: Run) -> None:
     """A run that died before it wrote its group joins the one row of its experiment, model and attention."""
     names = tuple(_text(run, key) for key in ("experiment", "model", "attention"))
     same = [row for row in rows.values() if (row.experiment, row.model, row.attention) == names]
@@ -200,3 +246,28 @@ def _inherit(row: Row, rows: Iterable[Row]) -> None:
     known = {(other.data, other.primary) for other in rows if other.experiment == row.experiment and other.primary}
     if len(known) == 1:
         row.data, row.primary = known.pop()
+
+
+def metrics() -> dict[str, Metric]:
+    return {metric.key: metric for metric in (*(m for task in tasks() for m in task.metrics), *COMMON)}
+
+
+def metric(key: str) -> Metric:
+    """A metric this version does not know is shown under its own name; lower counts as better, as for every loss."""
+    return metrics().get(key) or Metric(key, key or "metric", key, 3)
+
+
+def task_behind(name: str, primary: str) -> Task:
+    """By name; else the one that measures `primary` (rows that do not name their task); else the first."""
+    known = tasks()
+    measuring = [task for task in known if primary in [metric.key for metric in task.metrics]]
+    return next((task for task in known if task.name == name), (measuring or known)[0])
+
+
+def metric_text(value: float, key: str, *, unit: bool = False) -> str:
+    return metric(key).text(value, unit=unit)
+
+
+def mean_text(cell: Cell, key: str) -> str:
+    """'61.20 ± 0.31', without what a single seed or an infinite value does not have."""
+    return metric_text(cell.mean, key) + ("" if cell.sd is None else f" ± {metric_text(cell.sd, key)}")

@@ -13,24 +13,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fourierformer import attention
+from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
-from fourierformer.provenance import REPOSITORY
-from fourierformer.results.comparison import HEADS, Row, comparison, evaluations
-from fourierformer.results.evidence import evidence
-from fourierformer.results.layout import DASH, Table, columns_of, table_groups, tables
-from fourierformer.results.measured import MEASURED, is_measured, read_measured
-from fourierformer.results.mechanisms import mechanism_table
-from fourierformer.results.metrics import metric_text
-from fourierformer.results.redundancy import head_tables
+from fourierformer.provenance import MEASURED, REPOSITORY
+from fourierformer.results.comparison import HEADS, Row, comparison, evaluations, mean_text
+from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_of, text_of
+from fourierformer.results.hypotheses import hypothesis_table
+from fourierformer.results.intervals import interval_tables
+from fourierformer.results.measured import is_measured, read_measured
 from fourierformer.results.runs import Run
-from fourierformer.results.significance import Pair, corrected_pairs, p_text, signed, significance_lines
-from fourierformer.results.tables import markdown_of, text_of
+from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
+from fourierformer.results.tables import columns_of, head_tables, table_groups, tables
 
 NOTHING = "No measured runs are committed yet."
 QUICKSTART, HEADLINE = "quickstart.csv", "table1_quick.csv"  # the runs of `make train`, and of README's result
 QUOTED = ("test", "sliding")  # the evaluation that README quotes, as the paper does
+# the files of docs/results.md, and the evaluation that its plan names
+EVIDENCE = {"evidence_lm": ("test", "overlapping"), "evidence_vit": ("valid", "last")}
 MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them
+# the small language model and DeiT-tiny: where the added parameters of an attention are counted
+LANGUAGE = Geometry(dim=128, heads=8, length=256, causal=True)
+VISION = Geometry(dim=192, heads=3, length=197, causal=False, bias=True, grid=(14, 14), prefix=1)
+MECHANISMS = ("`attention=`", "idea", "for", "time", "state", "parameters", "source")
+MECHANISMS_NOTE = """\
+N tokens, D coordinates per head, C = H D channels, M features. Time is per layer and sequence. State: the numbers per
+layer that decoding one more token needs. Parameters: beyond the four projections, per layer of `lm_small` (`deit_tiny`
+for what only vision can use)."""
 
 
 def section(folder: Path = MEASURED) -> str:
@@ -44,15 +56,15 @@ def section(folder: Path = MEASURED) -> str:
         shown = [_without_comparisons(t, path.name) if len(t.rows) > MANY_ROWS else t for t in tables(rows)]
         parts.append(
             f"## {path.stem}\n\n{markdown_of([*shown, *head_tables(rows)])}\n"
-            f"{_folded('Every number with its interval', evidence(rows))}\n"
+            f"{_folded('Every number with its interval', interval_tables(rows))}\n"
             f"From `results/measured/{path.name}`: {origin(runs)}."
         )
     return "\n\n".join(parts) or NOTHING
 
 
 def _without_comparisons(table: Table, name: str) -> Table:
-    said = significance_lines(table.rows, columns_of(table.rows))
-    rest = [note for note in table.notes if note not in said]
+    comparisons = significance_lines(table.rows, columns_of(table.rows))
+    rest = [note for note in table.notes if note not in comparisons]
     where = f"python scripts/make_tables.py results/measured/{name}"
     return replace(table, notes=[*rest, f"comparisons with the baseline, Holm-corrected: {where}"])
 
@@ -78,25 +90,34 @@ def quickstart(folder: Path = MEASURED) -> str:
     return f"```text\n{grid.strip()}\n```"
 
 
-def headline_rows(folder: Path = MEASURED) -> list[tuple[Row, Pair | None, float | None]]:
-    """Each configuration of README's table, its comparison with softmax, and p as docs/measurements.md has it."""
-    found = []
+def headline_rows(folder: Path = MEASURED) -> list[tuple[Row, Pair | None]]:
+    """Each configuration of README's table, and its comparison with softmax as docs/measurements.md has it."""
+    compared = []
     for rows in table_groups(comparison(read_measured(folder / HEADLINE))):
-        pairs = corrected_pairs(rows, columns_of(rows))
-        compared = {id(pair.row): (pair, p) for pair, p in pairs if pair.column == QUOTED}
-        found += [(row, *compared.get(id(row), (None, None))) for row in rows]
-    return found
+        quoted = {id(pair.row): pair for pair in pairs(rows, columns_of(rows)) if pair.column == QUOTED}
+        compared += [(row, quoted.get(id(row))) for row in rows]
+    return compared
 
 
 def headline(folder: Path = MEASURED) -> str:
     """README's result: perplexity beside the rank of the attention maps, without which it would mislead."""
     rows = headline_rows(folder)
     header = ("model", "attention", "seeds", "test perplexity", "minus softmax's", "p", "rank of the attention maps")
-    lines = [header, ("---", "---", *("---:",) * 5), *(_headline_line(*row) for row in rows)]
-    runs = [run for row, _, _ in rows for run in row.runs]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + (
-        f"\n\nFrom `results/measured/{HEADLINE}`: {origin(runs)}."
-    )
+    grid = markdown_grid(header, [_headline_line(*row) for row in rows], [True] * 2 + [False] * 5)
+    return f"{grid}\n\nFrom `results/measured/{HEADLINE}`: {origin(run for row, _ in rows for run in row.runs)}."
+
+
+def evidence(folder: Path = MEASURED) -> str:
+    """The runs of docs/results.md: every row, and what they say about its hypotheses."""
+    parts = []
+    for name, column in EVIDENCE.items():
+        path = folder / f"{name}.csv"
+        if path.exists():
+            runs = read_measured(path)
+            rows = comparison(runs)
+            shown = markdown_of([*tables(rows), hypothesis_table(rows, column)])
+            parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
+    return "\n\n".join(parts) or NOTHING
 
 
 def attention_label(row: Row) -> str:
@@ -107,33 +128,58 @@ def attention_label(row: Row) -> str:
 def map_rank(row: Row) -> tuple[float, int] | None:
     """The mean rank of a row's attention maps and the largest it could be, which is the number of tokens."""
     cell = row.cell((QUOTED[0], HEADS), "rank")
-    length = next((found[QUOTED].get("context") for run in row.runs if QUOTED in (found := evaluations(run))), None)
-    return (cell.mean, length) if cell and length else None
+    lengths = [evaluations(run)[QUOTED].get("context", 0) for run in row.runs if QUOTED in evaluations(run)]
+    return (cell.mean, lengths[0]) if cell and lengths else None
 
 
-def _headline_line(row: Row, pair: Pair | None, p: float | None) -> tuple[str, ...]:
+def _headline_line(row: Row, pair: Pair | None) -> tuple[str, ...]:
     cell, rank, key = row.cell(QUOTED), map_rank(row), row.primary
-    value = difference = tested = DASH
-    if cell:
-        value = metric_text(cell.mean, key) + ("" if cell.sd is None else f" ± {metric_text(cell.sd, key)}")
-    if pair and p is not None and pair.found.difference is not None and pair.found.half_width is not None:
-        difference = f"{signed(pair.found.difference, key)} ± {metric_text(pair.found.half_width, key)}"
-        tested = p_text(p).removeprefix("p ").removeprefix("= ")
+    difference = p = DASH
+    if pair and pair.p is not None:
+        difference = difference_text(pair.difference, key)
+        p = p_text(pair.p).removeprefix("p ").removeprefix("= ")
     ranked = f"{rank[0]:.1f} of {rank[1]}" if rank else DASH
-    return row.model, attention_label(row), str(row.n), value, difference, tested, ranked
+    value = mean_text(cell, key) if cell else DASH
+    return row.model, attention_label(row), str(row.n), value, difference, p, ranked
+
+
+def mechanism_table() -> str:
+    """The choices of attention, from what the mechanisms say about themselves: one row per name."""
+    grid = markdown_grid(MECHANISMS, map(_mechanism_line, attention.available()))
+    return f"{grid}\n\n{MECHANISMS_NOTE}"
+
+
+def _mechanism_line(name: str) -> tuple[str, ...]:
+    cls = attention.mechanism(name)
+    language = name in attention.available(causal=True, grid=False)
+    vision = name in attention.available(causal=False)
+    where = " and ".join(["language"] * language + ["vision"] * vision)
+    added = f"{_added(name, LANGUAGE if language else VISION):+,}".replace("+0", "0")
+    return f"`{name}`", attention.idea(name), where, cls.cost, cls.state, added, cls.source
+
+
+def _added(name: str, geometry: Geometry) -> int:
+    """Parameters beyond (or below) the four projections of dim x dim."""
+    with torch.device("meta"):
+        layer, plain = attention.build(name, geometry), attention.build("softmax", geometry)
+    return _count(layer) - _count(plain)
+
+
+def _count(layer: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in layer.parameters())
 
 
 def reference_table(text: str) -> str:
     """One row for every object that a comment `<!-- ::: dotted.name -->` of the document names."""
-    rows = [("name", "what it is for"), ("---", "---")]
+    rows = []
     for name in public_names(text):
-        found: Any = pydoc.locate(name)
-        if found is None:
+        named: Any = pydoc.locate(name)
+        if named is None:
             raise SetupError(f"it names {name}, which cannot be imported")
-        source = Path(inspect.getfile(found)).relative_to(REPOSITORY)
-        first = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
+        source = Path(inspect.getfile(named)).relative_to(REPOSITORY)
+        first = " ".join((inspect.getdoc(named) or "").split("\n\n")[0].split())
         rows.append((f"[`{name}`](../{source.as_posix()})", first))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown_grid(("name", "what it is for"), rows)
 
 
 def public_names(text: str) -> list[str]:
@@ -148,6 +194,7 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
     },
     "docs/attention.md": {"attention": lambda *_: mechanism_table()},
     "docs/measurements.md": {"results": lambda _, folder: section(folder)},
+    "docs/results.md": {"evidence": lambda _, folder: evidence(folder)},
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
 

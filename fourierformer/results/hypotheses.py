@@ -3,11 +3,18 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fourierformer.results.comparison import Row
-from fourierformer.results.layout import DASH, Table, title_of
-from fourierformer.results.metrics import change_text, metric
-from fourierformer.results.significance import p_text, signed
-from fourierformer.results.statistics import LEVEL, Comparison, compare, holm, mean
+from fourierformer.results.comparison import Cell, Row, column_text, metric
+from fourierformer.results.formats import DASH, Table
+from fourierformer.results.statistics import (
+    LEVEL,
+    Difference,
+    change_text,
+    compare,
+    corrected,
+    difference_text,
+    p_text,
+)
+from fourierformer.results.tables import title_of
 from fourierformer.tasks import Column
 
 HEADER = ["", "comparison", "n", "difference", "relative", "corrected p", "verdict"]
@@ -42,15 +49,15 @@ class Hypothesis:
 @dataclass(frozen=True)
 class Decision:
     hypothesis: Hypothesis
-    found: Comparison
+    difference: Difference
     seeds: int
     baseline: float  # mean of the second configuration
     p: float | None  # corrected
 
     def verdict(self, higher_is_better: bool) -> str:
-        if self.p is None or self.found.difference is None or self.p >= 1 - LEVEL:
+        if self.p is None or self.difference.mean is None or self.p >= 1 - LEVEL:
             return "not decided"
-        first_wins = (self.found.difference > 0) == higher_is_better
+        first_wins = (self.difference.mean > 0) == higher_is_better
         return "confirmed" if first_wins != self.hypothesis.worse else "contradicted"
 
 
@@ -72,54 +79,52 @@ PLAN = (
 def decide(rows: Iterable[Row], column: Column, plan: Iterable[Hypothesis] = PLAN) -> list[Decision]:
     """Those whose two configurations were run; p is corrected (Holm) over all of them."""
     rows = list(rows)
-    pairs = [(each, _row(rows, each.first), _row(rows, each.second)) for each in plan]
-    cells = [(each, one.cell(column), two.cell(column)) for each, one, two in pairs if one and two]
-    values = [(each, *_on_common_seeds(one.values, two.values)) for each, one, two in cells if one and two]
-    measured = [(each, one, two, compare(one, two)) for each, one, two in values if one]
-    corrected = iter(holm([found.p for *_, found in measured if found.p is not None]))
+    measured = []
+    for hypothesis in plan:
+        first, second = (_row(rows, wanted) for wanted in (hypothesis.first, hypothesis.second))
+        cells = _on_common_seeds(first.cell(column), second.cell(column)) if first and second else None
+        if cells:
+            measured.append((hypothesis, *cells, compare(*cells)))
+    p_values = corrected(difference for *_, difference in measured)
     return [
-        Decision(each, found, len(one), mean(two.values()), None if found.p is None else next(corrected))
-        for each, one, two, found in measured
+        Decision(hypothesis, difference, first.n, second.mean, p)
+        for (hypothesis, first, second, difference), p in zip(measured, p_values, strict=True)
     ]
 
 
 def hypothesis_table(rows: list[Row], column: Column, plan: Iterable[Hypothesis] = PLAN) -> Table:
-    kind, primary = metric(rows[0].primary), rows[0].primary
-    body = [_line(decision, primary, kind.higher_is_better) for decision in decide(rows, column, plan)]
-    where = f"{column[0]} {column[1].replace('_', ' ')}"
+    primary = rows[0].primary
+    title = f"{title_of(rows)}: the hypotheses, by {metric(primary).name}, {column_text(column)}"
+    body = [_line(decision, primary) for decision in decide(rows, column, plan)]
     note = (
         "differences: mean ± 95 % t-interval, paired over the seeds that both have; p corrected by Holm over this table"
     )
-    return Table(
-        f"{title_of(rows)}: the hypotheses, by {kind.name}, {where}",
-        primary,
-        rows,
-        HEADER,
-        body,
-        set(),
-        set(),
-        [],
-        [note],
-    )
+    return Table(title, rows, HEADER, body, notes=[note])
 
 
-def _line(decision: Decision, primary: str, higher_is_better: bool) -> list[str]:
-    found, each = decision.found, decision.hypothesis
-    difference = DASH if found.difference is None else signed(found.difference, primary)
-    if found.half_width is not None:
-        difference += f" ± {metric(primary).text(found.half_width)}"
+def _line(decision: Decision, primary: str) -> list[str]:
+    hypothesis, difference = decision.hypothesis, decision.difference
     relative = DASH
-    if found.difference is not None:
-        relative = change_text(decision.baseline + found.difference, decision.baseline, primary)
-    p = DASH if decision.p is None else p_text(decision.p)
-    verdict = decision.verdict(higher_is_better)
-    return [each.name, f"{each.first} - {each.second}", str(decision.seeds), difference, relative, p, verdict]
+    if difference.mean is not None:
+        relative = change_text(decision.baseline + difference.mean, decision.baseline, primary)
+    return [
+        hypothesis.name,
+        f"{hypothesis.first} - {hypothesis.second}",
+        str(decision.seeds),
+        difference_text(difference, primary) or DASH,
+        relative,
+        DASH if decision.p is None else p_text(decision.p),
+        decision.verdict(metric(primary).higher_is_better),
+    ]
 
 
 def _row(rows: list[Row], wanted: Configuration) -> Row | None:
     return next((row for row in rows if wanted.is_of(row)), None)
 
 
-def _on_common_seeds(one: Mapping, two: Mapping) -> tuple[dict, dict]:
-    seeds = [seed for seed in one if seed in two]
-    return {seed: one[seed] for seed in seeds}, {seed: two[seed] for seed in seeds}
+def _on_common_seeds(first: Cell | None, second: Cell | None) -> tuple[Cell, Cell] | None:
+    """None where they have no seed in common."""
+    if first is None or second is None:
+        return None
+    seeds = [seed for seed in first.values if seed in second.values]
+    return (Cell({s: first.values[s] for s in seeds}), Cell({s: second.values[s] for s in seeds})) if seeds else None

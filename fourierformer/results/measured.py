@@ -1,22 +1,19 @@
 """Committed evidence: finished runs as lines of results/measured/<name>.csv, which read back as runs.
 
 A line has every number of the run's summary and where they come from, so that a table can be made without the run
-directory. A run that should not be evidence is refused, and the refusal is said.
+directory. A run that should not be evidence is refused with the reason.
 """
 
-import csv
-import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from fourierformer.config import flatten
 from fourierformer.errors import SetupError
-from fourierformer.files import atomic_write_text
-from fourierformer.provenance import REPOSITORY, without_folders
+from fourierformer.files import read_csv, write_csv
+from fourierformer.provenance import MEASURED, without_folders
 from fourierformer.results.runs import SCHEMA, Run, collect
 
-MEASURED = REPOSITORY / "results" / "measured"
 # the first columns, by which a file of runs is recognised: benchmarks lie in the same folder
 NAMES = ("run", "experiment", "model", "attention", "data", "seed")
 TEXT = frozenset(
@@ -27,6 +24,7 @@ TEXT_GROUPS = ("settings.", "versions.")  # all other columns are JSON
 FACTS = ("commit", "dirty", "started", "command", "cpu", "cpus", "gpus", "python", "platform")
 VERSIONS = ("torch", "triton", "timm")
 NESTED = ("results", "heads", "settings", "best", "versions")  # written as results.test.sliding.ppl
+CONFIG = "config"  # one column of JSON, the last one
 
 
 def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) -> str:
@@ -50,26 +48,19 @@ def csv_row(run: Run) -> dict[str, str]:
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
     origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
     origin["command"] = without_folders(str(run.meta.get("command") or ""))
-    found = {
-        **{key: run.field(key) for key in NAMES},
-        "run": run.name,
-        **{"settings": run.settings, "heads": run.heads, "versions": {name: versions.get(name) for name in VERSIONS}},
-    }
-    return {key: _written(key, value) for key, value in flatten(found | summary | meta | origin) if _present(value)}
+    names = {key: run.field(key) for key in NAMES} | {"run": run.name}
+    names |= {"settings": run.settings, "heads": run.heads, "versions": {name: versions.get(name) for name in VERSIONS}}
+    values = [*flatten(names | summary | meta | origin), (CONFIG, run.config)]
+    return {key: _written(key, value) for key, value in values if value is not None and value not in ({}, "")}
 
 
 def write_measured(runs: Iterable[Run], path: Path) -> tuple[int, int]:
     """Adds runs to a file, in place of older lines of the same run: (how many now, how many stood there and stay)."""
     rows = {row["run"]: row for row in map(csv_row, runs)}
     before = [row for row in _lines(path) if row["run"] not in rows] if path.exists() else []
-    ordered = sorted([*before, *rows.values()], key=_place)
-    columns = list(dict.fromkeys([*NAMES, *(key for row in ordered for key, value in row.items() if value)]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(ordered)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(path, text.getvalue())
+    ordered = sorted([*before, *rows.values()], key=_order)
+    columns = dict.fromkeys([*NAMES, *(key for row in ordered for key, value in row.items() if value)])
+    write_csv(path, ordered, columns=sorted(columns, key=lambda name: name == CONFIG))
     return len(ordered), len(before)
 
 
@@ -79,20 +70,19 @@ def read_measured(path: Path) -> list[Run]:
 
 
 def is_measured(path: Path) -> bool:
-    with open(path, newline="", encoding="utf-8") as file:
-        return tuple(next(csv.reader(file), ()))[: len(NAMES)] == NAMES
+    return tuple(read_csv(path).columns)[: len(NAMES)] == NAMES
 
 
-def gather(places: Iterable[str | Path]) -> list[Run]:
+def gather(sources: Iterable[str | Path]) -> list[Run]:
     """Runs from folders of run directories and from CSV files, each once: the directory knows more."""
-    paths = [Path(place) for place in places]
+    paths = [Path(source) for source in sources]
     files = [path for path in paths if path.suffix == ".csv"]
     if missing := [file for file in files if not file.is_file()]:
         raise SetupError(f"{missing[0]}: no such file")
-    found = collect(path for path in paths if path not in files)
-    collected = {run.name: run for file in files for run in read_measured(file)}
-    there = {run.name for run in found}
-    return [*found, *(run for name, run in collected.items() if name not in there)]
+    runs = collect(path for path in paths if path not in files)
+    names = {run.name for run in runs}
+    from_files = {run.name: run for file in files for run in read_measured(file)}
+    return [*runs, *(run for name, run in from_files.items() if name not in names)]
 
 
 def committed() -> list[Path]:
@@ -100,7 +90,7 @@ def committed() -> list[Path]:
     return [path for path in sorted(MEASURED.glob("*.csv")) if is_measured(path)]
 
 
-def _place(row: dict[str, str]) -> tuple:
+def _order(row: dict[str, str]) -> tuple:
     return *(row.get(name, "") for name in NAMES[1:5]), int(row.get("seed", 0)), row["run"]
 
 
@@ -114,10 +104,6 @@ def _is_text(key: str) -> bool:
     return key in TEXT or key.startswith(TEXT_GROUPS)
 
 
-def _present(value) -> bool:
-    return value is not None and value not in ({}, "")
-
-
 def _written(key: str, value) -> str:
     return str(value) if _is_text(key) else json.dumps(value)
 
@@ -125,8 +111,7 @@ def _written(key: str, value) -> str:
 def _lines(path: Path) -> list[dict[str, str]]:
     if not is_measured(path):
         raise SetupError(f"{path} is no file of runs: it does not begin with {','.join(NAMES)}. Choose another name.")
-    with open(path, newline="", encoding="utf-8") as file:
-        return [{key: value for key, value in row.items() if key and value} for row in csv.DictReader(file)]
+    return [{key: value for key, value in row.items() if key and value} for row in read_csv(path).rows]
 
 
 def _run(row: dict[str, str], path: Path, number: int) -> Run:

@@ -5,13 +5,13 @@ Every value has a status: `verified` (read in a source), `derived` (computed fro
 people's runs of the same recipe; they are there to be read, and nothing is compared with them.
 """
 
-import csv
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.files import read_csv
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results.comparison import Row
 from fourierformer.tasks import Column
@@ -19,10 +19,6 @@ from fourierformer.tasks import Column
 PAPER = REPOSITORY / "results" / "paper.csv"
 TABLES = ("1", "2", "3")
 STATUSES = ("verified", "derived", "recalled")
-COLUMNS = (
-    *("table", "experiment", "model", "data", "samples", "attention", "settings", "split", "protocol"),
-    *("metric", "value", "status", "source"),
-)
 # Samples (tokens, images) of the whole training may be off by this share: an epoch's last slice of text is shorter than
 # the batch, which for WikiText-103 makes 0.1 %.
 TOLERANCE = 0.01
@@ -56,16 +52,18 @@ class PaperValue:
         return [(split, protocol) for split in splits for protocol in protocols]
 
 
+COLUMNS = tuple(field.name for field in fields(PaperValue))
+
+
 @cache
 def read_paper(path: Path = PAPER) -> tuple[PaperValue, ...]:
     """Empty where the file is not: an installed copy of the package comes without it."""
     if not path.exists():
         return ()
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = csv.DictReader(file)
-        if tuple(lines.fieldnames or ()) != COLUMNS:
-            raise SetupError(f"{path}: its columns must be {','.join(COLUMNS)}")
-        return tuple(_value(line, path, lines.line_num) for line in lines)
+    table = read_csv(path)
+    if tuple(table.columns) != COLUMNS:
+        raise SetupError(f"{path}: its columns must be {','.join(COLUMNS)}")
+    return tuple(_value(line, path, number) for number, line in enumerate(table.rows, 2))
 
 
 def paper_value(row: Row, column: Column, key: str) -> PaperValue | None:
@@ -87,7 +85,7 @@ def at_paper_scale(row: Row, value: PaperValue) -> bool:
     return (
         row.data == value.data
         and samples is not None
-        and all(abs(found / value.samples - 1) <= TOLERANCE for found in samples.values.values())
+        and all(abs(count / value.samples - 1) <= TOLERANCE for count in samples.values.values())
     )
 
 

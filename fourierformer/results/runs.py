@@ -27,7 +27,7 @@ class Run:
     """One run directory.
 
     `state` is what status.json says, or one of: unfinished (no status yet), damaged (a file of it cannot be read),
-    set aside (an older attempt that `fresh=true` renamed). Only completed runs have numbers worth comparing.
+    set aside (an earlier attempt that `fresh=true` renamed). Only completed runs have numbers worth comparing.
     """
 
     path: Path
@@ -57,13 +57,28 @@ class Run:
         """The attention's knobs without its name, from config.yaml or a collected row; empty where neither has them."""
         if "settings" in self.summary:
             return dict(self.summary["settings"])
+        knobs = self._stored_config.get("attention")
+        return {key: value for key, value in knobs.items() if key != "name"} if isinstance(knobs, dict) else {}
+
+    @cached_property
+    def config(self) -> dict:
+        """Every value that decides what the run computes but its seed, by dotted key; of an older collected row only
+        the attention's knobs are known."""
+        if "config" in self.summary:
+            return dict(self.summary["config"])
+        from fourierformer.config import hashed_part
+
+        values = hashed_part(self._stored_config) or {f"attention.{key}": v for key, v in self.settings.items()}
+        return {key: value for key, value in values.items() if key != "seed"}
+
+    @cached_property
+    def _stored_config(self) -> dict:
         from fourierformer.config import from_yaml
 
         try:
-            knobs = from_yaml(self.path / "config.yaml")["attention"]
+            return from_yaml(self.path / "config.yaml")
         except SetupError:
             return {}
-        return {key: value for key, value in knobs.items() if key != "name"} if isinstance(knobs, dict) else {}
 
     @cached_property
     def heads(self) -> dict[str, dict[str, float]]:
@@ -75,10 +90,10 @@ class Run:
     @cached_property
     def head_layers(self) -> dict[str, list[dict[str, float]]]:
         """The same of each layer, by split; a collected row has only the means."""
-        found = {split: values.get("layers") for split, values in self._head_splits.items()}
+        by_split = {split: values.get("layers") for split, values in self._head_splits.items()}
         return {
             split: [_head_means(layer if isinstance(layer, dict) else {}) for layer in layers]
-            for split, layers in found.items()
+            for split, layers in by_split.items()
             if isinstance(layers, list)
         }
 
@@ -90,16 +105,16 @@ class Run:
     @property
     def _head_splits(self) -> dict[str, dict]:
         splits = self._heads_file[0].get("splits")
-        found = splits.items() if isinstance(splits, dict) else ()
-        return {split: values for split, values in found if isinstance(values, dict)}
+        items = splits.items() if isinstance(splits, dict) else ()
+        return {split: values for split, values in items if isinstance(values, dict)}
 
     @property
     def _from_name(self) -> dict:
         match = DIRECTORY_NAME.fullmatch(self.path.name)
-        found = match.groupdict() if match else {}
-        if "seed" in found:
-            found["seed"] = int(found["seed"])
-        return {"experiment": self.path.parent.name, **found}
+        parts: dict = match.groupdict() if match else {}
+        if match:
+            parts["seed"] = int(match["seed"])
+        return {"experiment": self.path.parent.name, **parts}
 
     @cached_property
     def _metrics(self) -> tuple[list[dict], list[str]]:
@@ -117,15 +132,15 @@ class Run:
 
     def remarks(self) -> list[str]:
         """Everything a reader must know before trusting this run, in plain sentences."""
-        found = [*self.problems, *self._metrics[1], *self._heads_file[1]]
+        remarks = [*self.problems, *self._metrics[1], *self._heads_file[1]]
         error = self.status.get("error")
         if error:
-            found.append(str(error))
+            remarks.append(str(error))
         if not self.completed and self.status.get("step") is not None:
-            found.append(f"last step {self.status['step']} of {self.status.get('steps', 'unknown')}")
+            remarks.append(f"last step {self.status['step']} of {self.status.get('steps', 'unknown')}")
         if self.state == "running" and self.status.get("updated"):
-            found.append(f"last sign of life {self.status['updated']}")
-        return found
+            remarks.append(f"last sign of life {self.status['updated']}")
+        return remarks
 
 
 def number(value) -> float:
@@ -136,13 +151,13 @@ def number(value) -> float:
 def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
     """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not."""
     roots = [roots] if isinstance(roots, str | Path) else list(roots)
-    found: dict[Path, Path] = {}
+    directories: dict[Path, Path] = {}
     for root in map(Path, roots):
         if not root.is_dir():
             raise SetupError(f"{root}: no such directory. {HOW_TO_MAKE_ONE}")
         for path in _run_directories(root):
-            found.setdefault(path.resolve(), path)
-    return [read_run(path) for path in sorted(found.values())]
+            directories.setdefault(path.resolve(), path)
+    return [read_run(path) for path in sorted(directories.values())]
 
 
 def _head_numbers(values: dict) -> dict[str, float]:
@@ -153,8 +168,8 @@ def _head_numbers(values: dict) -> dict[str, float]:
 
 def _head_means(values: dict) -> dict[str, float]:
     """By our names; what was not measured is left out."""
-    found = {name: values.get(quantity) for name, quantity in HEAD_QUANTITIES.items()}
-    return {name: number(value) for name, value in found.items() if value is not None}
+    by_name = {name: values.get(quantity) for name, quantity in HEAD_QUANTITIES.items()}
+    return {name: number(value) for name, value in by_name.items() if value is not None}
 
 
 def _run_directories(root: Path) -> Iterable[Path]:
@@ -172,7 +187,7 @@ def _run_directories(root: Path) -> Iterable[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """Reads one run directory. Never raises for what is in it: the state and the problems say what was found."""
+    """Reads one run directory. Never raises for what is in it: its state and problems say what is wrong with it."""
     problems: list[str] = []
     status = _read_json(path / "status.json", problems)
     summary = _read_json(path / "summary.json", problems)
@@ -220,15 +235,14 @@ def _read_rows(path: Path) -> tuple[list[dict], list[str]]:
         return [], []
     except OSError as error:
         return [], [f"{path.name} cannot be read: {error.strerror}"]
-    rows = [_row(line) for line in lines if line]
-    read = [row for row in rows if row is not None]
-    lost = len(rows) - len(read)
-    return read, [f"{path.name}: {lost} unreadable line{'s' if lost > 1 else ''} skipped"] if lost else []
-
-
-def _row(line: bytes) -> dict | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
+    rows, lost = [], 0
+    for line in filter(None, lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            lost += 1
+    return rows, [f"{path.name}: {lost} unreadable line{'s' if lost > 1 else ''} skipped"] if lost else []

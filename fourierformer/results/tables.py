@@ -1,86 +1,230 @@
-"""Tables written for the terminal and for Markdown."""
+"""Rows laid out as tables, with the lines under them that a reader must know before believing the numbers.
 
-import io
+A language model has a column per evaluation. A classifier is measured with up to four weights (best, last, and the
+averages of both) by two metrics, which side by side would be wider than a screen: each weights have a block of lines.
+"""
+
+import math
 import re
-import textwrap
 from collections.abc import Iterable
+from itertools import groupby
 
-from fourierformer.results.comparison import Row
-from fourierformer.results.layout import TEXT_COLUMNS, Table, tables
+from fourierformer.results.comparison import (
+    HEADS,
+    Cell,
+    Row,
+    column_order,
+    evaluations,
+    mean_text,
+    metric,
+    protocol_text,
+    row_label,
+    several_models,
+)
+from fourierformer.results.formats import DASH, Table, text_of
+from fourierformer.results.paper import scale_lines
+from fourierformer.results.statistics import significance_lines
+from fourierformer.tasks import Column, Task
 
-SCREEN = 120  # columns that the lines under a table may take
+Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
+EMBEDDED_TEXT = "embedded corpus: not comparable with WikiText numbers"
+EMBEDDED_DIGITS = "embedded digits: not comparable with CIFAR-10 or ImageNet numbers"
+OVER_SEEDS = "± is the sample standard deviation over n seeds"
+HEAD_QUANTITIES = {
+    "head_distance": "distance of\nattention maps",
+    "head_distance_sd": "its sd\nover layers",
+    "row_distance": "distance\nper row",
+    "output_distance": "distance of\nhead outputs",
+    "rank": "rank of\nthe maps",
+}
+HEAD_NOTE = (
+    "distances: of two heads' attention maps (or outputs), averaged over pairs, sequences and layers; larger = less "
+    "redundant"
+)
 
 
 def render_text(rows: Iterable[Row], colour: bool = False) -> str:
     return text_of(tables(rows), colour)
 
 
-def render_markdown(rows: Iterable[Row]) -> str:
-    return markdown_of(tables(rows))
+def tables(rows: Iterable[Row]) -> list[Table]:
+    """One table per (experiment, data, metric): numbers that may be compared stand together, others do not."""
+    return [_table(group) for group in table_groups(rows)]
 
 
-def text_of(found: Iterable[Table], colour: bool = False) -> str:
-    """For the terminal. The best value of a column has a star, since colour may be off."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
+def table_groups(rows: Iterable[Row]) -> list[list[Row]]:
+    rows = sorted(rows, key=_table_key)  # stable: the order of comparison() holds within a table
+    return [list(group) for _, group in groupby(rows, key=_table_key)]
 
-    # wide enough never to wrap a cell: a terminal that is too narrow wraps the line itself, nothing is cut
-    page = io.StringIO()
-    console = Console(file=page, force_terminal=colour, no_color=not colour, width=1000)
-    for table in found:
-        grid = Grid(
-            title=Text(table.title),
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            collapse_padding=True,
+
+def duration_text(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return DASH
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _table_key(row: Row) -> tuple[str, str, str]:
+    return row.experiment, row.data, row.primary
+
+
+def _table(rows: list[Row]) -> Table:
+    task, blocks = rows[0].task, blocks_of(rows)
+    left = [*model_column(rows), "attention", *([task.blocks] if task.blocks else []), "n", "parameters"]
+    body: list[list[str]] = []
+    best: set[tuple[int, int]] = set()
+    starts: set[int] = set()
+    for measures in blocks:
+        # what was not measured with further weights needs no line there
+        shown = [row for row in rows if measures is blocks[0] or any(row.cell(*measure) for measure in measures)]
+        first = len(body)
+        starts |= {first} if first else set()
+        body += [_line(row, rows, measures, repeated=first > 0) for row in shown]
+        best |= {(first + i, len(left) + j) for j, measure in enumerate(measures) for i in _best(shown, measure)}
+    right = [f"{task.unit}/s", *(["data wait"] if task.waits_for_data else []), "train time", "state"]
+    header = [*left, *(_head(task, measure) for measure in blocks[0]), *right]
+    columns = columns_of(rows)
+    protocols, notes = protocol_lines(rows, columns), [*_notes(rows), *significance_lines(rows, columns)]
+    return Table(title_of(rows), rows, header, body, best, starts, scale_lines(rows), protocols, notes)
+
+
+def title_of(rows: list[Row]) -> str:
+    """Experiment and data; one model stands here, several in a column."""
+    row = rows[0]
+    model = "" if several_models(rows) else row.model
+    return ", ".join(filter(None, [row.experiment, model, row.data and f"data {row.data}"]))
+
+
+def model_column(rows: list[Row]) -> list[str]:
+    return ["model"] if several_models(rows) else []
+
+
+def columns_of(rows: list[Row]) -> list[Column]:
+    """The evaluations any row has; the usual ones of its task where none has any."""
+    measured = {column for row in rows for run in row.runs for column in evaluations(run)}
+    return sorted(measured, key=column_order) or list(rows[0].task.usual)
+
+
+def blocks_of(rows: list[Row]) -> list[list[Measure]]:
+    """Blocks of lines, and what the columns of each show."""
+    task, primary, columns = rows[0].task, rows[0].primary, columns_of(rows)
+    if not task.blocks:
+        return [[(column, primary) for column in columns]]
+    splits, protocols = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
+    keys = (primary, *task.beside)
+    return [[((split, protocol), key) for split in splits for key in keys] for protocol in protocols]
+
+
+def _head(task: Task, measure: Measure) -> str:
+    (split, protocol), key = measure
+    kind = metric(key)
+    return f"{split} {kind.short} {kind.unit}".rstrip() + ("" if task.blocks else f"\n{protocol}")
+
+
+def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) -> list[str]:
+    """`repeated`: what belongs to the run, not to its protocol, stands in the block above."""
+    model = [row.model or DASH] if several_models(rows) else []
+    protocol = [protocol_text(measures[0][0])] if row.task.blocks else []
+    cells = [_cell(row.cell(*measure), row, measure[1]) for measure in measures]
+    parameters, *rest = _quantities(row)
+    if repeated:
+        parameters, rest = "", [""] * len(rest)
+    return [*model, row_label(row, rows), *protocol, str(row.n), parameters, *cells, *rest]
+
+
+def _quantities(row: Row) -> list[str]:
+    seconds, wait = row.quantity("seconds"), row.quantity("data_wait")
+    share = f"{100 * wait.mean:.0f} %" if wait and math.isfinite(wait.mean) else DASH
+    waiting = [share] if row.task.waits_for_data else []
+    time = duration_text(seconds.mean) if seconds else DASH
+    rate = row.quantity(f"{row.task.unit}_per_s")
+    return [_count_text(row.quantity("parameters")), _count_text(rate), *waiting, time, row.state]
+
+
+def _cell(cell: Cell | None, row: Row, key: str) -> str:
+    if cell is None:
+        return DASH
+    return mean_text(cell, key) if cell.n == row.n else f"{mean_text(cell, key)} (n {cell.n})"
+
+
+def _count_text(cell: Cell | None) -> str:
+    return f"{cell.mean:,.0f}" if cell is not None and math.isfinite(cell.mean) else DASH
+
+
+def _best(rows: list[Row], measure: Measure) -> list[int]:
+    """Indices of the rows with the best mean among those of their model; a lone value is not the best of anything."""
+    column, key = measure
+    if len({protocol for row in rows for protocol in row.protocols(column)}) != 1:
+        return []  # scored differently: nothing in this column may be compared
+    cells = [row.cell(column, key) for row in rows]
+    means = {i: cell.mean for i, cell in enumerate(cells) if cell and math.isfinite(cell.mean)}
+    best = []
+    for model in {row.model for row in rows}:
+        rivals = {i: mean for i, mean in means.items() if rows[i].model == model}
+        if len(rivals) > 1:
+            target = max(rivals.values()) if metric(key).higher_is_better else min(rivals.values())
+            best += [i for i, mean in rivals.items() if mean == target]
+    return best
+
+
+def protocol_lines(rows: list[Row], columns: list[Column]) -> list[str]:
+    """One line per split and protocol: what exactly was scored. Rows that were scored differently are named."""
+    lines, task = [], rows[0].task
+    for column in columns:
+        scored = sorted({numbers for row in rows for numbers in row.protocols(column)}, key=str)
+        counts = [[f"{count:,}" if isinstance(count, int) else DASH for count in numbers] for numbers in scored]
+        texts = [task.scored_text(dict(zip(task.scored, numbers, strict=True))) for numbers in counts]
+        if texts:
+            warning = " (DIFFERS between rows: not comparable)" if len(texts) > 1 else ""
+            note = f"; {task.protocol_notes[column[1]]}" if column[1] in task.protocol_notes else ""
+            lines.append(f"{column[0]}, {protocol_text(column)}: {'; '.join(texts)}{warning}{note}")
+    return lines
+
+
+def _notes(rows: list[Row]) -> list[str]:
+    notes = [note for row in rows for note in row.notes]
+    data = rows[0].data
+    if data.startswith("builtin"):
+        notes.append(EMBEDDED_DIGITS if data in ("builtin_images", "builtin_pixels") else EMBEDDED_TEXT)
+    if any(row.n > 1 for row in rows):
+        notes.append(OVER_SEEDS)
+    if len(rows) > 1 and any(row.n == 1 for row in rows):
+        notes.append(
+            "n = 1: one seed supports no claim about which is better; run several, for example seed=range(1,6)"
         )
-        starred = {j for _, j in table.best}
-        for name in table.header:
-            grid.add_column(Text(name), justify="left" if name in TEXT_COLUMNS else "right", no_wrap=True)
-        for i, line in enumerate(table.body):
-            if i in table.starts:
-                grid.add_section()
-            # every other cell of a column with a star is padded, so that the digits still stand under each other
-            marks = [" *" if (i, j) in table.best else "  " * (j in starred) for j in range(len(line))]
-            grid.add_row(
-                *(Text(cell + mark, "bold" if "*" in mark else "") for cell, mark in zip(line, marks, strict=True))
-            )
-        console.print(grid)
-        star = [f"* best of its column{' for the same weights' if table.starts else ''}"] if table.best else []
-        # a path or a name is never broken, or it could not be copied
-        fold = textwrap.TextWrapper(
-            SCREEN, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        )
-        for sentence in [*star, *table.lines]:
-            console.print(Text(fold.fill(sentence)), soft_wrap=True)
-        console.print()
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    lengths = {row_label(row, rows): row.quantity("steps") for row in rows}
+    steps = {label: f"{cell.mean:,.0f}" for label, cell in lengths.items() if cell}
+    if len(set(steps.values())) > 1:
+        notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
+    runs = [run for row in rows for run in row.runs]
+    if dirty := sum(run.field("dirty") is True for run in runs):
+        notes.append(f"{dirty} of {len(runs)} runs were made with uncommitted changes")
+    for row in rows:
+        for run in row.runs:
+            own = run.summary.get("notes")
+            notes += map(str, own if isinstance(own, list) else [])
+            notes += [f"{run.name}: a debug run, not a measurement"] if run.summary.get("debug") else []
+            if skipped := run.summary.get("bad_steps"):
+                notes.append(f"{run.name}: {skipped} steps skipped for non-finite numbers")
+        notes += [f"{run.name}: {'; '.join([run.state, *run.remarks()])}" for run in row.others]
+    return list(dict.fromkeys(re.sub(r"\s+", " ", note) for note in notes))
 
 
-def markdown_of(found: Iterable[Table]) -> str:
-    """For README and issues. The best value of a column is bold."""
-    parts = []
-    for table in found:
-        lines = [
-            [_escape(name).replace("\n", " ") for name in table.header],
-            ["---" if name in TEXT_COLUMNS else "---:" for name in table.header],
-        ]
-        for i, line in enumerate(table.body):
-            lines.append(
-                [f"**{_escape(cell)}**" if (i, j) in table.best else _escape(cell) for j, cell in enumerate(line)]
-            )
-        grid = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        under = "\n".join(f"- {_escape(line)}" for line in table.lines)
-        parts.append(f"**{_escape(table.title)}**\n\n{grid}\n\n{under}")
-    return "\n\n".join(parts) + "\n"
+def head_tables(rows: Iterable[Row]) -> list[Table]:
+    """How much heads differ (the paper's Table 3), for every run that scripts/head_redundancy.py has measured."""
+    groups = ([row for row in group if any(run.heads for run in row.runs)] for group in table_groups(rows))
+    return [_head_table(group) for group in groups if group]
 
 
-def _escape(text: str) -> str:
-    """Markdown inside a table cell: only what would break the grid or turn into markup. Angle brackets as entities:
-    not every reader of Markdown takes a backslash before them."""
-    text = re.sub(r"([|*`\[\]\\])", r"\\\1", text)
-    return text.replace("<", "&lt;").replace(">", "&gt;")
+def _head_table(rows: list[Row]) -> Table:
+    body = []
+    for row in rows:
+        for split in sorted({split for run in row.runs for split in run.heads}):
+            cells = {key: row.cell((split, HEADS), key) for key in HEAD_QUANTITIES}
+            n = max((cell.n for cell in cells.values() if cell), default=0)
+            texts = [mean_text(cell, key) if cell else DASH for key, cell in cells.items()]
+            body.append([row.model, row_label(row, rows), split, str(n), *texts])
+    title = f"{title_of(rows)}: how much the heads of a layer differ"
+    header = ["model", "attention", "split", "n", *HEAD_QUANTITIES.values()]
+    return Table(title, rows, header, body, scale=scale_lines(rows), notes=[HEAD_NOTE, OVER_SEEDS])

@@ -36,6 +36,10 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 def stored_spec(run: Path) -> RunSpec:
     """The spec of a run directory."""
     values = from_yaml(run / "config.yaml")
+    chosen = values["attention"]
+    if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
+        defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}
+        values = values | {"attention": defaults | chosen}
     return read_spec(completed(task_named(values.get("task")).spec, values))
 
 

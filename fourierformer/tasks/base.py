@@ -149,6 +149,18 @@ class Task(ABC, Generic[Spec]):
         return []
 
 
+@runtime_checkable
+class RowWise(Protocol):
+    """What an objective tells beyond Objective, for attentions that draw per row or add to the loss of rows."""
+
+    def rows(self, batch) -> tuple[Tensor, float]:
+        """Which rows of the step's global batch these are, (B,) int64 on the host, and their share of this process's
+        part of the step."""
+
+    def row_losses(self, model, batch) -> Tensor:
+        """The mean loss of each row, (B,): `loss` is their mean times the share."""
+
+
 class Objective(Protocol):
     """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
     own share of every global batch and of every evaluation."""

@@ -42,6 +42,7 @@ class TrainingBatch:
     targets: Tensor  # (B, classes), soft, on the device
     paths: Tensor | None  # (2 * depth, B) uniform numbers for stochastic depth, on the host
     share: float  # of this process's part of the step
+    rows: Tensor  # (B,), of the global batch, on the host
 
 
 class ClassificationObjective:
@@ -104,6 +105,14 @@ class ClassificationObjective:
         set_paths(model, batch.paths)
         return self.criterion(model(batch.images).float(), batch.targets) * batch.share
 
+    def rows(self, batch: TrainingBatch) -> tuple[Tensor, float]:
+        return batch.rows, batch.share
+
+    def row_losses(self, model: nn.Module, batch: TrainingBatch) -> Tensor:
+        set_paths(model, batch.paths)
+        logits = model(batch.images).float()
+        return (-batch.targets * logits.log_softmax(-1)).sum(-1)  # SoftTargetCrossEntropy is their mean
+
     def _restarted(self, step: int) -> Generator[ImageBatch, None, None]:
         self.close()
         stream = training_batches(
@@ -123,7 +132,7 @@ class ClassificationObjective:
             targets = torch.cat([self._mix(batch.step, images, labels, *piece) for piece in batch.pieces])
         else:
             targets = mixup_target(labels, self.classes, smoothing=self.augment.smoothing)
-        return TrainingBatch(images, targets, self._paths(batch), len(batch.rows) / self.own_rows)
+        return TrainingBatch(images, targets, self._paths(batch), len(batch.rows) / self.own_rows, batch.rows)
 
     def _mix(self, step: int, images: Tensor, labels: Tensor, group: int, start: int, stop: int) -> Tensor:
         """Mixes these rows in place and returns their targets. All pieces of a group draw the same coefficient and

@@ -38,6 +38,7 @@ class TextBatch:
     targets: Tensor  # (B, L) on the device
     rows: list[Tensor]  # positions whose target is a rare word, per cluster; computed on the host, to avoid a sync
     share: float  # of the step's tokens
+    first: int = 0  # which row of the global batch its first one is
 
 
 class LanguageObjective:
@@ -83,11 +84,19 @@ class LanguageObjective:
 
     def micro_batches(self, step: int) -> Iterator[TextBatch]:
         tokens, targets = self.order.batch(step, self.processes.rank, self.processes.world)
+        first = self.processes.rank * len(tokens)
         for t, y in zip(tokens.split(self.micro_batch_size), targets.split(self.micro_batch_size), strict=True):
-            yield self._to_device(t, y, share=len(t) / len(tokens))
+            yield self._to_device(t, y, share=len(t) / len(tokens), first=first)
+            first += len(t)
 
     def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
         return model(batch.tokens, batch.targets, batch.rows, mean=True) * batch.share
+
+    def rows(self, batch: TextBatch) -> tuple[Tensor, float]:
+        return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
+
+    def row_losses(self, model: WordLM, batch: TextBatch) -> Tensor:
+        return model(batch.tokens, batch.targets, batch.rows).unflatten(0, batch.targets.shape).mean(1)
 
     def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
         result = self.measure(model, "valid", "segment", poll, watch)
@@ -194,12 +203,12 @@ class LanguageObjective:
         if left := (len(inputs) - 1) % stride:
             yield _tensor(inputs[-1:]), _tensor(targets[-1:, -left:])
 
-    def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0) -> TextBatch:
+    def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0, first: int = 0) -> TextBatch:
         rows = self.split_targets(targets.flatten())
         if self.device.type == "cuda":
             tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
         tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
-        return TextBatch(tokens, targets, rows, share)
+        return TextBatch(tokens, targets, rows, share, first)
 
 
 def _tensor(tokens: np.ndarray) -> Tensor:

@@ -24,6 +24,7 @@ from fourierformer.tasks.base import Objective, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
+from fourierformer.training.layers import LayerSteps
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
 from fourierformer.training.processes import Processes
@@ -32,13 +33,6 @@ from fourierformer.training.signals import StopSignal
 
 if TYPE_CHECKING:
     from torch.optim.swa_utils import AveragedModel
-
-
-@runtime_checkable
-class StepListener(Protocol):
-    """A layer whose begin_step is called before every step; Attention is one."""
-
-    def begin_step(self, step: int) -> None: ...
 
 
 @runtime_checkable
@@ -90,7 +84,7 @@ class Fit:
         self.watch, self.on_log = watch, on_log
         self.shared = shared_model(model, self.processes, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self.listeners = [module for module in model.modules() if isinstance(module, StepListener)]
+        self.layers = LayerSteps(model, objective, device)
         self.progress = Progress()
         self.saved = 0  # the last step that was saved
         self.waited = 0.0  # seconds spent waiting for data since the last log
@@ -122,13 +116,13 @@ class Fit:
         """One step of training, without logging, evaluating and saving. Returns the gradient's norm."""
         step = self.progress.step
         set_learning_rate(self.optimizer, self.rate(step + 1))
-        for layer in self.listeners:
-            layer.begin_step(step)
+        self.layers.begin(step)
         loss = self.processes.mean(self._accumulate(step))
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
         bad = (~torch.isfinite(norm + loss)).float()
         guarded_step(self.optimizer, bad)
+        self.layers.end(self.processes.sum, 1 - bad)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
@@ -145,9 +139,9 @@ class Fit:
             torch.manual_seed(step_seed(self.seed, step, micro, self.processes.rank))
             last = micro == self.objective.micro_steps - 1
             with self._exchange(last), autocast(self.device, self.config.precision):
-                part = self.objective.loss(self.shared, batch)
+                part, whole = self.layers.loss(self.shared, batch)
             with self._exchange(last):
-                self.scaler.scale(part).backward()
+                self.scaler.scale(whole).backward()
             loss += part.detach()
         return loss
 

@@ -45,18 +45,24 @@ def position(layer: attention.Attention, token: int) -> tuple[int, int] | None:
     return divmod(patch, geometry.grid[1]) if patch >= 0 else None
 
 
+def learned(layer: aft.LearnedBiases, t: int, u: int) -> Tensor:
+    if not layer.factorized:
+        return layer.free.of_pair[t, u][None]
+    return (layer.factors.of_query[t] @ layer.factors.of_key[u])[None]
+
+
 def bias(layer: attention.Attention, t: int, u: int) -> Tensor:
     """w_tu of each head, from the definition: one number, or aft_heads of them."""
     if isinstance(layer, aft.AFTSimple):
         return torch.zeros(1).double()
     of_t, of_u = position(layer, t), position(layer, u)
     if isinstance(layer, aft.AFTFull):
-        return (layer.factors.of_query[t] @ layer.factors.of_key[u])[None]
+        return learned(layer, t, u)
     outside = of_t is None or of_u is None
     down, right = (0, 0) if outside else (of_u[0] - of_t[0], of_u[1] - of_t[1])
     if isinstance(layer, aft.AFTLocal):
         outside = outside or max(abs(down), abs(right)) >= layer.window
-        return (layer.factors.of_query[t] @ layer.factors.of_key[u])[None] * (not outside)
+        return learned(layer, t, u) * (not outside)
     taps = layer.taps
     window = taps.shape[1]
     row = down + (window - 1 if layer.geometry.causal else window // 2)
@@ -68,9 +74,10 @@ def bias(layer: attention.Attention, t: int, u: int) -> Tensor:
 
 
 def definition(layer: attention.Attention, x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """proj(sigmoid(Q) * sum_u softmax_u(K_u + w_tu) V_u), every channel by itself, over the keys to keep."""
-    n, width = x.shape[1], layer.qkv.out_features - 2 * DIM
-    q, k, v = layer.qkv(x).split((DIM, width, DIM), dim=-1)
+    """proj(gate(Q) * sum_u softmax_u(K_u + w_tu) V_u), every channel by itself, over the keys to keep."""
+    gated = layer.gate != "none"
+    n, width = x.shape[1], layer.qkv.out_features - (1 + gated) * DIM
+    q, k, v = layer.qkv(x).split((gated * DIM, width, DIM), dim=-1)
     w = torch.stack([torch.stack([bias(layer, t, u) for u in range(n)]) for t in range(n)])  # (n, n, H or 1)
     k = k.repeat_interleave(DIM // width, dim=-1)
     logits = k[:, None] + w.repeat_interleave(DIM // w.shape[-1], dim=-1)
@@ -79,7 +86,9 @@ def definition(layer: attention.Attention, x: Tensor, keep: Tensor | None = None
         logits = logits.masked_fill(future[..., None], -math.inf)
     if keep is not None:
         logits = logits.masked_fill(~keep[:, None, :, None], -math.inf)
-    return layer.proj(q.sigmoid() * torch.einsum("btuc,buc->btc", logits.softmax(2), v))
+    average = torch.einsum("btuc,buc->btc", logits.softmax(2), v)
+    gates = {"sigmoid": lambda: 1 / (1 + (-q).exp()), "relu": lambda: q.clamp_min(0), "tanh": q.tanh}
+    return layer.proj(gates[layer.gate]() * average if gated else average)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -314,9 +323,58 @@ def test_the_models_initialisation_leaves_the_factors_alone(name):
     assert not [m for m in layer.factors.modules() if isinstance(m, torch.nn.Linear | torch.nn.Embedding)]
 
 
+# -- the ablations of the paper ---------------------------------------------------------------------------------------
+
+
+def test_defaults_are_the_papers():
+    """A sigmoid gate and factorised biases (equation 2 and section 3 of arXiv 2105.14103)."""
+    for name in NAMES:
+        knobs = {key: parameter.default for key, parameter in attention.knobs(name).items()}
+        assert knobs["gate"] == "sigmoid"
+        assert knobs.get("factorized", True) is True
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("gate", ["relu", "tanh", "none"])
+@pytest.mark.parametrize("name", NAMES)
+def test_other_gates(name, gate, causal):
+    layer, x = build(name, causal, gate=gate), tokens(9)
+    torch.testing.assert_close(layer(x), definition(layer, x), **EXACT)
+    torch.testing.assert_close(layer(x, last=2), layer(x)[:, -2:], **EXACT)
+    if causal and name != "aft_full":
+        torch.testing.assert_close(one_by_one(layer, x), layer(x), **EXACT)
+
+
+@pytest.mark.parametrize(("causal", "grid"), [(True, None), (False, None), (False, (6, 5))])
+@pytest.mark.parametrize("dense", [0, 256])
+@pytest.mark.parametrize("name", ["aft_full", "aft_local"])
+def test_free_biases(name, dense, causal, grid, monkeypatch):
+    """One number for every pair of positions, however the sums are computed."""
+    monkeypatch.setattr(aft, "DENSE", dense)
+    monkeypatch.setattr(aft, "CHUNK", 4)
+    window = {"window": 3} if name == "aft_local" else {}
+    layer = build(name, causal, length=31, grid=grid, prefix=1 if grid else 0, factorized=False, **window)
+    x = tokens(31)
+    torch.testing.assert_close(layer(x), definition(layer, x), **EXACT)
+    if causal and name == "aft_local":
+        torch.testing.assert_close(one_by_one(layer, x), layer(x), **EXACT)
+
+
+def test_free_biases_need_as_many_parameters_as_published():
+    """Table 3 there, CIFAR-10: 9.6 million parameters per layer with free biases, 0.6 with factors. T = 3,072, dim 256,
+    factors of 64: 4 x 256^2 + 3,072^2 = 9,699,328 and 4 x 256^2 + 2 x 3,072 x 64 = 655,360."""
+    geometry = Geometry(dim=256, heads=2, length=3072, causal=True)
+    with torch.device("meta"):
+        for factorized, expected in ((False, 9_699_328), (True, 655_360)):
+            layer = attention.build("aft_local", geometry, bias_dim=64, window=256, factorized=factorized)
+            assert sum(p.numel() for p in layer.parameters()) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "knobs", "message"),
     [
+        ("aft_simple", {"gate": "sigmiod"}, "gate must be one of sigmoid, relu, tanh, none, got sigmiod"),
+        ("aft_full", {"factorized": False, "bias_init_std": -1.0}, "bias_init_std must be 0 or more"),
         ("aft_full", {"bias_dim": 0}, "bias_dim must be 1 or more, got 0"),
         ("aft_local", {"bias_init_std": 0.0}, "bias_init_std must be positive"),
         ("aft_local", {"window": -1}, "window must be 0 .* got -1"),

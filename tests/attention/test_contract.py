@@ -21,7 +21,11 @@ CHOICES = [(n, c) for c in (True, False) for n in NAMES if n in attention.availa
 PADDING = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, padding=True)]
 CROSS = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, cross=True)]
 # Their weights depend on positions, so leaving a key out in the middle is not the same as taking it out.
-WITH_POSITIONS = {"aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer"} | {
+DENSE_WITH_POSITIONS = {
+    *("aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer"),
+    *("linformer", "mca", "poolingformer", "routing", "sac", "sinkhorn"),
+}
+WITH_POSITIONS = DENSE_WITH_POSITIONS | {
     name for name in NAMES if issubclass(attention.mechanism(name), SparseAttention)
 }
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -51,7 +55,7 @@ def test_shape_dtype_and_finite_gradients(name, causal, n):
     assert y.shape == x.shape
     assert y.dtype == x.dtype
     assert y.isfinite().all()
-    y.square().sum().backward()
+    (y.square().sum() + layer.auxiliary_loss(torch.ones(2)).sum()).backward()
     assert x.grad.isfinite().all()
     for key, parameter in layer.named_parameters():
         assert parameter.grad is not None, f"{key} gets no gradient"
@@ -126,7 +130,7 @@ def test_autocast_stays_finite(name, causal):
     layer = built(name, causal)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(tokens(33))
-    y.float().sum().backward()
+    (y.float().sum() + layer.auxiliary_loss(torch.ones(2)).sum()).backward()
     assert y.isfinite().all()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 
@@ -314,7 +318,7 @@ def test_padding_under_autocast_and_in_training_stays_finite(name, causal):
     layer = built(name, causal)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(tokens(33), keep=kept(2, 33, end=20))
-    y.float().sum().backward()
+    (y.float().sum() + layer.auxiliary_loss(torch.ones(2)).sum()).backward()
     assert y.isfinite().all()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 

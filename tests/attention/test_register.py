@@ -5,7 +5,7 @@ import pytest
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
-from fourierformer.results.mechanisms import mechanism_table
+from fourierformer.results.documents import mechanism_table
 
 
 class Fresh(attention.Attention):

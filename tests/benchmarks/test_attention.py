@@ -10,7 +10,8 @@ import torch
 from command_line import REPOSITORY
 
 from benchmarks import attention, tables
-from benchmarks.points import Layer, Limits, Row, claims_linear, expected, exponent, measure, take_turns
+from benchmarks.measure import take_turns
+from benchmarks.points import Layer, Limits, Row, claims_linear, expected, exponent, measure
 from fourierformer.attention import available, mechanism
 
 COLUMNS = (
@@ -99,10 +100,10 @@ def test_turns_alternate_and_end_with_the_time():
     def player(name):
         return lambda: order.append(name) or 1.0
 
-    mine, peers = take_turns(player("a"), player("b"), seconds=60, repeats=3)
-    assert order == ["a", *"ab", *"ba", *"ab"]
+    mine, peers = take_turns([player("a"), player("b")], turns=3, seconds=60)
+    assert order == [*"ab", *"ba", *"ab"]
     assert len(mine) == len(peers) == 3
-    mine, peers = take_turns(player("a"), player("b"), seconds=0, repeats=3)
+    mine, peers = take_turns([player("a"), player("b")], turns=3, seconds=0)
     assert len(mine) == len(peers) == 1
 
 

@@ -22,7 +22,7 @@ def test_turns_alternate_and_the_ratio_is_of_neighbours(monkeypatch):
         return lambda: turns.append(name) or iter(())
 
     monkeypatch.setattr(images, "images_per_second", lambda *_: {"ours": 110.0, "timm": 100.0}[turns[-1]])
-    rates = images.compare({name: maker(name) for name in ("ours", "timm")}, batch=1, count=1, repeats=3)
+    rates = images.compare({name: maker(name) for name in ("ours", "timm")}, batch=1, count=1, turns=3)
     assert turns == ["ours", "timm", "timm", "ours", "ours", "timm"]
     assert rates == {"ours": [110.0] * 3, "timm": [100.0] * 3}
     uneven = {"ours": [200.0, 50.0, 90.0], "timm": [100.0, 100.0, 100.0]}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from command_line import REPOSITORY
 
-from benchmarks import contestants, kernel, measure
+from benchmarks import accuracy, contestants, floors, kernel, measure
 from fourierformer.kernels.sinc import sinc_attention
 
 PEERS = """
@@ -138,11 +138,11 @@ def test_without_a_gpu_cuda_is_a_usage_error(bench):
     assert end.value.code == 2
 
 
-def excess(contestant: measure.Contestant) -> float:
+def excess(contestant: accuracy.Contestant) -> float:
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 2, 40, 8, generator=generator) for _ in range(4)] + [torch.full((2, 8), 2.0)]
     direct = functools.partial(sinc_attention, eps=1e-6, backend="reference")
-    return measure.worst_excess(contestant, tensors, direct)
+    return accuracy.worst_excess(contestant, tensors, direct)
 
 
 def off_by(factor: float):
@@ -150,21 +150,21 @@ def off_by(factor: float):
 
 
 def test_half_precision_may_lose_what_bfloat16_inputs_lose():
-    assert 5 < excess(measure.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
-    assert excess(measure.Contestant(off_by(1.001), torch.float32, "half")) < 1
-    assert excess(measure.Contestant(off_by(1.0), torch.bfloat16)) < 1
-    assert excess(measure.Contestant(off_by(1.3), torch.bfloat16)) > 1
+    assert 5 < excess(accuracy.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
+    assert excess(accuracy.Contestant(off_by(1.001), torch.float32, "half")) < 1
+    assert excess(accuracy.Contestant(off_by(1.0), torch.bfloat16)) < 1
+    assert excess(accuracy.Contestant(off_by(1.3), torch.bfloat16)) > 1
 
 
 def test_missing_and_not_finite_results_are_infinitely_wrong():
     truth = [torch.ones(3, dtype=torch.float64)] * 3
     found = [torch.ones(3), torch.tensor([1.0, float("nan"), 1.0]), None]
-    assert measure.errors(found, truth) == [0, float("inf"), float("inf")]
+    assert accuracy.errors(found, truth) == [0, float("inf"), float("inf")]
 
 
 def test_the_slice_is_what_the_float64_reference_can_hold():
     tensors = [torch.arange(16384.0)[:, None].expand(1, 8, 16384, 64)] * 4 + [torch.ones(8, 64)]
-    q, *_, radius = measure.parity_slice(tensors)
+    q, *_, radius = accuracy.parity_slice(tensors)
     assert q.shape == (1, 2, 512, 64)
     assert q[0, 0, -1, 0] == 16383
     assert radius.shape == (2, 64)
@@ -173,7 +173,7 @@ def test_the_slice_is_what_the_float64_reference_can_hold():
 @pytest.mark.parametrize(("counts", "inside"), [("half", "high"), ("precise", "highest"), (None, "highest")])
 def test_the_matmul_precision_is_given_back(counts, inside):
     before = torch.get_float32_matmul_precision()
-    contestant = measure.Contestant(sinc_attention, torch.float32, counts)
+    contestant = accuracy.Contestant(sinc_attention, torch.float32, counts)
     with contestant.precision():
         assert torch.get_float32_matmul_precision() == inside
     assert torch.get_float32_matmul_precision() == before
@@ -187,16 +187,16 @@ def test_the_reference_is_left_out_where_it_does_not_fit():
 
 
 def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatch):
-    counts = {(16, "forward", "half"): 10, (16, "backward", "half"): 20}
-    monkeypatch.setattr(contestants, "INSTRUCTIONS_PER_PAIR", counts)
-    monkeypatch.setattr(contestants, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
-    half = measure.Contestant(sinc_attention, torch.bfloat16, "half")
-    precise = measure.Contestant(sinc_attention, torch.float32, "precise")
+    counts = {("forward", "half"): {16: 10}, ("backward", "half"): {16: 20}}
+    monkeypatch.setattr(floors, "INSTRUCTIONS_PER_PAIR", counts)
+    monkeypatch.setattr(floors, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
+    half = accuracy.Contestant(sinc_attention, torch.bfloat16, "half")
+    precise = accuracy.Contestant(sinc_attention, torch.float32, "precise")
     causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
     every = ("issue", "matrix", "bandwidth", "cache")
 
     def floor(dims, what, contestant=half, **limit):
-        return contestants.floor_ms(dims, what, contestant, dict.fromkeys(every) | {"issue": 1e3} | limit)
+        return floors.floor_ms(dims, what, contestant, dict.fromkeys(every) | {"issue": 1e3} | limit)
 
     features, stored = 256 * 3, 256 * 32  # instructions and bytes for q and k: 16 features of 2 bytes per number
     assert floor(causal, "forward") == pytest.approx(features + 200)
@@ -219,19 +219,19 @@ def test_limits_come_from_the_device(monkeypatch):
         memory_bus_width=5120, L2_cache_size=50 * 2**20, uuid="0",
     )  # fmt: skip
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: h100)
-    found = measure.limits("cuda")
+    found = floors.limits("cuda")
     assert found["issue"] == pytest.approx(66.9e12 / 2, rel=1e-3)  # its data sheet counts two operations each
     assert found["bandwidth"] == pytest.approx(3.35e12, rel=1e-3)
     assert found["cache"] == 50 * 2**20
     a100 = SimpleNamespace(major=8, minor=0, multi_processor_count=108, clock_rate=1_410_000, uuid="0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: a100)
-    found = measure.limits("cuda")
+    found = floors.limits("cuda")
     assert found["issue"] == pytest.approx(19.5e12 / 2, rel=1e-2)
     assert found["matrix"] == pytest.approx(312e12 / 2, rel=1e-2)
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
     bare = SimpleNamespace(multi_processor_count=132, uuid="0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: bare)
-    assert set(measure.limits("cuda").values()) == {None}
+    assert set(floors.limits("cuda").values()) == {None}
 
 
 def test_gpu_times_are_those_between_events(monkeypatch):
@@ -259,8 +259,8 @@ def test_the_printed_formula_compiles_without_a_break():
     function = functools.partial(sinc_attention, eps=1e-6, causal=True, backend="reference")
     compiled = torch.compile(lambda *t: function(*t), dynamic=False, fullgraph=True, backend="aot_eager")
     tensors = [torch.randn(1, 2, 9, 4) for _ in range(4)] + [torch.full((2, 4), 2.0)]
-    leaves, doutput = measure.as_call(tensors, torch.float32)
-    for ours, theirs in zip(*(measure.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
+    leaves, doutput = accuracy.as_call(tensors, torch.float32)
+    for ours, theirs in zip(*(accuracy.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

@@ -55,6 +55,15 @@ def test_text_trains_to_the_same_losses(world, small_text, alone, tmp_path):
     assert_equal_numbers(only_run(tmp_path), alone["train_lm"])
 
 
+@pytest.mark.full("two processes, twice")
+@pytest.mark.parametrize("attention", ["routing", "sac"])
+def test_layers_that_draw_and_learn_from_statistics_train_to_the_same_losses(attention, small_text, tmp_path):
+    arguments = (*text_run(small_text), f"attention={attention}")
+    assert train_lm(*arguments, f"runs_root={tmp_path / 'one'}") == 0
+    assert together(2, "train_lm", *arguments, f"runs_root={tmp_path / 'two'}") == [0, 0]
+    assert_equal_numbers(only_run(tmp_path / "two"), only_run(tmp_path / "one"))
+
+
 def stopped_at(step: int, world: int, root, monkeypatch) -> None:
     """A run of `world` processes that gets a signal to stop before it has trained `step` + 1 steps."""
     from fourierformer.training.loop import Fit

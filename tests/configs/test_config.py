@@ -149,6 +149,17 @@ def test_a_config_stored_before_a_key_existed_is_read_with_its_default(tmp_path)
     assert stored.hash == spec.hash
 
 
+@pytest.mark.parametrize(("attention", "later"), [("fourier", "allow_negative"), ("aft_local", "factorized")])
+def test_a_knob_that_came_later_leaves_earlier_runs_their_hash(attention, later, tmp_path):
+    spec = read_spec(composed(f"attention={attention}"))
+    older = {key: value for key, value in spec.values["attention"].items() if key not in (later, "gate")}
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(spec.values | {"attention": older}))
+    assert stored_spec(tmp_path) == spec
+    assert configs.config_hash(spec.values | {"attention": older}) == spec.hash
+    changed = {"attention": spec.values["attention"] | {later: not spec.attention.knobs[later]}}
+    assert configs.config_hash(spec.values | changed) != spec.hash
+
+
 # -- identity -------------------------------------------------------------------------------------------------------
 
 VISION_CONVENIENCE = {"evaluation.images_per_forward": 1, "data.workers": 3, "data.in_memory": True}

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from synthetic_runs import evaluation, metric_rows, write_run
 
+from fourierformer.plots.curves import STRETCHES, diagnostic_curves, metric_curves
 from fourierformer.report import render, write_report
-from fourierformer.report.headline import headline
-from fourierformer.report.origin import commands, origin
+from fourierformer.report.page import commands, origin
+from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.curves import STRETCHES, diagnostic_curves, metric_curves
 
 REPOSITORY = Path(__file__).parents[2]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -242,12 +242,12 @@ def test_radius_has_one_curve_per_layer_in_order(tmp_path):
     assert second.middle[-1] == pytest.approx(2 + 0.6)
 
 
-def test_what_eps_leaves_of_the_weights_is_drawn_where_it_was_logged(tmp_path):
-    masses = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
-    write_run(tmp_path / "with", "fourier", 1, rows=masses)
+def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
+    rows = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
+    write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
-    assert "Weight that eps leaves, per layer, fourier" in page(tmp_path / "with").words
-    assert "Weight that eps leaves" not in page(tmp_path / "without").words
+    assert "Attended share per layer: the weight that eps leaves, fourier" in page(tmp_path / "with").words
+    assert "Attended share" not in page(tmp_path / "without").words
 
 
 def test_origin_names_every_value_where_runs_differ(tmp_path):

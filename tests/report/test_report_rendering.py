@@ -4,9 +4,9 @@ import pytest
 from browser import layout, needs_browser, photograph
 from synthetic_runs import write_heads, write_run, write_vision_run
 
+from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, write_report
 from fourierformer.results import collect
-from fourierformer.results.measured import MEASURED
 
 pytestmark = needs_browser
 

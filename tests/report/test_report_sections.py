@@ -8,13 +8,13 @@ from synthetic_runs import evaluation, write_heads, write_run
 from test_report import Page, two_by_three
 
 from fourierformer.errors import SetupError
+from fourierformer.plots.curves import layer_curves
+from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import Charts, slugs
 from fourierformer.results import collect, comparison
-from fourierformer.results.curves import layer_curves
-from fourierformer.results.measured import MEASURED
 
 KERNELS = "shape,batch,what,name,dtype,ms,MiB,time x softmax,gpu,torch,commit\n"
 PAPER_RUN = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "tokens": 12_288_000_000}
@@ -123,7 +123,13 @@ def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
     asked = write_report(runs, tmp_path / "asked.html", committed_sections(MEASURED)).read_text()
     found = Page(asked)
     assert len(found.ids) == len(set(found.ids))
-    for text in ("Rates of the estimators", "Theorem 2", "Regression, correlated, D = 3", "Time and memory of"):
+    for text in (
+        "Rates of the estimators",
+        "Theorem 2",
+        "Regression, correlated, D = 3",
+        "Exact errors of correlated",
+        "Time and memory of",
+    ):
         assert text in found.words
 
 

@@ -8,12 +8,12 @@ import pytest
 from synthetic_runs import write_run, write_vision_run
 from test_report import Page
 
-from fourierformer.plots import comparison_chart
+from fourierformer.plots.curves import Curve, comparison_chart, validation_metric
 from fourierformer.report import render
-from fourierformer.report.headline import headline
+from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.curves import Curve, validation_metric
-from fourierformer.results.metrics import change_text, metric, metric_text
+from fourierformer.results.comparison import metric, metric_text
+from fourierformer.results.statistics import change_text
 
 
 def two_by_two(root, softmax=93.9, fourier=94.2, **keywords):

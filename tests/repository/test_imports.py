@@ -28,9 +28,9 @@ ONLY = {
     "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
     "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
     "sklearn": {"data/images/sets", "analysis/estimators"},
-    "matplotlib": {"plots", "analysis/estimator_plots"},
+    "matplotlib": {"plots"},
     "jinja2": {"report"},
-    "rich": {"tracking/console", "results/tables"},
+    "rich": {"tracking/console", "results/formats"},
 }
 HEAVY = ("hydra", "wandb", "datasets", "matplotlib", "jinja2", "rich", "timm", "pandas")
 

@@ -13,13 +13,13 @@ from fourierformer.results.documents import (
     DOCUMENTS,
     NOTHING,
     headline,
+    mechanism_table,
     quickstart,
     reference_table,
     section,
     updated,
 )
 from fourierformer.results.measured import write_measured
-from fourierformer.results.mechanisms import mechanism_table
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 MARKED = f"before\n{BEGIN}\n{END}\nafter\n"

@@ -23,13 +23,13 @@ def rows_of(root, **perplexities):
 def test_a_difference_is_paired_over_the_seeds_that_both_have(tmp_path):
     softmax = {1: 60.0, 2: 64.0, 3: 62.0, 4: 99.0}
     rows = rows_of(tmp_path, softmax=softmax, fourier={1: 58.0, 2: 61.0, 3: 61.0})  # -2, -3, -1
-    (found,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
-    assert found.seeds == 3
-    assert found.found.difference == pytest.approx(-2)
+    (decision,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
+    assert decision.seeds == 3
+    assert decision.difference.mean == pytest.approx(-2)
     # t(0.975, 2) sd / sqrt(n) = 4.3027 * 1 / sqrt(3); t = -3.4641, p of two sides with 2 degrees of freedom = 0.0742
-    assert found.found.half_width == pytest.approx(2.4841, abs=1e-4)
-    assert found.p == pytest.approx(0.0742, abs=1e-4)
-    assert found.verdict(higher_is_better=False) == "not decided"
+    assert decision.difference.half_width == pytest.approx(2.4841, abs=1e-4)
+    assert decision.p == pytest.approx(0.0742, abs=1e-4)
+    assert decision.verdict(higher_is_better=False) == "not decided"
     (line,) = hypothesis_table(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)]).body
     assert line[:5] == ["H1", "fourier eps=1e-06 - softmax", "3", "-2.00 ± 2.48", "-3.2%"]  # 2 of 62
 
@@ -41,10 +41,10 @@ def test_the_sign_decides_as_the_hypothesis_says(tmp_path, sign, worse, verdict)
     softmax = {1: 60.0, 2: 64.0, 3: 62.0}
     other = {seed: ppl + sign * (5 + 0.1 * seed) for seed, ppl in softmax.items()}
     rows = rows_of(tmp_path, softmax=softmax, gaussian=other)
-    (found,) = decide(rows, COLUMN, [Hypothesis("H", GAUSSIAN, SOFTMAX, worse)])
-    assert found.p < 0.001
-    assert found.verdict(higher_is_better=False) == verdict
-    assert found.verdict(higher_is_better=True) != verdict
+    (decision,) = decide(rows, COLUMN, [Hypothesis("H", GAUSSIAN, SOFTMAX, worse)])
+    assert decision.p < 0.001
+    assert decision.verdict(higher_is_better=False) == verdict
+    assert decision.verdict(higher_is_better=True) != verdict
 
 
 def test_p_is_corrected_over_what_was_run(tmp_path):
@@ -53,14 +53,14 @@ def test_p_is_corrected_over_what_was_run(tmp_path):
     rows = rows_of(tmp_path, softmax=softmax, fourier=shifted)
     (alone,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
     twice = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)] * 2)
-    assert [found.p for found in twice] == [pytest.approx(2 * alone.p)] * 2
+    assert [decision.p for decision in twice] == [pytest.approx(2 * alone.p)] * 2
     assert decide(rows, COLUMN, [Hypothesis("H3", GAUSSIAN, SOFTMAX)]) == []
 
 
 def test_a_single_seed_decides_nothing(tmp_path):
     rows = rows_of(tmp_path, softmax={1: 60.0}, fourier={1: 10.0})
-    (found,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
-    assert (found.p, found.verdict(higher_is_better=False)) == (None, "not decided")
+    (decision,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
+    assert (decision.p, decision.verdict(higher_is_better=False)) == (None, "not decided")
 
 
 def test_the_plan_is_the_documents():

@@ -7,9 +7,8 @@ from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison
-from fourierformer.results.evidence import evidence
+from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import STATUSES, TABLES, read_paper, scale_lines
-from fourierformer.results.paper_tables import paper_tables
 
 # 500,000 steps of 96 x 256 tokens, less what the shorter last slices of 119 epochs leave out
 SMALL = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "steps": 500_000}
@@ -96,7 +95,7 @@ def test_other_runs_are_not_held_against_the_paper(tmp_path, change):
     five_seeds(tmp_path, SMALL | change)
     rows = comparison(collect(tmp_path))
     assert {line["n"] for table in paper_tables(rows) for line in lines(table)} == {"0"}
-    (own,) = evidence(rows)
+    (own,) = interval_tables(rows)
     assert {line["paper"] for line in lines(own)} == {"-"}
 
 
@@ -104,13 +103,13 @@ def test_other_runs_are_not_held_against_the_paper(tmp_path, change):
 def test_the_authors_radius_may_be_named_or_given(tmp_path, radius):
     settings = {"power": 4, "radius": radius, "radius_shape": "scalar", "coordinates": "all", "eps": 1e-6}
     five_seeds(tmp_path, SMALL | {"settings": settings})
-    (own,) = evidence(comparison(collect(tmp_path)))
+    (own,) = interval_tables(comparison(collect(tmp_path)))
     assert {line["evaluation"]: line["paper"] for line in lines(own)}["test ppl sliding"] == "32.85"
 
 
 def test_only_the_papers_protocol_is_compared(tmp_path):
     five_seeds(tmp_path)
-    (own,) = evidence(comparison(collect(tmp_path)))
+    (own,) = interval_tables(comparison(collect(tmp_path)))
     by_evaluation = {line["evaluation"]: line["paper"] for line in lines(own)}
     assert by_evaluation["test ppl segment"] == by_evaluation["valid ppl segment"] == "-"
 
@@ -138,7 +137,7 @@ def test_the_papers_accuracies_stand_beside_last_and_best_but_not_averaged_weigh
     best, last = (line_of(two, "softmax", f"valid top-1 {which}", "deit_tiny") for which in ("best", "last"))
     assert (best["mean"], best["ours - paper"]) == ("72.35", "+0.12")
     assert (last["mean"], last["ours - paper"]) == ("71.85", "-0.38")
-    (own,) = evidence(rows)
+    (own,) = interval_tables(rows)
     averaged = [line for line in lines(own) if "ema" in line["evaluation"]]
     assert averaged
     assert {line["paper"] for line in averaged} == {"-"}

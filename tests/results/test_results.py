@@ -12,7 +12,8 @@ import pytest
 from synthetic_runs import evaluation, write_run
 
 from fourierformer.errors import SetupError
-from fourierformer.results import collect, comparison, render_markdown, render_text, tables
+from fourierformer.results import collect, comparison, markdown_of, render_text, tables
+from fourierformer.results.comparison import differing_values, row_label
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -46,7 +47,7 @@ def test_best_is_marked_once_per_column_and_never_for_a_lone_row(tmp_path):
     (both,) = tables(comparison(collect(tmp_path)))
     assert [row.attention for row in both.rows] == ["softmax", "fourier"]  # the baseline stands on top
     assert {both.body[i][j] for i, j in both.best} == {"58.30", "52.47"}
-    assert "**58.30**" in render_markdown(comparison(collect(tmp_path)))
+    assert "**58.30**" in markdown_of(tables(comparison(collect(tmp_path))))
     assert "58.30 *" in render_text(comparison(collect(tmp_path)))
 
 
@@ -212,17 +213,40 @@ def test_two_configurations_of_one_attention_are_told_apart(tmp_path):
     assert "fourier [bbbbbbbb]" in text
 
 
+def test_configurations_are_named_by_what_differs_and_sorted_by_size(tmp_path):
+    for lr, layers in ((1e-3, 10), (1e-3, 2), (5e-4, 2)):
+        name = f"{lr}-{layers}"
+        run = write_run(tmp_path / name, "fourier", 1, 60.0, changes={"group": name})
+        config = {"seed": 1, "optim": {"lr": lr, "eps": 1e-8}, "model": {"layers": layers}, "data": {"root": str(lr)}}
+        (run / "config.yaml").write_text(json.dumps(config | {"attention": {"name": "fourier"}}))
+    rows = comparison(collect(tmp_path.iterdir()))
+    labels = [row_label(row, rows) for row in rows]
+    assert labels == ["fourier lr=0.0005 layers=2", "fourier lr=0.001 layers=2", "fourier lr=0.001 layers=10"]
+
+
+def test_differing_values_have_their_full_key_where_the_last_part_is_not_enough():
+    configs = [
+        {"optim.eps": 1e-8, "attention.eps": 0, "model.dim": 4, "schedule.clip": None},
+        {"optim.eps": 1e-6, "attention.eps": 0.5, "model.dim": 4, "schedule.clip": True, "optim.momentum": 0.9},
+    ]
+    assert differing_values(configs) == [
+        "optim.eps=1e-08 attention.eps=0 clip=null",
+        "optim.eps=1e-06 attention.eps=0.5 clip=true momentum=0.9",
+    ]
+    assert differing_values(configs[:1]) == [""]
+
+
 def test_markup_in_names_stays_text(tmp_path):
     write_run(tmp_path, "[red]a|b", 1)
     rows = comparison(collect(tmp_path))
     assert "[red]a|b" in render_text(rows)
-    assert r"\[red\]a\|b" in render_markdown(rows)
+    assert r"\[red\]a\|b" in markdown_of(tables(rows))
 
 
 def test_every_markdown_line_has_the_same_number_of_cells(tmp_path):
     write_run(tmp_path, "a|b", 1)
     write_run(tmp_path, "softmax", 1, state="failed", error="a | b\nc")
-    grid = [line for line in render_markdown(comparison(collect(tmp_path))).splitlines() if line.startswith("|")]
+    grid = [line for line in markdown_of(tables(comparison(collect(tmp_path)))).splitlines() if line.startswith("|")]
     assert len({line.replace(r"\|", "").count("|") for line in grid}) == 1
 
 

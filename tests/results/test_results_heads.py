@@ -7,7 +7,7 @@ from synthetic_runs import write_run
 
 from fourierformer.results import collect, comparison
 from fourierformer.results.measured import read_measured, write_measured
-from fourierformer.results.redundancy import head_tables
+from fourierformer.results.tables import head_tables
 
 
 def measured_run(root, attention: str, seed: int, distance: float) -> None:

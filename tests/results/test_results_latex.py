@@ -7,9 +7,8 @@ import pytest
 from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.evidence import evidence
-from fourierformer.results.latex import escape, latex_of
-from fourierformer.results.paper_tables import paper_tables
+from fourierformer.results.formats import in_latex, latex_of
+from fourierformer.results.intervals import interval_tables, paper_tables
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def bodies(text: str) -> list[tuple[str, list[str]]]:
 
 
 def test_every_line_has_a_cell_per_column(rows):
-    text = latex_of([*tables(rows), *evidence(rows), *paper_tables(rows)])
+    text = latex_of([*tables(rows), *interval_tables(rows), *paper_tables(rows)])
     assert len(bodies(text)) == 2 + 2 + 3
     for columns, body in bodies(text):
         for line in body:
@@ -62,7 +61,7 @@ def test_best_is_bold_missing_is_a_dash_and_infinite_a_word(rows):
 
 @pytest.mark.parametrize("char", list("&%$#_{}"))
 def test_special_characters_are_escaped(char):
-    assert escape(f"a{char}b") == f"a\\{char}b"
+    assert in_latex(f"a{char}b") == f"a\\{char}b"
 
 
 def test_a_name_cannot_become_markup(tmp_path):

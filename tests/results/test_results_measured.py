@@ -9,9 +9,9 @@ from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
-from fourierformer.results.evidence import evidence
+from fourierformer.results.formats import text_of
+from fourierformer.results.intervals import interval_tables
 from fourierformer.results.measured import NAMES, gather, read_measured, refusal, without_folders, write_measured
-from fourierformer.results.tables import text_of
 
 
 def change(path, name: str, **values) -> None:
@@ -43,7 +43,7 @@ def test_tables_from_the_file_equal_those_from_the_run_directories(tmp_path):
     assert write_measured(found, file) == (9, 0)
     before, after = comparison(found), comparison(read_measured(file))
     assert render_text(after) == render_text(before)
-    assert text_of(evidence(after)) == text_of(evidence(before))
+    assert text_of(interval_tables(after)) == text_of(interval_tables(before))
     assert [row.cell(("test", "sliding")) for row in after] == [row.cell(("test", "sliding")) for row in before]
 
 

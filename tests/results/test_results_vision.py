@@ -6,7 +6,7 @@ import statistics
 import pytest
 from synthetic_runs import classification, write_run, write_vision_run
 
-from fourierformer.results import collect, comparison, render_markdown, render_text, tables
+from fourierformer.results import collect, comparison, markdown_of, render_text, tables
 
 SOFTMAX, FOURIER = [92.5, 93.1, 93.4], [93.3, 93.9, 93.0]
 
@@ -50,7 +50,7 @@ def test_the_highest_is_the_best_among_the_same_weights_only(rows):
     # averaged weights have the highest numbers of all, but no rival
     assert marked == {("fourier", weights, column) for weights in ("best", "last") for column in both}
     assert f"{text_of(FOURIER)} *" in render_text(rows)
-    assert f"**{text_of(FOURIER)}**" in render_markdown(rows)
+    assert f"**{text_of(FOURIER)}**" in markdown_of(tables(rows))
 
 
 def test_speed_waiting_and_size_stand_once_per_configuration(rows):
@@ -141,6 +141,6 @@ def test_language_and_vision_stand_in_tables_of_their_own(tmp_path):
 
 
 def test_every_markdown_line_has_the_same_number_of_cells(rows):
-    grid = [line for line in render_markdown(rows).splitlines() if line.startswith("|")]
+    grid = [line for line in markdown_of(tables(rows)).splitlines() if line.startswith("|")]
     assert len(grid) == 2 + 6
     assert {line.count("|") for line in grid} == {11}  # 10 columns

@@ -5,7 +5,8 @@ import math
 import pytest
 from scipy import stats
 
-from fourierformer.results.statistics import NO_CLAIM, compare, half_width, holm, mean, sd
+from fourierformer.results.comparison import Cell
+from fourierformer.results.statistics import NO_CLAIM, compare, half_width, holm
 
 # Student's sleep data (Biometrika 1908): hours gained by ten patients under two drugs; textbooks print paired
 # t = -4.0621 with p = 0.002833, and Welch t = -1.8608 with p = 0.07939
@@ -13,25 +14,25 @@ FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
 SECOND = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
 
 
-def by_seed(values, first: int = 1) -> dict[int, float]:
-    return dict(enumerate(values, first))
+def by_seed(values, first: int = 1) -> Cell:
+    return Cell(dict(enumerate(values, first)))
 
 
 def test_mean_and_standard_deviation():
-    assert mean(FIRST) == pytest.approx(0.75)
-    assert sd(FIRST) == pytest.approx(1.789010, abs=1e-6)  # as printed with the data
-    assert sd([2.0, 4.0]) == pytest.approx(math.sqrt(2))  # n - 1 below: sqrt((1 + 1) / 1)
-    assert sd([1.0]) is None
+    assert by_seed(FIRST).mean == pytest.approx(0.75)
+    assert by_seed(FIRST).sd == pytest.approx(1.789010, abs=1e-6)  # as printed with the data
+    assert by_seed([2.0, 4.0]).sd == pytest.approx(math.sqrt(2))  # n - 1 below: sqrt((1 + 1) / 1)
+    assert by_seed([1.0]).sd is None
 
 
 def test_interval_has_the_quantile_of_the_t_table():
     # five values with sd = sqrt(2.5): t(0.975; 4) = 2.776
-    assert half_width([1, 2, 3, 4, 5]) == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=5e-4)
+    assert half_width(by_seed([1, 2, 3, 4, 5])) == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=5e-4)
     # two values: t(0.975; 1) = 12.706
-    assert half_width([0.0, 1.0]) == pytest.approx(12.706 * math.sqrt(0.5 / 2), abs=5e-4)
-    low, high = stats.t.interval(0.95, 9, loc=mean(SECOND), scale=stats.sem(SECOND))
-    assert half_width(SECOND) == pytest.approx((high - low) / 2)
-    assert half_width([3.0]) is None
+    assert half_width(by_seed([0.0, 1.0])) == pytest.approx(12.706 * math.sqrt(0.5 / 2), abs=5e-4)
+    low, high = stats.t.interval(0.95, 9, loc=by_seed(SECOND).mean, scale=stats.sem(SECOND))
+    assert half_width(by_seed(SECOND)) == pytest.approx((high - low) / 2)
+    assert half_width(by_seed([3.0])) is None
 
 
 def test_the_same_seeds_are_paired():
@@ -41,12 +42,12 @@ def test_the_same_seeds_are_paired():
     expected = stats.ttest_rel(FIRST, SECOND)
     assert found.p == pytest.approx(expected.pvalue)
     low, high = expected.confidence_interval(0.95)
-    assert (found.difference, found.half_width) == pytest.approx((-1.58, (high - low) / 2))
+    assert (found.mean, found.half_width) == pytest.approx((-1.58, (high - low) / 2))
     assert (low, high) == pytest.approx((-2.4598858, -0.7001142))  # as printed
 
 
 def test_pairs_are_found_by_seed_not_by_order():
-    shuffled = dict(reversed(by_seed(SECOND).items()))
+    shuffled = Cell(dict(reversed(by_seed(SECOND).values.items())))
     assert compare(by_seed(FIRST), shuffled) == compare(by_seed(FIRST), by_seed(SECOND))
 
 
@@ -64,25 +65,25 @@ def test_one_seed_makes_no_claim():
     for values, baseline in (([61.0], [60.0]), ([61.0], [60.0, 62.0]), ([61.0, 62.0], [60.0])):
         found = compare(by_seed(values), by_seed(baseline))
         assert (found.p, found.half_width, found.reason) == (None, None, NO_CLAIM)
-        assert found.difference == pytest.approx(mean(values) - mean(baseline))
+        assert found.mean == pytest.approx(by_seed(values).mean - by_seed(baseline).mean)
 
 
 @pytest.mark.filterwarnings("error")
 def test_what_is_not_finite_is_said_in_words():
-    found = compare({1: 60.0, 3: math.inf}, {1: 61.0, 3: 62.0})
-    assert (found.difference, found.p, found.reason) == (None, None, "infinite with seed 3: no claim")
-    assert compare({1: 60.0}, {1: math.nan}).reason == "baseline NaN with seed 1: no claim"
-    assert mean([1.0, math.inf]) == math.inf
-    assert sd([1.0, math.inf]) is None
-    assert half_width([1.0, math.nan, 2.0]) is None
+    found = compare(Cell({1: 60.0, 3: math.inf}), Cell({1: 61.0, 3: 62.0}))
+    assert (found.mean, found.p, found.reason) == (None, None, "infinite with seed 3: no claim")
+    assert compare(Cell({1: 60.0}), Cell({1: math.nan})).reason == "baseline NaN with seed 1: no claim"
+    assert by_seed([1.0, math.inf]).mean == math.inf
+    assert by_seed([1.0, math.inf]).sd is None
+    assert half_width(by_seed([1.0, math.nan, 2.0])) is None
 
 
 @pytest.mark.filterwarnings("error")
 def test_values_without_variation_are_not_tested():
-    found = compare({1: 61.2, 2: 62.2}, {1: 60.1, 2: 61.1})
-    assert (found.p, found.difference) == (None, pytest.approx(1.1))
+    found = compare(Cell({1: 61.2, 2: 62.2}), Cell({1: 60.1, 2: 61.1}))
+    assert (found.p, found.mean) == (None, pytest.approx(1.1))
     assert "same difference" in found.reason
-    assert "do not vary" in compare({1: 5.0, 2: 5.0}, {3: 4.0, 4: 4.0}).reason
+    assert "do not vary" in compare(Cell({1: 5.0, 2: 5.0}), Cell({3: 4.0, 4: 4.0})).reason
 
 
 def test_holm_by_hand():

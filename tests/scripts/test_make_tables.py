@@ -150,10 +150,10 @@ def test_the_papers_tables_count_committed_runs_once(call, runs, tmp_path, monke
     for name in ("one", "two"):
         assert call(runs, "--collect", name)[0] == 0
     monkeypatch.chdir(tmp_path)
-    both = make_tables.gather(make_tables.default_places(paper=True))
+    both = make_tables.gather(make_tables.default_sources(paper=True))
     assert len(both) == 4
     runs.rename(tmp_path / "elsewhere")
-    assert len(make_tables.gather(make_tables.default_places(paper=True))) == 4
+    assert len(make_tables.gather(make_tables.default_sources(paper=True))) == 4
     assert call("--paper")[0] == 0
     code, _, err = call()
     assert (code, "runs: no such directory" in err) == (2, True)

@@ -11,7 +11,9 @@ import pytest
 from command_line import REPOSITORY
 
 from fourierformer.results import collect
-from fourierformer.results.standing import standings, summary_line
+
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+from sweep_status import progress_of, summary_line
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 GONE = 2**22 + 1  # above the largest process number that Linux gives
@@ -38,8 +40,8 @@ def root(tmp_path):
 
 
 def test_states_and_time_left(root):
-    one, gone, far, silent, failed, begun = standings(collect(root), NOW)
-    assert (one.state, one.progress) == ("running", "100/400")
+    one, gone, far, silent, failed, begun = [progress_of(run, NOW) for run in collect(root)]
+    assert (one.state, one.step, one.steps) == ("running", 100, 400)
     assert one.seconds_left == 150  # 300 steps at half a second
     assert gone.state == "stalled"
     assert f"process {GONE} is gone" in gone.remark
@@ -47,11 +49,11 @@ def test_states_and_time_left(root):
     assert silent.state == "stalled"
     assert "no sign of life for 2 h 00 min (on elsewhere" in silent.remark
     assert (failed.state, failed.remark, failed.seconds_left) == ("failed", "Boom: of a kind", None)
-    assert (begun.state, begun.progress, begun.seconds_left) == ("running", "-", None)
+    assert (begun.state, begun.step, begun.seconds_left) == ("running", None, None)
 
 
 def test_the_last_line_counts(root):
-    line = summary_line(standings(collect(root), NOW))
+    line = summary_line([progress_of(run, NOW) for run in collect(root)])
     assert line == "1 failed, 3 running, 2 stalled; the last running one ends in 2 min 30 s"
 
 

@@ -314,6 +314,23 @@ def test_processes_and_micro_batches_do_not_change_the_loss(augment):
     assert len({round(loss, 3) for loss in losses}) == 2
 
 
+@pytest.mark.parametrize(("world", "micro"), [(1, None), (1, 6), (2, 2)])
+def test_the_loss_is_the_mean_of_its_rows_and_rows_have_their_numbers(world, micro):
+    model, seen = small_vit(), {}
+    for rank in range(world):
+        task = make_task(model, processes=Processes(rank, world), micro=micro, **BOTH)
+        for batch in task.micro_batches(1):
+            numbers, share = task.rows(batch)
+            losses = task.row_losses(model, batch)
+            torch.testing.assert_close(losses.mean() * share, task.loss(model, batch))
+            seen |= dict(zip(numbers.tolist(), losses.tolist(), strict=True))
+    assert sorted(seen) == list(range(BATCH))
+    whole = make_task(model, **BOTH)
+    (batch,) = whole.micro_batches(1)
+    of_row = dict(zip(whole.rows(batch)[0].tolist(), whole.row_losses(model, batch).tolist(), strict=True))
+    assert seen == pytest.approx(of_row, rel=1e-5)
+
+
 def test_stochastic_depth_differs_between_steps_and_seeds_and_covers_rows():
     model = small_vit()
     drawn = [

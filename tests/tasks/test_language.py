@@ -11,6 +11,7 @@ import torch
 from fourierformer import attention
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.tasks.language_objective import LanguageObjective
+from fourierformer.training.processes import Processes
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,8 @@ def task_for(tokens: np.ndarray, length: int, name="fourier", unit="word", vocab
     for p in model.parameters():  # far from the uniform distribution, so that a wrong position or mask shows
         torch.nn.init.normal_(p, std=0.5)
     corpus = SimpleNamespace(splits={"train": tokens, "valid": tokens}, unit=unit, notes=[], name="t")
-    return LanguageObjective(corpus, model, global_batch_size=2, micro_batch_size=None, device=CPU, **limits), model
+    limits = {"global_batch_size": 2, "micro_batch_size": None} | limits
+    return LanguageObjective(corpus, model, device=CPU, **limits), model
 
 
 def random_tokens(n: int) -> np.ndarray:
@@ -47,6 +49,24 @@ def literal_windows(model: WordLM, tokens: np.ndarray, length: int, stride: int 
             for offset in range(length):
                 scored.setdefault(start + offset, nll[offset].item())
     return sum(scored.values()) / len(scored), len(scored)
+
+
+@pytest.mark.parametrize(("world", "micro"), [(1, None), (1, 3), (2, 1)])
+def test_the_loss_is_the_mean_of_its_rows_and_rows_have_their_numbers(world, micro):
+    """Each row of the global batch once, and what is at it is that row's stream."""
+    seen = {}
+    for rank in range(world):
+        processes = Processes(rank, world)
+        task, model = task_for(random_tokens(90), 12, processes=processes, global_batch_size=4, micro_batch_size=micro)
+        whole, _ = task.order.batch(1)
+        for batch in task.micro_batches(1):
+            numbers, share = task.rows(batch)
+            torch.testing.assert_close(batch.tokens, whole[numbers])
+            losses = task.row_losses(model.eval(), batch)
+            torch.testing.assert_close(losses.mean() * share, task.loss(model, batch))
+            seen |= dict(zip(numbers.tolist(), losses.tolist(), strict=True))
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert len(set(seen.values())) == 4
 
 
 @pytest.mark.parametrize("name", ["softmax", "fourier", "gaussian"])

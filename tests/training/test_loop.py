@@ -141,20 +141,30 @@ def test_resume_is_bitwise_at_every_cut(tmp_path, straight):
         assert_same(outcome(directory, fit), straight, f"cut {cut}: ")
 
 
-def test_frequencies_drawn_anew_while_training_resume_bitwise(tmp_path):
-    """Steps 0..5 with a draw every 2 steps: cuts fall between steps, inside accumulation, on and off a draw."""
-    performer = {"name": "performer", "knobs": {"features": 8, "redraw": 2}}
-    straight = start(tmp_path / "straight", **performer)
-    frequencies = straight.model.layers[0].attention.frequencies
-    first = frequencies.clone()
+# attention -> its knobs here, the buffer that changes while it trains, and the distance of cuts
+STATEFUL = {
+    "performer": ({"features": 8, "redraw": 2}, "frequencies", 7),  # a draw every 2 steps: cuts fall on and off one
+    "routing": ({"clusters": 3, "decay": 0.5, "commitment": 0.1}, "centroids", 17),  # a moving average of statistics
+    "sac": ({"edges": 2}, "baseline", 17),  # samples, too
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_state_that_changes_while_training_resumes_bitwise(name, tmp_path):
+    """Steps 0..5: cuts fall between steps, inside accumulation and inside evaluations."""
+    knobs, buffer, apart = STATEFUL[name]
+    changes = {"name": name, "knobs": knobs}
+    straight = start(tmp_path / "straight", **changes)
+    state = straight.model.layers[0].attention.get_buffer(buffer)
+    first = state.clone()
     straight.run()
-    assert not torch.equal(frequencies, first)
+    assert not torch.equal(state, first)
     expected = outcome(tmp_path / "straight", straight)
-    for cut in range(0, polls_of_a_whole_run(tmp_path / "count"), 7):
+    for cut in range(3, polls_of_a_whole_run(tmp_path / "count"), apart):
         directory = tmp_path / str(cut)
         with pytest.raises(Interrupted):
-            start(directory, StopAfter(cut), **performer).run()
-        fit = start(directory, **performer)
+            start(directory, StopAfter(cut), **changes).run()
+        fit = start(directory, **changes)
         fit.run()
         assert_same(outcome(directory, fit), expected, f"cut {cut}: ")
 

@@ -118,6 +118,7 @@ def sinc_attention_reference(
     (B, H, N, Dv).
 
     keep (B, M), bool: False for keys that no query may see.
+    An odd power gives weights of both signs; the other backends have even ones.
     A query whose weights are all 0 (it sees no key, or eps = 0 and every weight is exactly 0) gets the output 0.
     """
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -136,6 +137,8 @@ def sinc_attention_reference(
         top = scores.detach().amax(-1, keepdim=True).clamp_min(log_eps)
         top = torch.where(top == -math.inf, 0.0, top)
         weights = torch.exp(scores - top)
+        if power % 2:
+            weights = weights * torch.where(z == 0, 1.0, torch.sin(z) / z).sign().prod(-1)
         total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
         output = (weights @ v.to(dtype)) / torch.where(total == 0, 1.0, total)
     return output.to(q.dtype)

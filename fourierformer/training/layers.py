@@ -1,0 +1,74 @@
+"""What a training step does for attention layers that draw random numbers, add to the loss, or learn from statistics.
+
+All of it is a function of (seed, step, row of the global batch): a row's noise has its number in it, what a layer adds
+to the loss is averaged over rows as the loss is, and statistics are summed over micro-batches and processes before they
+change a layer's state. So a resumed run is what an uninterrupted one would have been, and dividing the batch otherwise
+changes nothing but rounding.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from fourierformer.errors import SetupError
+from fourierformer.tasks.base import Objective, RowWise
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """A layer with something to do at every step: an attention, see there."""
+
+    draws: bool
+    adds_loss: bool
+
+    def begin_step(self, step: int) -> None: ...
+    def begin_rows(self, numbers: Tensor) -> None: ...
+    def auxiliary_loss(self, losses: Tensor) -> Tensor: ...
+    def end_step(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None: ...
+
+
+class LayerSteps:
+    """The layers of a model, as one training step after the other meets them."""
+
+    def __init__(self, model: nn.Module, objective: Objective, device: torch.device):
+        self.objective, self.device = objective, device
+        self.layers = [module for module in model.modules() if isinstance(module, Stepped)]
+        self.drawing = [layer for layer in self.layers if layer.draws]
+        self.adding = [layer for layer in self.layers if layer.adds_loss]
+        needy = [*self.drawing, *self.adding]
+        if needy and not isinstance(objective, RowWise):
+            raise SetupError(
+                f"{type(needy[0]).__name__} attention needs the rows of a batch and their losses, which "
+                f"{type(objective).__name__} does not tell: write its methods rows and row_losses (see "
+                "fourierformer.tasks.base.RowWise), or choose another attention"
+            )
+
+    def begin(self, step: int) -> None:
+        for layer in self.layers:
+            layer.begin_step(step)
+
+    def loss(self, model: nn.Module, batch) -> tuple[Tensor, Tensor]:
+        """This batch's part of the step's loss, and that with what layers add, to be differentiated."""
+        if not (self.drawing or self.adding):
+            part = self.objective.loss(model, batch)
+            return part, part
+        assert isinstance(self.objective, RowWise)  # __init__ saw to it
+        numbers, share = self.objective.rows(batch)
+        self._announce(numbers)
+        losses = self.objective.row_losses(model, batch)
+        added = [layer.auxiliary_loss(losses.detach()) for layer in self.adding]
+        part = losses.mean() * share
+        return part, part + sum(x.mean() for x in added) * share
+
+    def _announce(self, numbers: Tensor) -> None:
+        if self.drawing:
+            if self.device.type == "cuda":
+                numbers = numbers.pin_memory().to(self.device, non_blocking=True)
+            for layer in self.drawing:
+                layer.begin_rows(numbers)
+
+    def end(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None:
+        for layer in self.layers:
+            layer.end_step(total, good)

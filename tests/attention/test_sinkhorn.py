@@ -1,0 +1,94 @@
+"""Sinkhorn attention: its matching is doubly stochastic, its attention is over sorted blocks, written out."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
+
+from fourierformer.attention.sinkhorn import doubly_stochastic
+from fourierformer.errors import SetupError
+
+
+def scores(n: int = 5) -> torch.Tensor:
+    return torch.randn(3, n, n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_rows_and_columns_of_the_matching_sum_to_one():
+    possible = torch.ones(3, 5, 5, dtype=torch.bool)
+    possible[1, 4, :] = possible[1, :, 4] = False  # a block of padding matches nothing
+    s = doubly_stochastic(scores(), possible, 100)
+    expected = torch.ones(3, 5, dtype=torch.float64)
+    expected[1, 4] = 0
+    torch.testing.assert_close(s.sum(-1), expected, **EXACT)
+    torch.testing.assert_close(s.sum(-2), expected, **EXACT)
+
+
+def test_a_cold_matching_is_the_best_permutation():
+    s = doubly_stochastic(scores() / 0.01, torch.ones(3, 5, 5, dtype=torch.bool), 2000)
+    for found, score in zip(s, scores(), strict=True):
+        best = max(permutations(range(5)), key=lambda p: sum(score[i, p[i]] for i in range(5)))
+        torch.testing.assert_close(found.argmax(-1), torch.tensor(best))
+        torch.testing.assert_close(found.amax(-1), torch.ones(5, dtype=torch.float64), rtol=0, atol=1e-2)
+
+
+def test_a_single_block_is_softmax():
+    layer, softmax = layer_of("sinkhorn", block=20), layer_of("softmax")
+    softmax.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(tokens(20)), softmax(tokens(20)), **EXACT)
+
+
+def plain_matching(layer, q, k, blocks: int) -> torch.Tensor:
+    """S of one head: q, k (blocks, 4, D)."""
+    if not layer.geometry.causal:
+        score = q.mean(1) @ k.mean(1).mT / 8**0.5 / 0.75
+        for _ in range(8):
+            score = score - score.logsumexp(1, keepdim=True)
+            score = score - score.logsumexp(0, keepdim=True)
+        return score.exp()
+    s = torch.zeros(blocks, blocks, dtype=torch.float64)
+    for i in range(1, blocks):
+        so_far = q.flatten(0, 1)[: 4 * i + 1].mean(0)  # up to the first token of block i
+        s[i, :i] = (k[:i].mean(1) @ so_far / 8**0.5 / 0.75).softmax(0)
+    return s
+
+
+@pytest.mark.parametrize(("causal", "own_block"), [(True, True), (True, "auto"), (False, True), (False, "auto")])
+def test_queries_attend_to_the_sorted_block(causal, own_block):
+    """12 tokens in blocks of 4."""
+    layer = layer_of("sinkhorn", causal, block=4, own_block=own_block)
+    q, k, v, mixed = projected(layer, tokens(12, batch=1))
+    for h in range(2):
+        q_blocks, k_blocks, v_blocks = (t[0, h].unflatten(0, (3, 4)) for t in (q, k, v))
+        s = plain_matching(layer, q_blocks, k_blocks, 3)
+        for i in range(12):
+            b = i // 4
+            keys, values = [], []
+            if s[b].any():
+                keys += list(torch.einsum("j,jtd->td", s[b], k_blocks))
+                values += list(torch.einsum("j,jtd->td", s[b], v_blocks))
+            if causal or own_block is True:
+                own = range(4 * b, i + 1 if causal else 4 * b + 4)
+                keys, values = keys + [k[0, h, j] for j in own], values + [v[0, h, j] for j in own]
+            expected = softmax_row(q[0, h, i], torch.stack(keys), torch.stack(values))
+            torch.testing.assert_close(mixed[0, h, i], expected, **EXACT)
+
+
+def test_noise_belongs_to_the_row_and_the_step():
+    layer, x = layer_of("sinkhorn", block=4).train(), tokens(12, batch=6)
+    quiet = layer.eval()(x)
+    layer.train().begin_step(3)
+    layer.begin_rows(torch.arange(6))
+    together = layer(x)
+    assert not torch.allclose(together, quiet)
+    layer.begin_rows(torch.tensor([5, 2]))
+    torch.testing.assert_close(layer(x[[5, 2]]), together[[5, 2]], **EXACT)
+    layer.begin_step(4)
+    assert not torch.allclose(layer(x[[5, 2]]), together[[5, 2]])
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(SetupError, match="own_block=false leaves the first block of a causal model without keys"):
+        layer_of("sinkhorn", causal=True, own_block=False)
+    with pytest.raises(SetupError, match=r"attention.temperature=0.0: must be more than 0"):
+        layer_of("sinkhorn", temperature=0.0)

@@ -1,0 +1,61 @@
+"""The chart of differences: where its points lie, and what an interval's colour says."""
+
+import pytest
+from synthetic_runs import write_run, write_vision_run
+
+from fourierformer.plots.charts import difference_chart
+from fourierformer.report.runs import run_sections
+from fourierformer.report.section import Charts
+from fourierformer.results import collect
+from fourierformer.results.statistics import Difference
+
+
+def chart_of(root):
+    (section,) = run_sections(collect(root))
+    return next(part for part in section.parts if isinstance(part, Charts)).pictures[0]
+
+
+def test_points_and_intervals_lie_where_the_numbers_say():
+    differences = [("a", Difference(-2.0, 1.5)), ("b", Difference(0.5, 1.0)), ("c", Difference(3.0))]
+    picture = difference_chart(differences, "n", "t", "x")
+    axes = picture.figure.axes[0]
+    drawn = [line.get_xydata()[0].tolist() for line in axes.lines if len(line.get_xydata()) == 1]
+    assert [-2.0, 0.0] in drawn
+    assert [0.5, 1.0] in drawn
+    assert [3.0, 2.0] in drawn
+    ends = sorted(x for collection in axes.collections for path in collection.get_paths() for x in path.vertices[:, 0])
+    assert ends == pytest.approx([-3.5, -0.5, -0.5, 1.5])
+    assert [key.label for key in picture.keys] == [
+        "95 % interval without 0",
+        "95 % interval that holds 0",
+        "one seed: no interval",
+    ]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first line stands on top
+
+
+def test_the_page_shows_the_number_that_a_paper_would_quote(tmp_path):
+    for seed, base in ((1, 60.0), (2, 62.0), (3, 61.0)):
+        write_run(tmp_path, "softmax", seed, base)
+        write_run(tmp_path, "fourier", seed, base - seed)
+    picture = chart_of(tmp_path)
+    assert picture.title == "Perplexity against softmax (test sliding)"
+    point = next(line for line in picture.figure.axes[0].lines if len(line.get_xydata()) == 1)
+    assert point.get_xydata()[0][0] == pytest.approx(-0.9 * 2)  # sliding is 0.9 of segment; mean of 1, 2, 3
+    assert "better is to the left" in picture.caption
+
+
+def test_accuracies_are_better_to_the_right(tmp_path):
+    for seed in (1, 2):
+        write_vision_run(tmp_path, "softmax", seed, 93.0 + seed)
+        write_vision_run(tmp_path, "fourier", seed, 94.0 + 2 * seed)
+    picture = chart_of(tmp_path)
+    assert picture.title == "Top-1 against softmax (valid best)"
+    assert "better is to the right" in picture.caption
+
+
+def test_without_softmax_there_is_nothing_to_draw(tmp_path):
+    write_run(tmp_path, "fourier", 1, 60.0)
+    (section,) = run_sections(collect(tmp_path))
+    assert not any(
+        p.title.endswith("against softmax") for part in section.parts if isinstance(part, Charts) for p in part.pictures
+    )

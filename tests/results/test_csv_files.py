@@ -1,0 +1,36 @@
+"""CSV files of measurements: they say where their numbers come from, and what is written is read back."""
+
+import math
+import sys
+
+import pytest
+
+from fourierformer.errors import SetupError
+from fourierformer.files import read_csv, write_csv
+from fourierformer.provenance import header
+
+
+def test_a_file_says_where_its_numbers_come_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/attention.py", "--out", f"{tmp_path}/a.csv", "--quick"])
+    path = tmp_path / "deeper" / "rows.csv"
+    head = header("-m benchmarks.attention", ("torch", "no-such-package"), machine="an abacus")
+    write_csv(path, [{"name": "a", "ms": 1.23456789, "steps": 7}], head)
+    file = read_csv(path)
+    assert file.comments[0] == "command: python -m benchmarks.attention --out a.csv --quick"
+    assert [line.split(":")[0] for line in file.comments[1:]] == ["commit", "versions", "machine"]
+    assert "no-such-package" not in file.comments[2]
+    assert file.rows == [{"name": "a", "ms": "1.2346", "steps": "7"}]
+
+
+def test_commas_and_line_breaks_come_back_and_what_is_no_number_is_empty(tmp_path):
+    rows = [{"name": "a, b\n# c", "x": None}, {"name": "#", "x": math.nan}, {"name": "d", "x": math.inf}]
+    write_csv(tmp_path / "rows.csv", rows, "# a comment\n")
+    file = read_csv(tmp_path / "rows.csv")
+    assert (file.comments, file.columns) == (["a comment"], ["name", "x"])
+    assert [tuple(row.values()) for row in file.rows] == [("a, b\n# c", ""), ("#", ""), ("d", "inf")]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match=r"file/rows\.csv: .*Choose a place"):
+        write_csv(tmp_path / "file" / "rows.csv", [{"name": "a"}])

@@ -1,0 +1,125 @@
+"""The sentences about differences: who is compared with whom, how, and when nothing is claimed."""
+
+import math
+import re
+
+import pytest
+from scipy import stats
+from synthetic_runs import evaluation, write_run, write_vision_run
+
+from fourierformer.results import collect, comparison, tables
+from fourierformer.results.statistics import significance_lines
+
+SOFTMAX = [61.2, 60.1, 63.7, 59.9, 60.4]
+FOURIER = [58.3, 58.7, 61.9, 58.4, 57.2]
+GAUSSIAN = [61.0, 60.4, 63.4, 60.0, 60.5]
+TEST = [("test", "segment")]
+
+
+def write(root, attention, values, first=1, **changes):
+    for seed, value in enumerate(values, first):
+        write_run(root, attention, seed, value, **changes)
+
+
+def claims(root, columns=TEST) -> list[str]:
+    return significance_lines(comparison(collect(root)), columns)
+
+
+def test_a_clear_difference_of_the_same_seeds(tmp_path):
+    write(tmp_path, "softmax", SOFTMAX)
+    write(tmp_path, "fourier", FOURIER)
+    line, how = claims(tmp_path)
+    expected = stats.ttest_rel(FOURIER, SOFTMAX)
+    low, high = expected.confidence_interval(0.95)
+    p = re.search(r"p = ([\d.e-]+)", line)
+    assert line.startswith(
+        f"fourier - softmax: test segment {(low + high) / 2:.2f} ± {(high - low) / 2:.2f} (paired t-test"
+    )
+    assert float(p[1]) == pytest.approx(expected.pvalue, rel=0.05)
+    assert line.endswith("better)")
+    assert "Holm" in how
+    assert "here 1;" in how
+
+
+def test_every_comparison_of_the_table_counts_in_the_correction(tmp_path):
+    for name, values in (("softmax", SOFTMAX), ("fourier", FOURIER), ("gaussian", GAUSSIAN)):
+        write(tmp_path, name, values)
+    fourier, gaussian, how = claims(tmp_path)
+    small, large = (stats.ttest_rel(values, SOFTMAX).pvalue for values in (FOURIER, GAUSSIAN))
+    assert small < large  # so Holm doubles the first and leaves the second
+    shown = [float(re.search(r"p = ([\d.e-]+)", line)[1]) for line in (fourier, gaussian)]
+    assert shown == pytest.approx([2 * small, large], rel=0.05)
+    assert "no significant difference" in gaussian
+    assert "here 2;" in how
+
+
+def test_other_seeds_are_compared_by_welch(tmp_path):
+    write(tmp_path, "softmax", SOFTMAX)
+    write(tmp_path, "fourier", FOURIER, first=11)
+    line, _ = claims(tmp_path)
+    assert "Welch's t-test" in line
+
+
+def test_higher_accuracy_is_better_and_higher_perplexity_worse(tmp_path):
+    for seed, (softmax, fourier) in enumerate(zip(SOFTMAX, FOURIER, strict=True), 1):
+        write_vision_run(tmp_path / "v", "softmax", seed, softmax)
+        write_vision_run(tmp_path / "v", "fourier", seed, fourier)
+    line, _ = claims(tmp_path / "v", [("valid", "best")])
+    assert line.endswith("worse)")
+    write(tmp_path / "l", "softmax", FOURIER)
+    write(tmp_path / "l", "fourier", SOFTMAX)
+    line, _ = claims(tmp_path / "l")
+    assert line.endswith("worse)")
+
+
+def test_one_seed_each_is_said_once_for_the_table(tmp_path):
+    write(tmp_path, "softmax", [61.2])
+    write(tmp_path, "fourier", [58.3])
+    assert claims(tmp_path) == []
+    (table,) = tables(comparison(collect(tmp_path)))
+    assert any(note.startswith("n = 1: one seed supports no claim") for note in table.notes)
+
+
+def test_one_seed_among_several_is_said_for_its_pair(tmp_path):
+    write(tmp_path, "softmax", SOFTMAX)
+    write(tmp_path, "fourier", FOURIER)
+    write(tmp_path, "gaussian", GAUSSIAN[:1])
+    _, gaussian, how = claims(tmp_path)
+    assert gaussian.endswith("(n = 1: no claim)")
+    assert "here 1;" in how  # what is not tested does not count
+
+
+def test_an_infinite_perplexity_is_no_number_to_test(tmp_path):
+    write(tmp_path, "softmax", SOFTMAX)
+    write(tmp_path, "fourier", FOURIER[:4])
+    broken = {"test": {"segment": evaluation(60) | {"ppl": math.inf}}}
+    write_run(tmp_path, "fourier", 5, changes={"results": broken})
+    assert claims(tmp_path) == ["fourier - softmax: test segment (infinite with seed 5: no claim)"]
+
+
+def test_no_pair_without_one_softmax_row_of_the_model(tmp_path):
+    write(tmp_path, "fourier", FOURIER)
+    assert claims(tmp_path) == []
+    write(tmp_path, "softmax", SOFTMAX, changes={"model": "another"})
+    assert claims(tmp_path) == []
+    write(tmp_path / "a", "softmax", SOFTMAX, changes={"group": "a"})
+    write(tmp_path / "b", "softmax", SOFTMAX, changes={"group": "b"})
+    assert claims(tmp_path) == []
+
+
+def test_what_was_scored_differently_is_not_compared(tmp_path):
+    write(tmp_path, "softmax", SOFTMAX)
+    for seed, value in enumerate(FOURIER, 1):
+        write_run(tmp_path, "fourier", seed, changes={"results": {"test": {"segment": evaluation(value, tokens=500)}}})
+    assert claims(tmp_path) == []
+
+
+def test_the_lines_stand_under_the_table_with_the_names_of_the_table(tmp_path):
+    write(tmp_path, "softmax", SOFTMAX)
+    for radius, group in (("paper", "a"), ("matched", "b")):
+        changes = {"group": group, "settings": {"power": 4, "radius": radius}}
+        write(tmp_path / radius, "fourier", FOURIER, changes=changes)
+    (table,) = tables(comparison(collect(tmp_path)))
+    named = {line[0] for line in table.body}
+    assert named == {"softmax", "fourier radius=paper", "fourier radius=matched"}
+    assert sum(note.startswith("fourier radius=") for note in table.notes if " - softmax: " in note) == 2
