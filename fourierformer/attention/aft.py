@@ -41,7 +41,7 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "relu"
 
 
 class AFT(Attention):
-    """gate(q), a sigmoid unless told otherwise, times an average of the values, in float32 at least. The variants define
+    """gate(q), by default a sigmoid, times an average of the values, in float32 at least. The variants define
     `average`."""
 
     partial_queries = padding_ok = True
