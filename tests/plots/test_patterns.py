@@ -5,6 +5,8 @@ import torch
 from command_line import REPOSITORY
 
 from fourierformer import attention
+from fourierformer.analysis.maps import MeanMaps
+from fourierformer.attention import Geometry
 from fourierformer.attention.sparse import SparseAttention
 from fourierformer.errors import SetupError
 from fourierformer.plots import patterns
@@ -48,6 +50,20 @@ def test_shares_of_a_tree_sum_to_its_keys():
     layer = patterns.layer_of("bpt", True, 50, None, {"step": 2})
     keys = (layer.tree.lists(torch.arange(50), 50) >= 0).sum(1)
     torch.testing.assert_close(layer.shares(50)[0].sum(-1), keys.float())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_maps_by_offset_are_drawn_for_images_alone(causal):
+    geometry = Geometry(
+        dim=8, heads=2, length=7, causal=causal, grid=None if causal else (2, 3), prefix=0 if causal else 1
+    )
+    mean = MeanMaps(torch.rand(3, 2, 7, 7), "valid", 10, 5, geometry)
+    pictures = patterns.map_pictures(mean, [0, 2], "a run")
+    assert [picture.name for picture in pictures] == ["attention_maps", "attention_by_offset"][: 1 if causal else 2]
+    for picture, shape in zip(pictures, [(7, 7), (3, 5)], strict=False):
+        panels = {axes.get_title(): axes.images[0].get_array() for axes in picture.figure.axes}
+        assert list(panels) == [f"layer {layer}, head {head}" for layer in (1, 3) for head in (1, 2)]
+        assert all(values.shape == shape and values.max() == 1 for values in panels.values())
 
 
 def test_what_sees_everything_has_no_pattern():

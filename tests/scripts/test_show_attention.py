@@ -30,6 +30,7 @@ def test_a_pattern_becomes_two_files(script, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"attention_image_2d.svg", "attention_image_2d.png"}
 
 
+@pytest.mark.full("trains a model for its maps")
 def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
     assert train_vit(*IMAGES, "attention=axial", f"runs_root={tmp_path}") == 0
     run = only_run(tmp_path)
