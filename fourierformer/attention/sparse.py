@@ -137,7 +137,7 @@ def _with_next(kept: Tensor, new: Tensor, here: Tensor) -> Tensor:
     return torch.cat([torch.where(here[:, None], new.to(kept.dtype), first), last[:, :, 1:], new.to(kept.dtype)], dim=2)
 
 
-@register("global_tokens", "the first tokens see all and are seen by all, others see only them; causal: sinks")
+@register("global", "the first tokens see all and are seen by all, others see only them; causal: sinks")
 class GlobalTokens(SparseAttention):
     """S(i) = {j < g} and i; all j for i < g. The class token counts among the g.
 

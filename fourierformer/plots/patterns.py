@@ -21,7 +21,7 @@ TOKENS, SIDE = 64, 8  # of the gallery: an image of 8 x 8 patches
 FUTURE = 0.4  # the shade of what a causal model does not see, beside 1
 MOST = 4  # heads that are drawn where all are different
 GALLERY: dict[str, dict[str, object]] = {  # with knobs that suit so few tokens
-    "global_tokens": {"tokens": 3},
+    "global": {"tokens": 3},
     "band": {"window": 6},
     "dilated": {"window": 5, "dilation": 3},
     "block_local": {"block": 12},
