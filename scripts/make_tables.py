@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.plots.overview import save_overview
+from fourierformer.plots.patterns import save_gallery
 from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.documents import write_documents
@@ -43,6 +44,7 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.docs:
         write_documents(REPOSITORY)
         save_overview(REPOSITORY / "docs" / "pictures")
+        save_gallery(REPOSITORY / "docs" / "pictures")
         return
     runs = gather(arguments.runs or default_sources(arguments.paper))
     if not runs and not arguments.paper:

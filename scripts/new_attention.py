@@ -4,6 +4,7 @@ It has three files: the class, its yaml, and a test of its formula. docs/extend.
 """
 
 import argparse
+import keyword
 from pathlib import Path
 
 from fourierformer.attention import available, check_name
@@ -104,6 +105,8 @@ def files(name: str) -> dict[str, str]:
 def write(name: str, root: Path) -> list[Path]:
     """Writes the files below `root`. SetupError, and no file, for a name that is taken or impossible."""
     check_name(name)
+    if keyword.iskeyword(name):  # its file could not be imported
+        raise SetupError(f"'{name}' cannot name a file of Python: write 'my_{name}', say")
     if name in available():
         raise SetupError(f"attention '{name}' exists already: write another name")
     texts = {root / path: text for path, text in files(name).items()}

@@ -91,34 +91,53 @@ def watch_heads(
     model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor], rank_every: int = 1
 ) -> list[LayerSums]:
     """Calls `forward` on every batch and measures each attention layer of the model."""
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    layers = layers_of(model)
     for layer in layers:
         if layer.geometry.heads < 2:
             raise SetupError("a single head per layer cannot be compared: measure a run with model.heads > 1")
     all_sums = [LayerSums(rank_every) for _ in layers]
+    watch(layers, [sums.see for sums in all_sums], forward, batches)
+    return all_sums
+
+
+def layers_of(model: nn.Module) -> list[Attention]:
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+def watch(layers: list[Attention], see: list[Callable], forward: Callable[[Tensor], object], batches) -> None:
+    """Calls `forward` on every batch, and before each layer its `see`, a forward pre-hook."""
+    seen = 0
     with contextlib.ExitStack() as hooks, torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-        for layer, sums in zip(layers, all_sums, strict=True):
-            hooks.enter_context(layer.register_forward_pre_hook(sums.see))
+        for layer, hook in zip(layers, see, strict=True):
+            hooks.enter_context(layer.register_forward_pre_hook(hook))
         for batch in batches:
             forward(batch)
-    if not all_sums[0].sequences:
+            seen += len(batch)
+    if not seen:
         raise SetupError("nothing to measure: no image of the split could be read. Copy the data again")
-    return all_sums
 
 
 def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> tuple[str, dict]:
     """Measures the best checkpoint of a run: (the split, the numbers), the arguments of `save`."""
     parts, step = open_run(run)
+    split, planned, forward, batches = attention_inputs(parts, run, split, sequences)
+    layers = watch_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
+    geometry = parts.attention.geometry
+    origin = {"data": parts.corpus.name, "step": step, "heads": geometry.heads, "length": geometry.length}
+    return split, origin | _over_layers(layers)
+
+
+def attention_inputs(
+    parts: Parts, run: Path, split: str | None, sequences: int
+) -> tuple[str, int, Callable[[Tensor], object], Iterable[Tensor]]:
+    """(split, number of sequences, what to call with a batch, batches) to watch the layers of a run."""
     set_matmul_precision("fp32")  # whatever it was trained in: differences of maps may be small
     split = _checked_split(parts, run, split)
     length, heads = parts.attention.geometry.length, parts.attention.geometry.heads
     together = max(1, MAP_NUMBERS // (heads * length**2))
     planned, batches = parts.objective.attention_inputs(split, sequences, together)
     # a language model's own forward would score the tokens too
-    forward = getattr(parts.model, "hidden", parts.model)
-    layers = watch_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
-    origin = {"data": parts.corpus.name, "step": step, "heads": heads, "length": length}
-    return split, origin | _over_layers(layers)
+    return split, planned, getattr(parts.model, "hidden", parts.model), batches
 
 
 def _checked_split(parts: Parts, run: Path, split: str | None) -> str:

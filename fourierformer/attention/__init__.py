@@ -17,7 +17,6 @@ The contract (see base.py, tests/attention/test_contract.py):
 
 import importlib
 import inspect
-import keyword
 import pkgutil
 import re
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ def register(name: str, idea: str = "", **defaults):
 
 
 def check_name(name: object) -> None:
-    """SetupError unless an attention can have this name, which is also that of a file, a class and a config."""
+    """SetupError unless an attention can have this name, which is also that of its config."""
     if not isinstance(name, str):
         raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -67,8 +66,8 @@ def check_name(name: object) -> None:
             f"'{name}' cannot name an attention: write lower-case letters, digits and _, beginning with a letter, "
             "as in 'my_kernel'"
         )
-    if keyword.iskeyword(name) or name in YAML_WORDS:
-        raise SetupError(f"'{name}' cannot name an attention: it is a word of Python or YAML; write 'my_{name}', say")
+    if name in YAML_WORDS:
+        raise SetupError(f"'{name}' cannot name an attention: it is a word of YAML; write 'my_{name}', say")
 
 
 def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:

@@ -139,8 +139,15 @@ class BinaryPartitionTree(SparseAttention):
         with torch.autocast(q.device.type, enabled=False):
             q, k = to_float32(q, k)
             weights = visible_softmax(scaled_logits(q, self._with_nodes(k)[0]), mask)
-            shares, _ = self._with_nodes(torch.eye(tokens, device=k.device, dtype=k.dtype)[None, None])
-            return weights @ shares
+            return weights @ self._tokens_of_keys(tokens).to(weights)
+
+    def shares(self, tokens: int) -> Tensor:
+        """1 for a token that is seen by itself, 1/s for one of a node of s tokens."""
+        return (self.tree.mask(torch.arange(tokens), tokens).float() @ self._tokens_of_keys(tokens))[None]
+
+    def _tokens_of_keys(self, tokens: int) -> Tensor:
+        """(keys, tokens): of which tokens a key is the mean, with their weights."""
+        return self._with_nodes(torch.eye(tokens)[None, None])[0][0, 0]
 
     def start(self, batch: int) -> State | None:
         return None

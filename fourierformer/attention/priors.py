@@ -94,9 +94,11 @@ class LocalGaussian(PriorAttention):
         self.window = nn.Linear(geometry.head_dim, axes, bias=False)
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        hidden = self.hidden(q).tanh()
+        hidden = F.linear(q, self.hidden.weight.to(q.dtype)).tanh()
         extent = self._extent(positions, visible)
-        centre, window = (extent * part(hidden).sigmoid() for part in (self.centre, self.window))
+        centre, window = (
+            extent * F.linear(hidden, part.weight.to(q.dtype)).sigmoid() for part in (self.centre, self.window)
+        )
         apart = (positions + 0.5 - centre[..., None, :]) / (window / 2).clamp_min(1e-2)[..., None, :]
         return -0.5 * apart.square().sum(-1)
 

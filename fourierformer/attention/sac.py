@@ -64,7 +64,7 @@ class SparseAdaptiveConnection(WeightedAttention):
     def connections(self, queries: int, k: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
         """Which keys each of the last queries sees, (B, N, M) bool, and the log-probability of the choice, (B,): k
         (B, H, M, D), visible (B or 1, N or 1, M)."""
-        nodes = k.transpose(1, 2).flatten(-2)
+        nodes = k.transpose(1, 2).flatten(-2).to(self.embed.weight.dtype)
         keys, position = self.embed(nodes), torch.arange(k.shape[-2], device=k.device)
         distance = (position[-queries:, None] - position).abs()
         connected = (distance == 0).expand(len(k), -1, -1) & visible
@@ -72,7 +72,7 @@ class SparseAdaptiveConnection(WeightedAttention):
         h, c = self.enter(nodes[:, -queries:]), None
         log_p = k.new_zeros(len(k), queries)
         for number in range(self.edges):
-            p = visible_softmax(scaled_logits(h, keys) + self.by_distance[distance], left)
+            p = visible_softmax((scaled_logits(h, keys) + self.by_distance[distance]).to(k.dtype), left)
             choice = self._choice(p.detach(), number)
             chosen = F.one_hot(choice, k.shape[-2]).bool() & left
             log_p = log_p + torch.where(chosen, p, 1.0).clamp_min(torch.finfo(p.dtype).tiny).log().sum(-1)

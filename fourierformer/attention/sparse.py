@@ -83,6 +83,11 @@ class SparseAttention(Attention):
         with torch.autocast(q.device.type, enabled=False):
             return visible_softmax(scaled_logits(*to_float32(q, k)), mask)
 
+    def shares(self, tokens: int) -> Tensor:
+        """What of each key a query sees, for pictures: (1 or heads, tokens, keys), here 1 or 0. Slots come first."""
+        keys = torch.arange(tokens + self.slots)
+        return self.visibility.mask(keys[self.slots :], keys, len(keys)).float()
+
     def start(self, batch: int) -> State | None:
         """The position, and the keys and values that a later token may see: the first ones and the last `reach`."""
         visibility = self.visibility
@@ -132,7 +137,7 @@ def _with_next(kept: Tensor, new: Tensor, here: Tensor) -> Tensor:
     return torch.cat([torch.where(here[:, None], new.to(kept.dtype), first), last[:, :, 1:], new.to(kept.dtype)], dim=2)
 
 
-@register("global_tokens", "the first tokens see all and are seen by all, others see only them; causal: sinks")
+@register("global", "the first tokens see all and are seen by all, others see only them; causal: sinks")
 class GlobalTokens(SparseAttention):
     """S(i) = {j < g} and i; all j for i < g. The class token counts among the g.
 

@@ -22,7 +22,7 @@ def bigbird(i: int, j: int, table: list[list[int]]) -> bool:
 
 # name -> knobs, and rule(layer, head, i, j) for positions after the prefix; four heads
 CASES = {
-    "global_tokens": ({"tokens": 2}, lambda at, h, i, j: min(i, j) + at.geometry.prefix < 2),
+    "global": ({"tokens": 2}, lambda at, h, i, j: min(i, j) + at.geometry.prefix < 2),
     "band": ({"window": 3}, lambda at, h, i, j: abs(i - j) <= 3),
     "dilated": ({"window": 2, "dilation": 3}, lambda at, h, i, j: i - j in (-6, -3, 0, 3, 6)),
     "block_local": ({"block": 4}, lambda at, h, i, j: i // 4 == j // 4),

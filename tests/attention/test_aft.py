@@ -8,7 +8,7 @@ from one_by_one import one_by_one
 from torch import Tensor
 
 from fourierformer import attention
-from fourierformer.attention import Geometry, aft, aft_weights
+from fourierformer.attention import Geometry, aft, aft_learned, aft_weights
 from fourierformer.attention.aft_weights import banded_causal_sums, block, causal_average, pooled, running, single
 from fourierformer.errors import SetupError
 
@@ -45,7 +45,7 @@ def position(layer: attention.Attention, token: int) -> tuple[int, int] | None:
     return divmod(patch, geometry.grid[1]) if patch >= 0 else None
 
 
-def learned(layer: aft.LearnedBiases, t: int, u: int) -> Tensor:
+def learned(layer: aft_learned.LearnedBiases, t: int, u: int) -> Tensor:
     if not layer.factorized:
         return layer.free.of_pair[t, u][None]
     return (layer.factors.of_query[t] @ layer.factors.of_key[u])[None]
@@ -56,11 +56,11 @@ def bias(layer: attention.Attention, t: int, u: int) -> Tensor:
     if isinstance(layer, aft.AFTSimple):
         return torch.zeros(1).double()
     of_t, of_u = position(layer, t), position(layer, u)
-    if isinstance(layer, aft.AFTFull):
+    if isinstance(layer, aft_learned.AFTFull):
         return learned(layer, t, u)
     outside = of_t is None or of_u is None
     down, right = (0, 0) if outside else (of_u[0] - of_t[0], of_u[1] - of_t[1])
-    if isinstance(layer, aft.AFTLocal):
+    if isinstance(layer, aft_learned.AFTLocal):
         outside = outside or max(abs(down), abs(right)) >= layer.window
         return learned(layer, t, u) * (not outside)
     taps = layer.taps

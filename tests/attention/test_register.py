@@ -31,8 +31,7 @@ def registry(monkeypatch):
         (("Fresh", "idea"), {}, Fresh, "lower-case letters.*'my_kernel'"),
         (("my kernel", "idea"), {}, Fresh, "lower-case letters"),
         (("2nd", "idea"), {}, Fresh, "lower-case letters"),
-        (("null", "idea"), {}, Fresh, "word of Python or YAML; write 'my_null'"),
-        (("lambda", "idea"), {}, Fresh, "word of Python or YAML"),
+        (("null", "idea"), {}, Fresh, "word of YAML; write 'my_null'"),
         (
             ("softmax", "idea"),
             {},

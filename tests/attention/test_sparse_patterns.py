@@ -49,8 +49,8 @@ def test_two_patterns_in_turns_or_in_one(name):
 @pytest.mark.parametrize(
     ("name", "knobs", "row", "full", "causal"),
     [
-        ("global_tokens", {"tokens": 2}, 50, {3}, {3}),
-        ("global_tokens", {"tokens": 2}, 1, {99}, {2}),
+        ("global", {"tokens": 2}, 50, {3}, {3}),
+        ("global", {"tokens": 2}, 1, {99}, {2}),
         ("band", {"window": 4}, 50, {2 * 4 + 1}, {4 + 1}),
         ("dilated", {"window": 4, "dilation": 3}, 50, {2 * 4 + 1}, {4 + 1}),
         ("block_local", {"block": 9}, 50, {9}, {6}),  # 45 to 53
@@ -96,7 +96,7 @@ def test_two_steps_connect_all_tokens(name, causal):
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
-        ("global_tokens", {"tokens": 40}),
+        ("global", {"tokens": 40}),
         ("band", {"window": 40}),
         ("dilated", {"window": 40, "dilation": 1}),
         ("block_local", {"block": 40}),

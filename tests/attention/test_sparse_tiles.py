@@ -54,7 +54,7 @@ def test_a_shorter_input_in_tiles(name, causal, monkeypatch):
 
 
 LINEAR = (
-    "global_tokens",
+    "global",
     "band",
     "dilated",
     "random",
@@ -167,7 +167,7 @@ def test_on_a_gpu_the_result_and_its_gradients_are_those_of_a_cpu(name):
 
 # -- token by token ----------------------------------------------------------------------------------------------------
 
-BOUNDED = ["global_tokens", "band", "dilated", "block_local", "star", "longformer", "etc", "image_1d"]
+BOUNDED = ["global", "band", "dilated", "block_local", "star", "longformer", "etc", "image_1d"]
 
 
 @pytest.mark.parametrize("prefix", [0, 2])

@@ -99,7 +99,7 @@ def test_the_guide_shows_what_the_script_writes(script):
         ("My-Kernel", "lower-case letters, digits and _"),
         ("../escape", "lower-case letters"),
         ("", "lower-case letters"),
-        ("class", "word of Python or YAML"),
+        ("class", "cannot name a file of Python"),
     ],
 )
 def test_a_name_that_is_taken_or_none_is_refused_in_one_line(script, name, message, tmp_path):

@@ -66,8 +66,8 @@ OBEYS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.
 @pytest.mark.parametrize(
     ("code", "exit_code", "says"),
     [
-        (OBEYS, 0, "the time of this piece is up"),
-        ("import time; time.sleep(600)", 0, "the time of this piece is up"),  # before it listens to signals
+        (OBEYS, 0, "the time is up"),
+        ("import time; time.sleep(600)", 0, "the time is up"),  # before it listens to signals
         ("pass", 0, "all is done"),
         ("raise SystemExit(3)", 3, ""),
         ("raise SystemExit(143)", 143, ""),  # somebody else stopped it
@@ -82,8 +82,8 @@ def test_how_a_piece_ends(tmp_path, code, exit_code, says):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing is no script"),
-        (["sweep=table1"], "sweep=table1 is no script"),
+        ([], "nothing is not a script"),
+        (["sweep=table1"], "sweep=table1 is not a script"),
         (["--minutes", "0", "train_lm.py"], "more than 0"),
     ],
 )

@@ -136,7 +136,9 @@ def test_documents_are_rewritten_between_their_markers_only(call, tmp_path, monk
         assert text.startswith("# Title\n<!-- ")
         assert text.endswith(":end -->\nafter\n")
         assert "old text" not in text
-    assert {path.name for path in (tmp_path / "docs/pictures").iterdir()} == {"overview.svg", "overview.png"}
+    assert {path.name for path in (tmp_path / "docs/pictures").iterdir()} == {
+        f"{name}.{kind}" for name in ("overview", "patterns") for kind in ("svg", "png")
+    }
     assert call("--docs")[0] == 0
     assert {name: (tmp_path / name).read_text() for name in DOCUMENTS} == texts
 

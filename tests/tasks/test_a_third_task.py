@@ -200,7 +200,7 @@ def weights(run):
 
 
 def test_it_trains_and_has_its_row_in_table_and_report(tmp_path, capsys):
-    for attention in ("softmax", "aft_simple"):
+    for attention in ("softmax", "alibi"):
         main(config(tmp_path, attention))
     assert "20 waves scored" in capsys.readouterr().out
     runs = collect(tmp_path)
@@ -209,7 +209,7 @@ def test_it_trains_and_has_its_row_in_table_and_report(tmp_path, capsys):
     assert "train time" in header
     assert "data wait" not in header
     rms = {row.attention: row.cell(("test", "noisy")).mean for row in comparison(runs)}
-    assert set(rms) == {"softmax", "aft_simple"}
+    assert set(rms) == {"softmax", "alibi"}
     assert all(f"{value:.3f}" in text for value in rms.values())
     summary = json.loads((only_run(tmp_path, "softmax") / "summary.json").read_text())
     assert (summary["waves"], summary["unit"]) == (STEPS * 6, "waves")

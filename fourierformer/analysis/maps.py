@@ -1,0 +1,69 @@
+"""Mean attention maps of a trained run, and what they are by the offset between two patches of an image."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fourierformer.analysis.heads import attention_inputs, layers_of, watch
+from fourierformer.attention import Attention, Geometry
+from fourierformer.runs.parts import open_run
+
+
+@dataclass(frozen=True)
+class MeanMaps:
+    """The weights that each query gives each key, averaged over the sequences of a split."""
+
+    maps: Tensor  # (layers, heads, N, N), float32
+    split: str
+    sequences: int
+    step: int
+    geometry: Geometry
+
+
+class MapSum:
+    """The sum of one layer's maps over all sequences."""
+
+    def __init__(self):
+        self.total: Tensor | float = 0.0
+        self.sequences = 0
+
+    def see(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
+        """A forward pre-hook."""
+        q, k, _ = layer.project(arguments[0])
+        self.total = self.total + layer.maps(q, k).double().sum(0)
+        self.sequences += len(q)
+
+    def mean(self) -> Tensor:
+        assert isinstance(self.total, Tensor)  # `watch` refuses to see nothing
+        return (self.total / self.sequences).float().cpu()
+
+
+def mean_maps(run: Path, split: str | None = None, sequences: int = 100) -> MeanMaps:
+    """Of the best checkpoint of a run. SetupError where the mechanism has no maps."""
+    parts, step = open_run(run)
+    split, _, forward, batches = attention_inputs(parts, run, split, sequences)
+    layers = layers_of(parts.model)
+    sums = [MapSum() for _ in layers]
+    watch(layers, [one.see for one in sums], forward, batches)
+    maps = torch.stack([one.mean() for one in sums])
+    return MeanMaps(maps, split, sums[0].sequences, step, parts.attention.geometry)
+
+
+def by_offset(maps: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
+    """Maps (..., N, N) of patches, row by row after the prefix -> (..., 2 rows - 1, 2 columns - 1): the mean weight of
+    all pairs whose key lies so many rows and columns from the query, in the middle that of a patch on itself.
+
+    As in the figures of the AFT paper (Zhai et al. 2021), which average over queries and images.
+    """
+    rows, columns = grid
+    patch = torch.arange(rows * columns)
+    down = (patch // columns)[None] - (patch // columns)[:, None] + rows - 1
+    right = (patch % columns)[None] - (patch % columns)[:, None] + columns - 1
+    offset = (down * (2 * columns - 1) + right).flatten()
+    weights = maps[..., prefix:, prefix:].flatten(-2)
+    size = (2 * rows - 1) * (2 * columns - 1)
+    sums = weights.new_zeros(*weights.shape[:-1], size).index_add(-1, offset, weights)
+    means = sums / torch.bincount(offset, minlength=size)
+    return means.unflatten(-1, (2 * rows - 1, 2 * columns - 1))

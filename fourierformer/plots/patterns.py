@@ -1,0 +1,184 @@
+"""Pictures of who sees whom: patterns of sparse attentions, and the mean maps of trained models."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fourierformer.analysis.maps import MeanMaps, by_offset
+from fourierformer.attention import Geometry, available, build, mechanism
+from fourierformer.attention.sparse import SparseAttention
+from fourierformer.errors import SetupError
+from fourierformer.plots.picture import INK, Picture, series_colour
+
+NAME = "patterns"
+TITLE = "Who sees whom: queries downwards, keys to the right. Dark: the past, all that a causal model sees"
+ACROSS = 7  # panels of the gallery in a row
+TOKENS, SIDE = 64, 8  # of the gallery: an image of 8 x 8 patches
+FUTURE = 0.4  # the shade of what a causal model does not see, beside 1
+MOST = 4  # heads that are drawn where all are different
+GALLERY: dict[str, dict[str, object]] = {  # with knobs that suit so few tokens
+    "global": {"tokens": 3},
+    "band": {"window": 6},
+    "dilated": {"window": 5, "dilation": 3},
+    "block_local": {"block": 12},
+    "random": {"keys_per_token": 6},
+    "star": {},
+    "longformer": {"window": 4, "global_tokens": 2, "dilation": 3},
+    "etc": {"window": 6, "slots": 4},
+    "bigbird": {"block": 4},
+    "sparse_strided": {"stride": 8},
+    "sparse_fixed": {"block": 8, "summary": 2},
+    "axial": {},
+    "image_1d": {"block": 8, "memory": 8},
+    "image_2d": {"tile": 4, "memory": 1},
+    "bpt": {"step": 2},
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    values: Tensor  # (queries, keys) or (rows, columns), from 0 to 1
+    star: tuple[int, int] | None = None  # row and column of the query on an image
+
+
+def layer_of(
+    name: str, causal: bool, tokens: int, grid: tuple[int, int] | None, knobs: Mapping[str, object]
+) -> SparseAttention:
+    """SetupError for an attention that sees all keys, and where the mechanism refuses."""
+    drawable = [n for n in available() if issubclass(mechanism(n), SparseAttention)]
+    if not issubclass(mechanism(name), SparseAttention):
+        raise SetupError(
+            f"attention '{name}' has no pattern of positions to draw. These have: {', '.join(drawable)}. "
+            "A run directory in place of the name shows what was learned"
+        )
+    layer = build(name, Geometry(dim=8, heads=4, length=tokens, causal=causal, grid=grid), **knobs)
+    assert isinstance(layer, SparseAttention)
+    return layer
+
+
+def head_patterns(layer: SparseAttention, tokens: int) -> list[tuple[str, Tensor]]:
+    """Each different pattern, with its heads in words."""
+    shares = layer.shares(tokens)
+    if len(shares) == 1:
+        return [("all heads", shares[0])]
+    starts = [h for h in range(len(shares)) if h == 0 or not torch.equal(shares[h], shares[h - 1])]
+    ends = [*(start - 1 for start in starts[1:]), len(shares) - 1]
+    return [
+        (f"head {a + 1}" if a == b else f"heads {a + 1}-{b + 1}", shares[a]) for a, b in zip(starts, ends, strict=True)
+    ]
+
+
+def pattern_panels(layer: SparseAttention, tokens: int, title: str) -> list[Panel]:
+    """Of a mechanism the pattern of every kind of head; on a grid also what the patch in the middle sees."""
+    patterns = head_patterns(layer, tokens)[:MOST]
+    panels = [Panel(f"{title}, {heads}" if len(patterns) > 1 else title, _shaded(p)) for heads, p in patterns]
+    if layer.geometry.grid:
+        panels += [patch_panel(f"one patch, {heads}", p, layer.geometry.grid) for heads, p in patterns]
+    return panels
+
+
+def patch_panel(title: str, shares: Tensor, grid: tuple[int, int]) -> Panel:
+    """What the patch in the middle sees of the image."""
+    row, column = grid[0] // 2, grid[1] // 2
+    return Panel(title, _shaded(shares)[row * grid[1] + column].reshape(grid), (row, column))
+
+
+def _shaded(shares: Tensor) -> Tensor:
+    """Long means are paler, but not as pale as they are long: one of 16 tokens has 0.5, not 0.06."""
+    return shares**0.25
+
+
+def panel_picture(
+    rows: list[list[Panel]], name: str, title: str, description: str = "", inches: float = 1.9
+) -> Picture:
+    """All panels on one scale of colours, from 0 to 1."""
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    columns = max(len(row) for row in rows)
+    figure = Figure(figsize=(inches * columns, (inches + 0.2) * len(rows) + 0.3), layout="constrained")
+    figure.suptitle(title, fontsize=9, color=INK.fixed)
+    shades = LinearSegmentedColormap.from_list("weights", ["#ffffff", series_colour(0).fixed])
+    grid = figure.add_gridspec(len(rows), columns)
+    for i, row in enumerate(rows):
+        for j, panel in enumerate(row):
+            axes = figure.add_subplot(grid[i, j])
+            axes.imshow(panel.values.numpy(), cmap=shades, vmin=0, vmax=1, interpolation="none", aspect="equal")
+            axes.set_title(panel.title, fontsize=7, color=INK.fixed, parse_math=False)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(color=INK.fixed, alpha=0.3, linewidth=0.6)
+            if panel.star:
+                axes.plot(*panel.star[::-1], marker="*", color=series_colour(1).fixed, markersize=7, linestyle="none")
+    return Picture(figure, name, title, [], description=description)
+
+
+def pattern_picture(name: str, tokens: int, grid: tuple[int, int] | None, knobs: Mapping[str, object]) -> Picture:
+    """One mechanism, bidirectional above and causal below, where it can be both."""
+    rows = []
+    refusals = []
+    for causal, word in ((False, "bidirectional"), (True, "causal")):
+        try:
+            layer = layer_of(name, causal, tokens, grid, knobs)
+        except SetupError as error:
+            refusals.append(error)
+            continue
+        rows.append(pattern_panels(layer, tokens, word))
+    if not rows:
+        raise refusals[0]
+    chosen = ", ".join(f"{key} = {value}" for key, value in knobs.items())
+    return panel_picture(rows, f"attention_{name}", f"{name}{': ' if chosen else ''}{chosen}, {tokens} tokens")
+
+
+def gallery_panels() -> list[Panel]:
+    """Every mechanism with a pattern, bidirectional: what a causal one keeps is dark."""
+    panels = []
+    for name, knobs in GALLERY.items():
+        layer = layer_of(name, False, TOKENS, (SIDE, SIDE) if mechanism(name).needs_grid else None, knobs)
+        patterns = head_patterns(layer, TOKENS)
+        for heads, shares in patterns[: 1 if name in ("random", "bigbird") else MOST]:
+            extra = shares.shape[1] - TOKENS
+            past = torch.ones_like(shares).tril(extra).bool()
+            title = name if len(patterns) == 1 else f"{name}, {heads}"
+            panels.append(Panel(title, torch.where(past, _shaded(shares), FUTURE * _shaded(shares))))
+        if layer.geometry.grid:
+            panels.append(patch_panel(f"{name}, one patch", patterns[0][1], layer.geometry.grid))
+    return panels
+
+
+def map_pictures(mean: MeanMaps, layers: list[int], title: str) -> list[Picture]:
+    """Mean maps, a row of panels for each layer and a column for each head; of images also by the offset of the key."""
+    said = f"{title}: mean of {mean.sequences:,} sequences of the {mean.split} split, step {mean.step:,}"
+    rows = mean.maps / mean.maps.amax(-1, keepdim=True)  # the first query of a causal model has but one key
+    pictures = [_heads_picture(rows, layers, "attention_maps", f"{said}. A row per query, up to its largest weight")]
+    geometry = mean.geometry
+    if geometry.grid and not geometry.causal:
+        offsets = by_offset(mean.maps, geometry.grid, geometry.prefix)
+        panels = offsets / offsets.amax((-2, -1), keepdim=True)
+        pictures.append(
+            _heads_picture(panels, layers, "attention_by_offset", f"{said}. By offset from the query in the middle")
+        )
+    return pictures
+
+
+def _heads_picture(maps: Tensor, layers: list[int], name: str, title: str) -> Picture:
+    rows = [[Panel(f"layer {i + 1}, head {h + 1}", m) for h, m in enumerate(maps[i])] for i in layers]
+    return panel_picture(rows, name, title)
+
+
+def fingerprint(panels: list[Panel]) -> str:
+    """Of every number that is drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
+    text = "".join(f"{panel.title} {(100 * panel.values).round().int().tolist()}" for panel in panels)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def save_gallery(folder: Path) -> list[Path]:
+    """patterns.svg and patterns.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    panels = gallery_panels()
+    rows = [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]
+    return panel_picture(rows, NAME, TITLE, fingerprint(panels)).save(folder)

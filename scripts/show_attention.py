@@ -1,0 +1,83 @@
+"""Draws who sees whom: the pattern of a sparse attention, or what a trained run attends to, as PNG and SVG.
+
+python scripts/show_attention.py band window=6                     the pattern, bidirectional and causal
+python scripts/show_attention.py axial --grid 8x8                  on an image too
+python scripts/show_attention.py runs/builtin_vit/vit_tiny-...     mean maps of each head; of images also by offset
+"""
+
+import argparse
+from pathlib import Path
+
+from fourierformer.runs.launch import exit_on_user_error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", help="the name of an attention, or a run directory")
+    parser.add_argument("knobs", nargs="*", metavar="KNOB=VALUE", help="of the attention, as in its yaml")
+    parser.add_argument("--tokens", type=int, default=64, help="in a pattern (default: 64)")
+    parser.add_argument("--grid", metavar="ROWSxCOLUMNS", help="an image of so many patches in place of --tokens")
+    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="of a run; default: first, middle, last")
+    parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
+    parser.add_argument("--sequences", type=int, default=100, help="of a run, at most so many (default: 100)")
+    parser.add_argument("--out", type=Path, help="folder; default: runs/pictures, or pictures/ in the run directory")
+    arguments = parser.parse_args()
+    with exit_on_user_error():
+        is_run = (Path(arguments.what) / "config.yaml").is_file()
+        pictures, folder = show_run(arguments) if is_run else show_pattern(arguments)
+        folder.mkdir(parents=True, exist_ok=True)
+        for picture in pictures:
+            print("\n".join(map(str, picture.save(folder))))
+
+
+def show_pattern(arguments: argparse.Namespace):
+    from fourierformer.attention import mechanism
+    from fourierformer.errors import check_range
+    from fourierformer.plots.patterns import pattern_picture
+
+    needs_grid = mechanism(arguments.what).needs_grid
+    grid = grid_of(arguments.grid) if arguments.grid else (8, 8) if needs_grid else None
+    tokens = grid[0] * grid[1] if grid else arguments.tokens
+    check_range("--tokens", tokens, 1, 2049)
+    picture = pattern_picture(arguments.what, tokens, grid, knobs_of(arguments.knobs))
+    return [picture], arguments.out or Path("runs/pictures")
+
+
+def grid_of(text: str) -> tuple[int, int]:
+    from fourierformer.errors import SetupError
+
+    rows, _, columns = text.partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise SetupError(f"--grid {text}: write rows and columns, as in 8x8")
+    return int(rows), int(columns)
+
+
+def knobs_of(words: list[str]) -> dict[str, object]:
+    """As the command line of training reads them: 6 is a number, null is None."""
+    import yaml
+
+    from fourierformer.errors import SetupError
+
+    wrong = [word for word in words if "=" not in word]
+    if wrong:
+        raise SetupError(f"'{wrong[0]}' is no knob of an attention: write knob=value, as in window=6")
+    return {key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in words)}
+
+
+def show_run(arguments: argparse.Namespace):
+    from fourierformer.analysis.maps import mean_maps
+    from fourierformer.errors import SetupError, check_range
+    from fourierformer.plots.patterns import map_pictures
+
+    check_range("--sequences", arguments.sequences, 1)
+    run = Path(arguments.what)
+    mean = mean_maps(run, arguments.split, arguments.sequences)
+    count = len(mean.maps)
+    layers = arguments.layers or sorted({1, (count + 1) // 2, count})
+    if not all(1 <= layer <= count for layer in layers):
+        raise SetupError(f"--layers {' '.join(map(str, layers))}: {run} has layers 1 to {count}")
+    return map_pictures(mean, [layer - 1 for layer in layers], run.name), arguments.out or run / "pictures"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""scripts/show_attention.py: pictures of a pattern and of a run of a few steps, and what is refused."""
+
+import re
+import sys
+
+import pytest
+from command_line import IMAGES, REPOSITORY, only_run, train_vit
+
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+import show_attention
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Runs it in this process; its exit code."""
+
+    def run(*arguments) -> int:
+        monkeypatch.setattr(sys, "argv", ["show_attention.py", *map(str, arguments)])
+        try:
+            show_attention.main()
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    return run
+
+
+def test_a_pattern_becomes_two_files(script, tmp_path):
+    assert script("image_2d", "tile=2", "memory=1", "--grid", "4x6", "--out", tmp_path) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"attention_image_2d.svg", "attention_image_2d.png"}
+
+
+@pytest.mark.full("trains a model for its maps")
+def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
+    assert train_vit(*IMAGES, "attention=axial", f"runs_root={tmp_path}") == 0
+    run = only_run(tmp_path)
+    assert script(run, "--sequences", "4", "--layers", "1") == 0
+    names = {f"attention_{what}.{kind}" for what in ("maps", "by_offset") for kind in ("svg", "png")}
+    assert {path.name for path in (run / "pictures").iterdir()} == names
+    assert script(run, "--layers", "9") == 2
+    assert re.search("--layers 9: .* has layers 1 to ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["band", "windw=3"], "no knob 'windw' \\(did you mean 'window'"),
+        (["band", "window"], "write knob=value, as in window=6"),
+        (["axial", "--grid", "8"], "--grid 8: write rows and columns, as in 8x8"),
+        (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2049"),
+    ],
+)
+def test_mistakes_end_in_one_line(words, message, script, capsys):
+    assert script(*words) == 2
+    assert re.search(message, capsys.readouterr().err)
