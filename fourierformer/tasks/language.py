@@ -144,12 +144,12 @@ class Language(Task[LanguageSpec]):
 
 def elsewhere(task: str, section: str, chosen: dict, own: str | None = None) -> str | None:
     """What a chosen group of a text task is not for, and how it is trained: it has a key that only another task knows,
-    or lacks `own`, the key by which this task's models are known. None if it belongs here."""
+    or lacks `own`, the key by which this task's groups are known. None if it belongs here."""
     found = next((where for key, where in KINDS[section].items() if key in chosen and key != own), None)
     if found and found.startswith("train_vit.py"):
         return f"train_lm.py: python {found}"
-    if found is None and section == "model" and own and own not in chosen:
-        found = "experiment=builtin trains causal language models"
+    if found is None and own and own not in chosen:
+        found = "experiment=builtin trains language models, and reads running text"
     return f"task={task}: {found}" if found else None
 
 

@@ -50,7 +50,7 @@ class MaskedLanguage(Language):
     scored = ("context", "tokens")
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
-        return elsewhere(self.name, section, chosen, own="mask_rate")
+        return elsewhere(self.name, section, chosen, own="mask_rate" if section == "model" else None)
 
     def primary(self, spec: LanguageSpec) -> str:
         return "masked_ppl"

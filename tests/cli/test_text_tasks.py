@@ -34,7 +34,7 @@ def test_a_run_has_its_columns(trained):
     header, *_ = (line for line in render_text([row]).splitlines() if "train time" in line)
     assert f"{row.task.unit}/s" in header
     assert row.cell(("valid", protocol)).mean == found
-    assert row.settings.get("cross_attention") == {"exact": "linear_elu"}.get(key)
+    assert row.config.get("cross_attention") == {"exact": "linear_elu"}.get(key)
 
 
 def test_a_resumed_run_ends_with_the_same_numbers(trained, tmp_path):

@@ -114,7 +114,10 @@ def test_every_token_sees_both_sides(name):
     ("arguments", "line"),
     [
         (["experiment=builtin_mlm", "evaluation.protocols=[sliding]"], "evaluation.protocols=[segment]"),
-        (["experiment=builtin_mlm", "model=lm_tiny"], "is not for task=masked: experiment=builtin trains causal"),
+        (
+            ["experiment=builtin_mlm", "model=lm_tiny"],
+            "is not for task=masked: experiment=builtin trains language models",
+        ),
         (["experiment=builtin_mlm", "model=deit_tiny"], "is not for train_lm.py: python train_vit.py"),
         (["model=mlm_tiny"], "model=mlm_tiny (of builtin) is not for task=language: experiment=builtin_mlm"),
         (["experiment=builtin_mlm", "attention=fast_weight"], "cannot be bidirectional"),
