@@ -1,4 +1,4 @@
-"""Measures a trained run again: perplexity under a protocol, or top-1 and top-5.
+"""Measures a trained run again: perplexity under a protocol, top-1 and top-5, or how many answers are right.
 
 python scripts/evaluate.py runs/wt103_small/... --split test --protocol sliding
 python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weights ema
@@ -17,8 +17,8 @@ def main() -> None:
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument(
         "--protocol",
-        choices=["segment", "overlapping", "sliding"],
-        help="text only; default: sliding, for pixels segment",
+        choices=["segment", "overlapping", "sliding", "greedy"],
+        help="text only; default: sliding, for pixels and masked words segment, for answers greedy",
     )
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
     parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")

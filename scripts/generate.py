@@ -1,4 +1,8 @@
-"""Generates text with a trained language model: python scripts/generate.py runs/... --prompt "the function returns" """
+"""Generates text with a trained language model, or answers one with a trained encoder-decoder.
+
+python scripts/generate.py runs/builtin/... --prompt "the function returns"
+python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march 1984"
+"""
 
 import argparse
 import sys
@@ -9,9 +13,11 @@ from fourierformer.runs.launch import exit_on_user_error
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run directory")
-    parser.add_argument("--prompt", default="", help="how the text begins; empty = the beginning of a line")
+    parser.add_argument(
+        "--prompt", default="", help="how the text begins, empty = the beginning of a line; or the text to answer"
+    )
     parser.add_argument("--tokens", type=int, default=60, help="how many to add")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 = always the likeliest token")
     parser.add_argument("--top-k", type=int, default=50, help="choose among the k likeliest only; 0 = all")
@@ -29,10 +35,17 @@ def generate(arguments: argparse.Namespace) -> None:
     from fourierformer.errors import SetupError
     from fourierformer.models.decoding import decoder
     from fourierformer.runs.parts import open_run
+    from fourierformer.tasks import Answering
 
     parts, _ = open_run(arguments.run, arguments.device)
+    if isinstance(parts.objective, Answering):  # greedily: no other option applies
+        print(parts.objective.answer(parts.model, arguments.prompt))
+        return
     if parts.spec.task != "language":
-        raise SetupError(f"{arguments.run} is not a language model, and only those generate text: choose another run")
+        raise SetupError(
+            f"{arguments.run} is not a language model or an encoder-decoder, and only those generate text: choose "
+            "another run"
+        )
     corpus = parts.corpus
     # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
     prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]

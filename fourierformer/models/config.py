@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fourierformer.errors import SetupError, check_range
 
 if TYPE_CHECKING:
     from fourierformer.attention import Geometry
+
+Part = Literal["encoder", "decoder", "cross"]  # where an attention layer of an encoder-decoder stands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,56 @@ class LMConfig:
         from fourierformer.attention import Geometry
 
         return Geometry(dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMConfig(LMConfig):
+    """The keys of configs/model/mlm_*.yaml: an encoder, whose tokens see each other in both directions."""
+
+    mask_rate: float  # share of the tokens that are to be predicted
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_range("model.mask_rate", self.mask_rate, 0, 1, above_low=True)
+
+    def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
+        return replace(super().geometry(layer, seed), causal=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig:
+    """The keys of configs/model/seq2seq_*.yaml."""
+
+    name: str
+    layers: int  # of the encoder, and as many of the decoder
+    dim: int
+    heads: int
+    inner: int  # width of the feed-forward layer
+    source_length: int  # the longest source and the longest answer, in tokens with their end marks
+    target_length: int
+    dropout: float
+
+    def __post_init__(self):
+        for key in ("layers", "dim", "heads", "inner", "source_length", "target_length"):
+            check_range(f"model.{key}", getattr(self, key), 1)
+        check_range("model.dropout", self.dropout, 0, 1)
+        if self.dim % 2 or self.dim % self.heads:
+            raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
+
+    def geometry(self, part: Part, layer: int = 0, seed: int = 0) -> Geometry:
+        """Of the attention in a layer of the encoder, of the decoder, or between the two (`cross`)."""
+        from fourierformer.attention import Geometry
+
+        length = {
+            "encoder": self.source_length,
+            "decoder": self.target_length,
+            "cross": max(self.source_length, self.target_length),
+        }[part]
+        # a layer's random numbers depend on its number: no two layers of a model may share it
+        number = layer + {"encoder": 0, "decoder": self.layers, "cross": 2 * self.layers}[part]
+        return Geometry(
+            dim=self.dim, heads=self.heads, length=length, causal=part == "decoder", layer=number, seed=seed
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

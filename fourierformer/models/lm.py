@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
-from fourierformer.models.config import LMConfig
+from fourierformer.models.config import LMConfig, Seq2SeqConfig
 
 
 def reversed_sinusoids(length: int, dim: int) -> Tensor:
@@ -30,26 +30,28 @@ def reversed_sinusoids(length: int, dim: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
-class DecoderLayer(nn.Module):
-    """LN(h + drop(attention(h))), then LN(h + FF(h)): both post-LN."""
+def feed_forward(dim: int, inner: int, dropout: float) -> nn.Sequential:
+    """The second half of a layer: dim -> inner -> dim, with dropout after both."""
+    return nn.Sequential(
+        nn.Linear(dim, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, dim), nn.Dropout(dropout)
+    )
 
-    def __init__(self, config: LMConfig, attention: Attention):
+
+class TransformerLayer(nn.Module):
+    """LN(h + drop(attention(h))), then LN(h + FF(h)): both post-LN. Causal or not, as its attention is."""
+
+    def __init__(self, config: LMConfig | Seq2SeqConfig, attention: Attention):
         super().__init__()
         self.attention = attention
         self.attention_norm = nn.LayerNorm(config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(config.dim, config.inner),
-            nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.inner, config.dim),
-            nn.Dropout(config.dropout),
-        )
+        self.feed_forward = feed_forward(config.dim, config.inner, config.dropout)
         self.feed_forward_norm = nn.LayerNorm(config.dim)
 
-    def forward(self, h: Tensor, last: int | None = None) -> Tensor:
+    def forward(self, h: Tensor, last: int | None = None, keep: Tensor | None = None) -> Tensor:
+        """(B, N, dim) -> (B, N, dim), or the `last` positions only. keep (B, N): False for padding."""
         residual = h if last is None else h[:, -last:]
-        return self._after_attention(residual, self.attention(h, last=last))
+        return self._after_attention(residual, self.attention(h, last=last, keep=keep))
 
     def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
@@ -77,10 +79,10 @@ class WordLM(nn.Module):
         self.embedding = nn.Embedding(vocab_size, config.dim)
         self.dropout = nn.Dropout(config.dropout)
         geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
-        self.layers = nn.ModuleList(DecoderLayer(config, attention(g)) for g in geometries)
+        self.layers = nn.ModuleList(TransformerLayer(config, attention(g)) for g in geometries)
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def forward(
         self, tokens: Tensor, targets: Tensor, rows: list[Tensor] | None = None, *, mean: bool = False
@@ -116,7 +118,7 @@ class WordLM(nn.Module):
     def start(self, batch: int) -> list[State] | None:
         """The state of every layer before the first token; None where the attention has none of constant size."""
         states = []
-        for layer in self._decoder_layers():
+        for layer in self._typed_layers():
             state = layer.attention.start(batch)
             if state is None:
                 return None
@@ -128,16 +130,16 @@ class WordLM(nn.Module):
         and the next states."""
         h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[position]
         after = []
-        for layer, state in zip(self._decoder_layers(), states, strict=True):
+        for layer, state in zip(self._typed_layers(), states, strict=True):
             h, state = layer.step(h, state)
             after.append(state)
         return self.output.log_probabilities(h[:, 0], self.embedding.weight), after
 
-    def _decoder_layers(self) -> Iterable[DecoderLayer]:
-        return cast("Iterable[DecoderLayer]", self.layers)  # to a checker of types, a ModuleList holds any modules
+    def _typed_layers(self) -> Iterable[TransformerLayer]:
+        return cast("Iterable[TransformerLayer]", self.layers)  # to a checker of types, a ModuleList holds any modules
 
 
-def _initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module) -> None:
     """Weights N(0, 0.02), biases 0, LayerNorm weights N(1, 0.02): the authors' initialisation."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)

@@ -109,10 +109,10 @@ def columns_of(rows: list[Row]) -> list[Column]:
 def blocks_of(rows: list[Row]) -> list[list[Measure]]:
     """Blocks of lines, and what the columns of each show."""
     task, primary, columns = rows[0].task, rows[0].primary, columns_of(rows)
-    if not task.blocks:
-        return [[(column, primary) for column in columns]]
-    splits, protocols = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
     keys = (primary, *task.beside)
+    if not task.blocks:
+        return [[(column, key) for column in columns for key in keys]]
+    splits, protocols = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
     return [[((split, protocol), key) for split in splits for key in keys] for protocol in protocols]
 
 

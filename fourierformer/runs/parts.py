@@ -114,6 +114,8 @@ def open_run(
     spec = stored_spec(run_dir)
     spec = changed(spec, trainer={"device": device}, evaluation={task_of(spec).limit: limit})
     if data_root:
+        if not hasattr(spec.data, "root"):
+            raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = changed(spec, data={"root": data_root})
     checkpoints = Checkpoints(run_dir / "checkpoints")
     checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()

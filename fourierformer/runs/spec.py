@@ -67,10 +67,10 @@ def changed(spec: RunSpec, **sections: dict) -> RunSpec:
 
 
 def _check_groups(task: Task, config: DictConfig | dict) -> None:
-    """SetupError for a model or data group of another script, which would otherwise fail at one of its keys, with a
+    """SetupError for a model or data group of another task, which would otherwise fail at one of its keys, with a
     misleading message."""
     for section in ("model", "data"):
         chosen = config.get(section) or {}
         if reason := task.wrong_group(section, chosen):
             origin = f"{section}={chosen.get('name')}"
-            raise SetupError(f"{origin} (of {config.get('experiment_name')}) is not for {task.script}: {reason}")
+            raise SetupError(f"{origin} (of {config.get('experiment_name')}) is not for {reason}")

@@ -3,9 +3,10 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
+from fourierformer.tasks.base import Answering, AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
 
 __all__ = [
+    "Answering",
     "AnyCorpus",
     "Column",
     "Compilable",
@@ -19,7 +20,8 @@ __all__ = [
     "tasks",
 ]
 
-BUILT_IN = ("fourierformer.tasks.language", "fourierformer.tasks.classification")  # each registers itself on import
+# each registers itself on import
+BUILT_IN = tuple(f"fourierformer.tasks.{name}" for name in ("language", "classification", "masked", "seq2seq"))
 _tasks: dict[str, Task] = {}
 
 

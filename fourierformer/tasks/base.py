@@ -74,6 +74,13 @@ class Compilable(Protocol):
     def compile_blocks(self, **options) -> None: ...
 
 
+@runtime_checkable
+class Answering(Protocol):
+    """An objective whose model answers a text with a text."""
+
+    def answer(self, model: Any, text: str) -> str: ...
+
+
 class Task(ABC, Generic[Spec]):
     """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods."""
 
@@ -95,7 +102,8 @@ class Task(ABC, Generic[Spec]):
     limit: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
-        """Why a chosen config group (model or data) belongs to another task; None if it may be of this one."""
+        """The end of "model=NAME is not for ...", what a chosen config group (model or data) is not for and how it is
+        trained: "train_lm.py: python train_vit.py trains image models". None if it may be of this task."""
         return None
 
     @abstractmethod

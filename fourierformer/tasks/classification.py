@@ -67,7 +67,7 @@ class Classification(Task[VisionSpec]):
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
         foreign = {"model": "inner", "data": "unit"}  # only a language group has these
-        return "python train_lm.py trains language models" if foreign[section] in chosen else None
+        return "train_vit.py: python train_lm.py trains it" if foreign[section] in chosen else None
 
     def primary(self, spec: VisionSpec) -> str:
         return "top1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fourierformer.config import RunSpec
 from fourierformer.data.text.spec import TextData
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
 
 METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # exp(mean loss); mean loss / ln 2 for the other two
+
+# a key that only one kind of group has -> what trains it
+KINDS = {
+    "model": {
+        "image_size": "train_vit.py trains image models",
+        "mask_rate": "experiment=builtin_mlm trains masked language models",
+        "source_length": "experiment=builtin_seq2seq trains encoder-decoders",
+    },
+    "data": {"mean": "train_vit.py trains image models", "pairs": "experiment=builtin_seq2seq reads pairs of texts"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +52,21 @@ class LanguageSpec(RunSpec):
 class Language(Task[LanguageSpec]):
     name = "language"
     script = "train_lm.py"
-    spec = LanguageSpec
+    spec: ClassVar[type[LanguageSpec]] = LanguageSpec
     unit, short_unit = "tokens", "tok"
-    metrics = (
+    metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("ppl", "perplexity", "ppl", 2, logarithmic=True),
         Metric("bpc", "bits per character", "bpc", 4),
         Metric("bpd", "bits per dimension", "bpd", 4),
     )
-    protocols = ("segment", "overlapping", "sliding")
-    quoted = ("sliding", "overlapping", "segment")
+    protocols: ClassVar[tuple[str, ...]] = ("segment", "overlapping", "sliding")
+    quoted: ClassVar[tuple[str, ...]] = ("sliding", "overlapping", "segment")
     usual = (("valid", "segment"), ("test", "segment"))
-    scored = ("context", "stride", "tokens")
+    scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens")
     limit = "max_tokens"
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
-        foreign = {"model": "image_size", "data": "mean"}  # only an image group has these
-        return "python train_vit.py trains image models" if foreign[section] in chosen else None
+        return elsewhere(self.name, section, chosen)
 
     def primary(self, spec: LanguageSpec) -> str:
         return METRIC_OF_UNIT[spec.data.unit]
@@ -80,9 +89,12 @@ class Language(Task[LanguageSpec]):
 
         if spec.data.unit == "pixel":
             _check_images(spec, corpus)
+        return WordLM(spec.model, self.vocabulary(spec, corpus), spec.data.cutoffs or [], attention, seed=spec.seed)
+
+    def vocabulary(self, spec: LanguageSpec, corpus: Corpus | None) -> int:
+        """How many tokens there are; without a corpus, as many as are published."""
         planned = 256 if spec.data.unit == "byte" else 1
-        vocabulary = corpus.vocab_size if corpus else (spec.data.expect or {}).get("vocabulary", planned)
-        return WordLM(spec.model, vocabulary, spec.data.cutoffs or [], attention, seed=spec.seed)
+        return corpus.vocab_size if corpus else (spec.data.expect or {}).get("vocabulary", planned)
 
     def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
         from fourierformer.tasks.language_objective import LanguageObjective
@@ -128,6 +140,17 @@ class Language(Task[LanguageSpec]):
 
     def measured_at_end(self, spec: LanguageSpec) -> list[Column]:
         return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]
+
+
+def elsewhere(task: str, section: str, chosen: dict, own: str | None = None) -> str | None:
+    """What a chosen group of a text task is not for, and how it is trained: it has a key that only another task knows,
+    or lacks `own`, the key by which this task's models are known. None if it belongs here."""
+    found = next((where for key, where in KINDS[section].items() if key in chosen and key != own), None)
+    if found and found.startswith("train_vit.py"):
+        return f"train_lm.py: python {found}"
+    if found is None and section == "model" and own and own not in chosen:
+        found = "experiment=builtin trains causal language models"
+    return f"task={task}: {found}" if found else None
 
 
 def _check_images(spec: LanguageSpec, corpus: Corpus | None) -> None:

@@ -30,6 +30,7 @@ ONLY = {
     "sklearn": {"data/images/sets", "analysis/estimators"},
     "matplotlib": {"plots"},
     "jinja2": {"report"},
+    "sacrebleu": {"tasks/seq2seq_objective"},
     "rich": {"tracking/console", "results/formats"},
 }
 HEAVY = ("hydra", "wandb", "datasets", "matplotlib", "jinja2", "rich", "timm", "pandas")

@@ -1,0 +1,150 @@
+"""The encoder-decoder transformer: an encoder reads the source, a decoder writes the answer and looks back at it.
+
+Vaswani et al. 2017 (arXiv 1706.03762): post-LN, sinusoidal positions, one embedding for source, answer and output.
+Three attentions: of the encoder over the source, of the decoder over the answer so far (causal), and from the decoder
+to the encoder's output (cross). Each is built by a function of its own, so they can be different mechanisms.
+
+Parameters at V tokens and L layers each, without biases in the attention (softmax; N = dim, F = inner):
+embedding V N and output bias V; encoder L (4 N^2 + 2 N F + F + N + 4 N); decoder L (8 N^2 + 2 N F + F + N + 6 N).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fourierformer.attention import Attention, Geometry
+from fourierformer.attention.base import State
+from fourierformer.models.config import Part, Seq2SeqConfig
+from fourierformer.models.lm import TransformerLayer, feed_forward, initialise, reversed_sinusoids
+
+Build = Callable[[Geometry], Attention]
+
+
+class DecoderLayer(nn.Module):
+    """LN(h + drop(self-attention)), LN(h + drop(cross-attention)), LN(h + FF(h))."""
+
+    def __init__(self, config: Seq2SeqConfig, attention: Attention, cross: Attention):
+        super().__init__()
+        self.attention, self.cross = attention, cross
+        self.attention_norm, self.cross_norm = nn.LayerNorm(config.dim), nn.LayerNorm(config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.feed_forward = feed_forward(config.dim, config.inner, config.dropout)
+        self.feed_forward_norm = nn.LayerNorm(config.dim)
+
+    def forward(self, h: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+        """h (B, T, dim), the encoder's output (B, S, dim), keep (B, S): False for padding."""
+        return self._after_attention(h, self.attention(h), memory, keep)
+
+    def step(self, h: Tensor, memory: Tensor, keep: Tensor, state: State) -> tuple[Tensor, State]:
+        """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
+        mixed, state = self.attention.step(h, state)
+        return self._after_attention(h, mixed, memory, keep), state
+
+    def _after_attention(self, h: Tensor, mixed: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+        h = self.attention_norm(h + self.dropout(mixed))
+        h = self.cross_norm(h + self.dropout(self.cross(h, memory, keep=keep)))
+        return self.feed_forward_norm(h + self.feed_forward(h))
+
+
+class EncoderDecoder(nn.Module):
+    """Sources and answers are rows of token ids; `keep` is False where a source is padding. Answers need no such mask:
+    padding comes after them, where a causal decoder does not look."""
+
+    positions: Tensor
+
+    def __init__(self, config: Seq2SeqConfig, vocab_size: int, attention: Mapping[Part, Build], seed: int = 0):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+        def built(part: Part, layer: int) -> Attention:
+            return attention[part](config.geometry(part, layer, seed))
+
+        layers = range(config.layers)
+        self.encoder = nn.ModuleList(TransformerLayer(config, built("encoder", i)) for i in layers)
+        self.decoder = nn.ModuleList(DecoderLayer(config, built("decoder", i), built("cross", i)) for i in layers)
+        self.output_bias = nn.Parameter(torch.zeros(vocab_size))
+        longest = max(config.source_length, config.target_length)
+        # both begin at position 0, whatever their length
+        self.register_buffer("positions", reversed_sinusoids(longest, config.dim).flip(0), persistent=False)
+        self.apply(initialise)
+
+    def forward(self, source: Tensor, keep: Tensor, inputs: Tensor, targets: Tensor, padding: int) -> Tensor:
+        """The mean of -log p(target) over the tokens of each answer, (B,): source and keep (B, S), inputs and targets
+        (B, T). Inputs are the targets moved on by one; targets that are `padding` do not count."""
+        logits = self.logits(inputs, self.encode(source, keep), keep).float()
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction="none")
+        return losses.view(targets.shape).sum(1) / (targets != padding).sum(1)
+
+    def encode(self, source: Tensor, keep: Tensor) -> Tensor:
+        """The encoder's output: (B, S) -> (B, S, dim)."""
+        h = self._embedded(source)
+        for layer in self.encoder:
+            h = layer(h, keep=keep)
+        return h
+
+    def logits(self, inputs: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+        """Of the token after each of the inputs: (B, T) -> (B, T, V)."""
+        h = self._embedded(inputs)
+        for layer in self.decoder:
+            h = layer(h, memory, keep)
+        return self._output(h)
+
+    def start(self, batch: int) -> list[State] | None:
+        """The state of every decoder layer before the first token; None where its attention has none of constant
+        size."""
+        states = [layer.attention.start(batch) for layer in self._decoder_layers()]
+        known = [state for state in states if state is not None]
+        return known if len(known) == len(states) else None
+
+    def step(
+        self, token: Tensor, position: int, memory: Tensor, keep: Tensor, states: list[State]
+    ) -> tuple[Tensor, list[State]]:
+        """Logits of the next token (B, V), given one more `token` (B,) at this position, and the next states."""
+        h, after = self._embedded(token[:, None], position), []
+        for layer, state in zip(self._decoder_layers(), states, strict=True):
+            h, state = layer.step(h, memory, keep, state)
+            after.append(state)
+        return self._output(h)[:, 0], after
+
+    def compile_blocks(self, **options) -> None:
+        """Applies torch.compile layer by layer: one compilation for the encoder, one for the decoder."""
+        for layer in (*self.encoder, *self.decoder):
+            layer.compile(**options)
+
+    def _embedded(self, tokens: Tensor, first: int = 0) -> Tensor:
+        h = self.embedding(tokens) * math.sqrt(self.config.dim)
+        return self.dropout(h + self.positions[first : first + tokens.shape[1]])
+
+    def _output(self, h: Tensor) -> Tensor:
+        return F.linear(h, self.embedding.weight, self.output_bias)
+
+    def _decoder_layers(self) -> Iterable[DecoderLayer]:
+        return cast("Iterable[DecoderLayer]", self.decoder)  # to a checker of types, a ModuleList holds any modules
+
+
+@torch.inference_mode()
+def greedy(model: EncoderDecoder, source: Tensor, keep: Tensor, *, begin: int, end: int, padding: int) -> Tensor:
+    """Answers that go on with the likeliest next token until `end`, with `padding` after it: (B, S) -> (B, T).
+
+    The decoder keeps its state where its attention has one of constant size; else it reads the answer so far again for
+    each token."""
+    memory, states = model.encode(source, keep), model.start(len(source))
+    answer = torch.full((len(source), 1), begin, device=source.device)
+    ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)
+    for position in range(model.config.target_length):
+        if states is None:
+            logits = model.logits(answer, memory, keep)[:, -1]
+        else:
+            logits, states = model.step(answer[:, -1], position, memory, keep, states)
+        token = logits.argmax(-1).masked_fill(ended, padding)
+        answer = torch.cat([answer, token[:, None]], dim=1)
+        ended |= token == end
+        if ended.all():
+            break
+    return answer[:, 1:]

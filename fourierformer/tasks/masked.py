@@ -1,0 +1,83 @@
+"""The task of masked language modelling: its facts, and the parts of its runs, as far as they are not those of language
+modelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fourierformer.errors import SetupError
+from fourierformer.models.config import MaskedLMConfig
+from fourierformer.tasks import register
+from fourierformer.tasks.base import Metric
+from fourierformer.tasks.language import Language, LanguageEvaluation, LanguageSpec, elsewhere
+
+if TYPE_CHECKING:
+    from fourierformer.data.text.corpus import Corpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedEvaluation(LanguageEvaluation):
+    def __post_init__(self):
+        super().__post_init__()
+        if other := [name for name in self.protocols if name != "segment"]:
+            raise SetupError(
+                f"evaluation.protocols has {other[0]}, but masked words are predicted from both sides, in whole "
+                "segments: evaluation.protocols=[segment]"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSpec(LanguageSpec):
+    model: MaskedLMConfig
+    evaluation: MaskedEvaluation
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.data.unit == "pixel":
+            raise SetupError(f"data={self.data.name} holds images: masked language modelling takes text")
+
+
+class MaskedLanguage(Language):
+    name = "masked"
+    spec = MaskedSpec
+    metrics = (
+        Metric("masked_ppl", "perplexity of masked words", "masked ppl", 2, logarithmic=True),
+        Metric("accuracy", "accuracy of masked words", "accuracy", 2, unit="%", higher_is_better=True),
+    )
+    beside = ("accuracy",)
+    protocols = quoted = ("segment",)
+    scored = ("context", "tokens")
+
+    def wrong_group(self, section: str, chosen: dict) -> str | None:
+        return elsewhere(self.name, section, chosen, own="mask_rate")
+
+    def primary(self, spec: LanguageSpec) -> str:
+        return "masked_ppl"
+
+    def build_model(self, spec: LanguageSpec, attention, corpus: Corpus | None):
+        from fourierformer.models.mlm import MaskedLM
+
+        assert isinstance(spec.model, MaskedLMConfig)  # of a MaskedSpec
+        return MaskedLM(spec.model, self.vocabulary(spec, corpus), spec.data.cutoffs or [], attention, seed=spec.seed)
+
+    def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
+        from fourierformer.tasks.masked_objective import MaskedObjective
+
+        return MaskedObjective(
+            corpus,
+            model,
+            global_batch_size=spec.global_batch_size,
+            micro_batch_size=spec.trainer.micro_batch_size,
+            device=device,
+            tokens_per_forward=spec.evaluation.tokens_per_forward,
+            max_tokens=spec.evaluation.max_tokens,
+            processes=processes,
+            seed=spec.seed,
+        )
+
+    def scored_text(self, numbers: dict) -> str:
+        return f"segments of {numbers['context']} tokens, {numbers['tokens']} masked words scored"
+
+
+register(MaskedLanguage())

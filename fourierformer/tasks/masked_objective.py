@@ -1,0 +1,158 @@
+"""Masked language modelling: loss, and perplexity and accuracy of the masked words.
+
+The masks of training are a function of (seed, step, row of the global batch); those of an evaluation of (split, row)
+alone, so that all runs are scored on the same words.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fourierformer.data.text.corpus import Corpus
+from fourierformer.data.text.masks import mask_tokens
+from fourierformer.data.text.streams import OrderedStreams
+from fourierformer.errors import SetupError
+from fourierformer.models.mlm import MaskedLM
+from fourierformer.seeds import seed_of
+from fourierformer.tasks.base import Poll, Watch
+from fourierformer.training.processes import Processes
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    tokens: Tensor  # (B, L) on the device
+    places: Tensor  # (n,) of the masked words, counted row by row
+    targets: Tensor  # (n,) the words that stood there
+    rows: list[Tensor]  # places in `targets` of rare words, per cluster; computed on the host, to avoid a sync
+    share: float = 1.0  # of the step's tokens
+    first: int = 0  # which row of the global batch its first one is
+
+
+class MaskedObjective:
+    unit, metric, primary, higher_is_better = "tokens", "masked_ppl", "valid_masked_ppl", False
+    protocols = ("segment",)
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: MaskedLM,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int | None,
+        device: torch.device,
+        tokens_per_forward: int = 16384,
+        max_tokens: int | None = None,
+        processes: Processes | None = None,
+        seed: int = 0,
+    ):
+        self.corpus, self.device, self.seed, self.processes = corpus, device, seed, processes or Processes()
+        self.length, self.rate = model.config.length, model.config.mask_rate
+        self.vocab_size, self.split_targets = model.vocab_size, model.output.split
+        self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
+        self.steps_per_epoch = self.order.steps_per_epoch
+        own = global_batch_size // self.processes.world  # `order` refuses a batch that cannot be shared equally
+        self.micro_batch_size = min(micro_batch_size or own, own)
+        self.micro_steps = -(-own // self.micro_batch_size)
+        self.samples_per_step = global_batch_size * self.length
+        self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
+        self.max_tokens = max_tokens  # evaluations use only the first so many tokens
+
+    def samples_after(self, steps: int) -> int:
+        return self.order.tokens_after(steps)
+
+    def micro_batches(self, step: int) -> Iterator[MaskedBatch]:
+        tokens, _ = self.order.batch(step, self.processes.rank, self.processes.world)
+        row = self.processes.rank * len(tokens)  # of the global batch
+        for part in tokens.split(self.micro_batch_size):
+            seeds = [seed_of("mask", self.seed, step, row + i) for i in range(len(part))]
+            yield self._masked(part, seeds, share=len(part) / len(tokens), first=row)
+            row += len(part)
+
+    def loss(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
+        """All rows of a step have the same number of masked words: the mean over a part counts by its rows."""
+        return model(batch.tokens, batch.places, batch.targets, batch.rows, mean=True) * batch.share
+
+    def rows(self, batch: MaskedBatch) -> tuple[Tensor, float]:
+        return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
+
+    def row_losses(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
+        losses = model(batch.tokens, batch.places, batch.targets, batch.rows)
+        return losses.unflatten(0, (len(batch.tokens), -1)).mean(1)
+
+    def evaluate(self, model: MaskedLM, poll: Poll, watch: Watch) -> dict[str, float]:
+        found = self.measure(model, "valid", "segment", poll, watch)
+        return {"valid_loss": found["nll"], self.primary: found[self.metric], "valid_accuracy": found["accuracy"]}
+
+    @torch.inference_mode()
+    def measure(self, model: MaskedLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+        """Mean NLL, perplexity and accuracy of the masked words of a split, with the numbers that make them
+        comparable."""
+        if protocol not in self.protocols:
+            raise SetupError(f"masked words are scored in whole segments: --protocol segment, not {protocol}")
+        together = max(1, self.tokens_per_forward // self.length)
+        count, batches = self._segments(split, together)
+        was_training = model.training
+        model.eval()
+        # stays on the device, one host sync at the end: [sum of the losses, right answers, masked words]
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for number, batch in enumerate(batches):
+            if number % self.processes.world == 0:
+                poll()  # equally often on every process, whether it has a batch in this round or not
+            if number % self.processes.world == self.processes.rank:
+                log_p = model.log_probabilities(batch.tokens, batch.places)
+                totals[0] -= log_p.gather(1, batch.targets[:, None]).sum(dtype=torch.float64)
+                totals[1] += (log_p.argmax(1) == batch.targets).sum()
+                totals[2] += len(batch.targets)
+            watch(f"{split} {protocol}", min((number + 1) * together, count), count)
+        model.train(was_training)
+        loss, right, words = self.processes.sum(totals).tolist()
+        nll = loss / words
+        return {
+            "nll": nll,
+            self.metric: math.exp(min(nll, 700.0)),
+            "accuracy": 100 * right / words,
+            "tokens": int(words),
+            "context": self.length,
+        }
+
+    def from_training(self, records: dict) -> dict[str, dict]:
+        """No results: whole splits are measured when the training is done."""
+        return {}
+
+    def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
+        """The first segments of the text as an evaluation shows them: with their masks."""
+        count, batches = self._segments(split, together, most)
+        return count, (batch.tokens for batch in batches)
+
+    def notes(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """No loader processes: tokens are read from memory."""
+
+    def _segments(self, split: str, together: int, most: int | None = None) -> tuple[int, Iterator[MaskedBatch]]:
+        """The number of segments of a split, `most` at most, and batches of them with fixed masks. A last segment that
+        is not full is left out."""
+        tokens = self.corpus.splits[split][: self.max_tokens]
+        count = min(len(tokens) // self.length, most or len(tokens))
+        if count == 0:
+            raise SetupError(
+                f"the {split} split of {self.corpus.name} is shorter than one sequence of {self.length} tokens"
+            )
+        segments = torch.from_numpy(tokens[: count * self.length].astype("int64")).view(-1, self.length)
+        return count, (
+            self._masked(part, [seed_of("mask", split, start + i) for i in range(len(part))])
+            for start, part in zip(range(0, count, together), segments.split(together), strict=True)
+        )
+
+    def _masked(self, tokens: Tensor, seeds: list[int], share: float = 1.0, first: int = 0) -> MaskedBatch:
+        seen, places = mask_tokens(tokens, seeds, self.rate, self.vocab_size)
+        targets = tokens.flatten()[places]
+        tensors = [seen, places, targets, *self.split_targets(targets)]
+        if self.device.type == "cuda":
+            tensors = [tensor.pin_memory() for tensor in tensors]
+        seen, places, targets, *rows = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
+        return MaskedBatch(seen, places, targets, rows, share, first)

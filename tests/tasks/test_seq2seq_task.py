@@ -1,0 +1,100 @@
+"""The task of answering texts with texts: exact matches and losses by hand, shares of a step, chrF."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from fourierformer import attention
+from fourierformer.data.text.pairs import BEGIN, END, PAD, VOCABULARY, Pairs, PairsCorpus, encode
+from fourierformer.models.config import Seq2SeqConfig
+from fourierformer.models.seq2seq import EncoderDecoder
+from fourierformer.tasks import seq2seq_objective
+from fourierformer.tasks.seq2seq_objective import WITHOUT_CHRF, Seq2SeqObjective
+from fourierformer.training.processes import Processes
+
+TEXTS = [(f"{'x' * (number % 5)}{number}", str(7 * number)) for number in range(40)]  # answers of 1 to 3 characters
+
+
+def parts(name="softmax", **options) -> tuple[Seq2SeqObjective, EncoderDecoder]:
+    torch.manual_seed(0)
+    shape = {"layers": 1, "dim": 16, "heads": 2, "inner": 16, "source_length": 8, "target_length": 6}
+    builders = dict.fromkeys(("encoder", "decoder", "cross"), partial(attention.build, name))
+    model = EncoderDecoder(Seq2SeqConfig(name="t", dropout=0.0, **shape), VOCABULARY, builders)
+    corpus = PairsCorpus("t", dict.fromkeys(("train", "valid", "test"), Pairs(TEXTS)))
+    options = {"micro_batch_size": None, "device": torch.device("cpu"), "seed": 1} | options
+    return Seq2SeqObjective(corpus, model, global_batch_size=8, **options), model
+
+
+def measured(objective, model):
+    return objective.measure(model, "valid", "greedy", lambda: None, lambda *progress: None)
+
+
+def answering(monkeypatch, answers: list[str], ended=True):
+    """Makes the model's answers these, whatever it has learned: by the place of a source among those of TEXTS."""
+    places = {tuple(encode(source)): number for number, (source, _) in enumerate(TEXTS)}
+
+    def greedy(model, source, keep, **marks):
+        assert marks == {"begin": BEGIN, "end": END, "padding": PAD}
+        rows = [encode(answers[places[tuple(ids[kept].tolist())]]) for ids, kept in zip(source, keep, strict=True)]
+        rows = [ids if ended else ids[:-1] for ids in rows]
+        longest = max(map(len, rows))
+        return torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in rows])
+
+    monkeypatch.setattr(seq2seq_objective, "greedy", greedy)
+
+
+@pytest.mark.parametrize("tokens_per_forward", [1, 14 * 7, 100_000])
+def test_exact_matches_are_counted_by_hand(monkeypatch, tokens_per_forward):
+    objective, model = parts(tokens_per_forward=tokens_per_forward)
+    answers = [answer for _, answer in TEXTS]
+    answers[3] += "0"  # too long
+    answers[20] = answers[20][:-1]  # too short
+    answers[30] = answers[30][::-1]
+    answering(monkeypatch, answers)
+    found = measured(objective, model)
+    assert (found["exact"], found["pairs"]) == (100 * 37 / 40, 40)
+    answering(monkeypatch, answers, ended=False)
+    assert measured(objective, model)["exact"] == 0
+
+
+def test_the_loss_is_the_mean_of_the_answers_mean_losses():
+    objective, model = parts(max_tokens=14 * 5)
+    losses = []
+    for source, answer in TEXTS[:5]:
+        ids, right = torch.tensor([encode(source)]), encode(answer)
+        memory = model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
+        logits = model.logits(torch.tensor([[BEGIN, *right[:-1]]]), memory, torch.ones_like(ids, dtype=torch.bool))
+        log_p = logits[0].log_softmax(-1)
+        losses.append(-sum(log_p[place, token].item() for place, token in enumerate(right)) / len(right))
+    found = measured(objective, model)
+    assert found["pairs"] == 5
+    assert found["nll"] == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+def test_processes_and_micro_batches_share_a_step():
+    def losses(**options):
+        objective, model = parts(**options)
+        return [(objective.loss(model, batch).item(), objective.rows(batch)[0]) for batch in objective.micro_batches(3)]
+
+    ((whole, rows),) = losses()
+    assert rows.tolist() == list(range(8))
+    shared = [losses(micro_batch_size=3, processes=Processes(rank, 2)) for rank in range(2)]
+    assert sum(loss for part in shared for loss, _ in part) / 2 == pytest.approx(whole, abs=1e-6)
+    assert torch.cat([rows for part in shared for _, rows in part]).tolist() == list(range(8))
+    assert losses(seed=2)[0][0] != whole
+
+
+def test_chrf_is_there_or_missed(monkeypatch):
+    objective, model = parts()
+    monkeypatch.setattr(seq2seq_objective, "_chrf", lambda: None)
+    assert objective.notes() == [WITHOUT_CHRF]
+    assert "chrf" not in measured(objective, model)
+    monkeypatch.undo()
+    pytest.importorskip("sacrebleu", reason="chrF needs sacrebleu")
+    assert objective.notes() == []
+    answering(monkeypatch, [answer for _, answer in TEXTS])
+    assert measured(objective, model)["chrf"] == pytest.approx(100)
+    answering(monkeypatch, ["x" for _ in TEXTS])
+    assert measured(objective, model)["chrf"] == 0
