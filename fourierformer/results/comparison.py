@@ -180,7 +180,7 @@ def several_models(rows: Iterable[Row]) -> bool:
 def column_order(column: Column) -> tuple:
     """As the tasks order their protocols; others follow alphabetically."""
     split, protocol = column
-    protocols = [protocol for task in tasks() for protocol in task.protocols]
+    protocols = list(dict.fromkeys(protocol for task in tasks() for protocol in task.protocols))
     rank = {name: i for names in (SPLITS, protocols) for i, name in enumerate(names)}
     return rank.get(protocol, len(rank)), protocol, rank.get(split, len(rank)), split
 
