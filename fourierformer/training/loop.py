@@ -11,6 +11,7 @@ Several processes run this loop side by side, each on its share of every global 
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -286,7 +287,10 @@ def shared_model(model: nn.Module, processes: Processes, device: torch.device) -
     if processes.world == 1:
         return model
     devices = [device] if device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
+    with warnings.catch_warnings():
+        # its replacement would send buffers at the start, which every process has computed for itself
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def diagnostics(model: nn.Module) -> dict[str, float]:

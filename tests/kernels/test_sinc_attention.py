@@ -142,7 +142,8 @@ def test_autocast_mixes_dtypes_and_changes_no_arithmetic(backend):
 
 
 @needs_compiled
-def test_auto_on_a_cpu_is_compiled_and_said_once(caplog):
+def test_auto_on_a_cpu_is_compiled_and_said_once(caplog, monkeypatch):
+    monkeypatch.setattr(sinc.log, "disabled", False)  # as Hydra leaves it in a process that has trained
     (q, k, v, radius), _ = inputs()
     sinc._announced.clear()
     with caplog.at_level(logging.INFO, "fourierformer"):
