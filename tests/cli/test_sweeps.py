@@ -1,10 +1,13 @@
 """Sweeps under every launcher: the result of each job is reported, and one table at the end."""
 
+import re
 import signal
 
 import pytest
-from command_line import CONFIGS, MODEL, rows, start, status, train_lm
+from command_line import CONFIGS, MODEL, rows, start, status, train_lm, train_vit
 from hydra import compose, initialize_config_dir
+
+from fourierformer import attention
 
 
 def runs_of(root) -> dict[str, str]:
@@ -60,6 +63,18 @@ def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):
     assert train_lm("-m", *smoke, "attention=softmax,fourierr", f"runs_root={tmp_path / 'runs'}") == 2
     assert "error: attention=fourierr: no such attention (did you mean 'fourier'?)" in capfd.readouterr().err
     assert not list(tmp_path.rglob("config.yaml"))
+
+
+@pytest.mark.full("trains every attention")
+@pytest.mark.parametrize(("train", "debug", "causal"), [(train_lm, "smoke", True), (train_vit, "smoke_vit", False)])
+def test_every_attention_trains_or_is_refused_with_its_reason(train, debug, causal, tmp_path, capfd):
+    assert train("-m", "attention=glob(*)", f"debug={debug}", f"runs_root={tmp_path}") == 2
+    able = attention.available(causal=causal, grid=not causal)
+    assert runs_of(tmp_path) == {f"{name}-s1": "completed" for name in able}
+    error = capfd.readouterr().err
+    assert "Traceback" not in error
+    for name in set(attention.available()) - set(able):
+        assert re.search(rf"^job \d+ \(attention={name}\): attention '{name}' (cannot be|needs)", error, flags=re.M)
 
 
 @pytest.mark.full("sweeps in processes of their own")
