@@ -14,6 +14,7 @@ def test_there_are_programs():
     assert {"attention", "evaluation", "images", "kernel", "training"} <= set(PROGRAMS)
 
 
+@pytest.mark.full("imports torch and more for each of them")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_explains_itself(name):
     command = [sys.executable, "-m", f"benchmarks.{name}", "--help"]

@@ -70,7 +70,7 @@ def test_images_decoded_once_into_memory_change_no_bit(workers):
     assert kept.decoded.shape == (1437, 32, 32, 3)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full("augments real images in processes"))])
 def test_starting_at_a_step_gives_what_passing_it_gives(cifar, workers):
     images, transform = cifar
     order = order_of(images, 32)

@@ -292,6 +292,7 @@ def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "here.html", "runs"]
 
 
+@pytest.mark.full("draws every figure once more")
 def test_script_writes_beside_the_runs_when_not_told(tmp_path):
     two_by_three(tmp_path / "runs")
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py")]
