@@ -110,8 +110,10 @@ def test_what_an_evaluation_has_made_serves_training(dense, monkeypatch):
     monkeypatch.setattr(sparse, "DENSE", dense)
     layer, x = build("bigbird", True, 0, TOKENS), tokens(TOKENS)
     with torch.inference_mode():
-        layer(x)
-    results(layer, x)
+        evaluated = layer(x)
+    output, *gradients = results(layer, x)
+    torch.testing.assert_close(output, evaluated, **EXACT)
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
 
 
 # -- flex_attention ----------------------------------------------------------------------------------------------------
