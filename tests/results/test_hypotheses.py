@@ -64,5 +64,5 @@ def test_a_single_seed_decides_nothing(tmp_path):
 
 
 def test_the_plan_is_the_documents():
-    text = (REPOSITORY / "docs/results.md").read_text()
+    text = (REPOSITORY / "docs/results.md").read_text().split("## What was measured")[0]
     assert list(dict.fromkeys(each.name for each in PLAN)) == re.findall(r"^\| (H\d) \|", text, flags=re.M)
