@@ -1,4 +1,4 @@
-"""A masked language model: a transformer encoder that predicts the words at masked places from both sides.
+"""A masked language model: a transformer encoder that predicts the words at masked positions from both sides.
 
 Devlin et al. 2019 (BERT, arXiv 1810.04805), without its second task. Layers, initialisation and output are those of the
 causal language model (lm.py), so that only the attention's direction differs.
@@ -39,16 +39,22 @@ class MaskedLM(nn.Module):
         self.apply(initialise)
 
     def forward(
-        self, tokens: Tensor, places: Tensor, targets: Tensor, rows: list[Tensor] | None = None, *, mean: bool = False
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        targets: Tensor,
+        rows: list[Tensor] | None = None,
+        *,
+        mean: bool = False,
     ) -> Tensor:
-        """-log p(target) at the masked places, (n,) float32, or their mean: tokens (B, N); places (n,), counted row by
-        row, 0 .. B N - 1; targets (n,). `rows` is output.split(targets)."""
+        """-log p(target) at the masked positions, (n,) float32, or their mean: tokens (B, N); positions (n,), counted
+        row by row, 0 .. B N - 1; targets (n,). `rows` is output.split(targets)."""
         loss = self.output.mean_nll if mean else self.output.nll
-        return loss(self._at(tokens, places), targets, self._words, rows)
+        return loss(self._at(tokens, positions), targets, self._words, rows)
 
-    def log_probabilities(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """log p of every word at these places: (n, vocab_size)."""
-        return self.output.log_probabilities(self._at(tokens, places), self._words)
+    def log_probabilities(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """log p of every word at these positions: (n, vocab_size)."""
+        return self.output.log_probabilities(self._at(tokens, positions), self._words)
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """The last layer's output: token ids (B, N) -> (B, N, dim)."""
@@ -63,8 +69,8 @@ class MaskedLM(nn.Module):
         for layer in self.layers:
             layer.compile(**options)
 
-    def _at(self, tokens: Tensor, places: Tensor) -> Tensor:
-        return self.hidden(tokens).flatten(0, 1).index_select(0, places)
+    def _at(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return self.hidden(tokens).flatten(0, 1).index_select(0, positions)
 
     @property
     def _words(self) -> Tensor:

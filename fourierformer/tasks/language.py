@@ -96,10 +96,14 @@ class Language(Task[LanguageSpec]):
         planned = 256 if spec.data.unit == "byte" else 1
         return corpus.vocab_size if corpus else (spec.data.expect or {}).get("vocabulary", planned)
 
-    def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
+    def objective_class(self):
+        """What is trained and measured; a task of other text may have its own."""
         from fourierformer.tasks.language_objective import LanguageObjective
 
-        return LanguageObjective(
+        return LanguageObjective
+
+    def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
+        return self.objective_class()(
             corpus,
             model,
             global_batch_size=spec.global_batch_size,

@@ -61,20 +61,10 @@ class MaskedLanguage(Language):
         assert isinstance(spec.model, MaskedLMConfig)  # of a MaskedSpec
         return MaskedLM(spec.model, self.vocabulary(spec, corpus), spec.data.cutoffs or [], attention, seed=spec.seed)
 
-    def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
+    def objective_class(self):
         from fourierformer.tasks.masked_objective import MaskedObjective
 
-        return MaskedObjective(
-            corpus,
-            model,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.trainer.micro_batch_size,
-            device=device,
-            tokens_per_forward=spec.evaluation.tokens_per_forward,
-            max_tokens=spec.evaluation.max_tokens,
-            processes=processes,
-            seed=spec.seed,
-        )
+        return MaskedObjective
 
     def scored_text(self, numbers: dict) -> str:
         return f"segments of {numbers['context']} tokens, {numbers['tokens']} masked words scored"

@@ -24,9 +24,9 @@ from fourierformer.training.processes import Processes
 @dataclass(frozen=True)
 class MaskedBatch:
     tokens: Tensor  # (B, L) on the device
-    places: Tensor  # (n,) of the masked words, counted row by row
+    positions: Tensor  # (n,) of the masked words, counted row by row
     targets: Tensor  # (n,) the words that stood there
-    rows: list[Tensor]  # places in `targets` of rare words, per cluster; computed on the host, to avoid a sync
+    rows: list[Tensor]  # positions in `targets` of rare words, per cluster; computed on the host, to avoid a sync
     share: float = 1.0  # of the step's tokens
     first: int = 0  # which row of the global batch its first one is
 
@@ -73,13 +73,13 @@ class MaskedObjective:
 
     def loss(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
         """All rows of a step have the same number of masked words: the mean over a part counts by its rows."""
-        return model(batch.tokens, batch.places, batch.targets, batch.rows, mean=True) * batch.share
+        return model(batch.tokens, batch.positions, batch.targets, batch.rows, mean=True) * batch.share
 
     def rows(self, batch: MaskedBatch) -> tuple[Tensor, float]:
         return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
 
     def row_losses(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
-        losses = model(batch.tokens, batch.places, batch.targets, batch.rows)
+        losses = model(batch.tokens, batch.positions, batch.targets, batch.rows)
         return losses.unflatten(0, (len(batch.tokens), -1)).mean(1)
 
     def evaluate(self, model: MaskedLM, poll: Poll, watch: Watch) -> dict[str, float]:
@@ -102,7 +102,7 @@ class MaskedObjective:
             if number % self.processes.world == 0:
                 poll()  # equally often on every process, whether it has a batch in this round or not
             if number % self.processes.world == self.processes.rank:
-                log_p = model.log_probabilities(batch.tokens, batch.places)
+                log_p = model.log_probabilities(batch.tokens, batch.positions)
                 totals[0] -= log_p.gather(1, batch.targets[:, None]).sum(dtype=torch.float64)
                 totals[1] += (log_p.argmax(1) == batch.targets).sum()
                 totals[2] += len(batch.targets)
@@ -149,10 +149,10 @@ class MaskedObjective:
         )
 
     def _masked(self, tokens: Tensor, seeds: list[int], share: float = 1.0, first: int = 0) -> MaskedBatch:
-        seen, places = mask_tokens(tokens, seeds, self.rate, self.vocab_size)
-        targets = tokens.flatten()[places]
-        tensors = [seen, places, targets, *self.split_targets(targets)]
+        seen, positions = mask_tokens(tokens, seeds, self.rate, self.vocab_size)
+        targets = tokens.flatten()[positions]
+        tensors = [seen, positions, targets, *self.split_targets(targets)]
         if self.device.type == "cuda":
             tensors = [tensor.pin_memory() for tensor in tensors]
-        seen, places, targets, *rows = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
-        return MaskedBatch(seen, places, targets, rows, share, first)
+        seen, positions, targets, *rows = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
+        return MaskedBatch(seen, positions, targets, rows, share, first)

@@ -44,15 +44,15 @@ def measured(objective, model, split="valid"):
 def test_a_row_of_the_rule_has_these_shares():
     """15 % chosen; of these 80 % the mask, 10 % a random word (which is the old one in 1 of 40), 10 % the old word."""
     tokens = torch.randint(WORDS, (400, 100), generator=torch.Generator().manual_seed(0))
-    seen, places = mask_tokens(tokens, range(400), 0.15, WORDS)
-    chosen = torch.zeros(400 * 100, dtype=torch.bool).index_fill(0, places, True).view(400, 100)
+    seen, positions = mask_tokens(tokens, range(400), 0.15, WORDS)
+    chosen = torch.zeros(400 * 100, dtype=torch.bool).index_fill(0, positions, True).view(400, 100)
     assert (chosen.sum(1) == 15).all()
     assert torch.equal(seen[~chosen], tokens[~chosen])
     masked, changed = (seen == WORDS)[chosen], (seen != tokens)[chosen]
     spread = 4 * math.sqrt(0.25 / 6000)  # four standard errors at most, of 6,000 drawn
     assert masked.float().mean().item() == pytest.approx(0.8, abs=spread)
     assert changed.float().mean().item() == pytest.approx(0.9 - 0.1 / WORDS, abs=spread)
-    assert chosen.float().mean(0).max() < 0.25  # at no place of all rows
+    assert chosen.float().mean(0).max() < 0.25  # at no position of all rows
 
 
 def test_masks_of_training_depend_on_seed_step_and_row_only():
@@ -77,11 +77,11 @@ def test_loss_and_accuracy_are_those_of_the_masked_words_alone():
     objective = objective_of(model, tokens_per_forward=3 * LENGTH)
     (batch,) = objective._segments("valid", 25)[1]
     losses, right = [], 0
-    for place in batch.places.tolist():
-        row, column = divmod(place, LENGTH)
+    for position in batch.positions.tolist():
+        row, column = divmod(position, LENGTH)
         hidden = model.hidden(batch.tokens[row, None])[0, column]
         log_p = (model.embedding.weight[:WORDS] @ hidden + model.output.bias).log_softmax(0)
-        word = int(objective.corpus.splits["valid"][place])
+        word = int(objective.corpus.splits["valid"][position])
         losses.append(-log_p[word].item())
         right += log_p.argmax().item() == word
     found = measured(objective, model)
@@ -103,9 +103,9 @@ def test_every_run_is_scored_on_the_same_words():
 def test_every_token_sees_both_sides(name):
     model = model_of(name)
     tokens = torch.randint(WORDS, (1, LENGTH))
-    for place in (0, LENGTH - 1):
+    for position in (0, LENGTH - 1):
         other = tokens.clone()
-        other[0, place] = WORDS
+        other[0, position] = WORDS
         changed = (model.hidden(other) - model.hidden(tokens)).abs().amax(-1)
         assert (changed > 1e-7).all()
 

@@ -17,13 +17,13 @@ MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stay as they 
 
 
 def mask_tokens(tokens: Tensor, seeds: Sequence[int], rate: float, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """What the model sees of tokens (B, L), and the chosen places, counted row by row: (B, L), (B n,).
+    """What the model sees of tokens (B, L), and the chosen positions, counted row by row: (B, L), (B n,).
 
     n = rate L, rounded, and at least 1. The mask has the id `vocab_size`. seeds: one for each row.
     """
     import torch  # here, so that preparing data starts in a fraction of a second
 
-    seen, places = tokens.clone(), []
+    seen, positions = tokens.clone(), []
     length = tokens.shape[1]
     count = max(1, round(rate * length))
     for row, seed in enumerate(seeds):
@@ -33,5 +33,5 @@ def mask_tokens(tokens: Tensor, seeds: Sequence[int], rate: float, vocab_size: i
         words = torch.randint(vocab_size, (count,), generator=generator)
         words = torch.where(fate < MASKED + RANDOM, words, tokens[row, chosen])
         seen[row, chosen] = words.masked_fill(fate < MASKED, vocab_size)
-        places.append(chosen + row * length)
-    return seen, torch.cat(places)
+        positions.append(chosen + row * length)
+    return seen, torch.cat(positions)
