@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.prepared import FORMAT, Progress, canonical, fingerprint, origin
+from fourierformer.data.prepared import FORMAT, Progress, fingerprint, origin
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
 from fourierformer.errors import SetupError
+from fourierformer.files import checksum
 
 BLOCK = 1 << 22  # ids relabelled at a time
 
@@ -31,7 +32,7 @@ def prepare(data: TextData, source: Source, progress: Progress) -> Path:
         started = time.perf_counter()
         manifest = _encode(data, source, aside, progress)
         manifest["seconds"] = round(time.perf_counter() - started, 3)
-        manifest["checksum"] = hashlib.sha256(canonical(manifest)).hexdigest()
+        manifest["checksum"] = checksum(manifest)
         with _Output(aside / "manifest.json") as file:
             file.write(json.dumps(manifest, indent=1).encode())
         aside.chmod(0o755)  # mkdtemp makes it private
