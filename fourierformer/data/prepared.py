@@ -38,8 +38,7 @@ def find_prepared(data: TextData, source: Source | None, hash_text: bool = True)
     _refuse_unreadable(manifests)
     if not manifests or not hash_text:
         return None
-    digests = [[entry.name, entry.digest()] for entry in source.inputs]
-    folder = data.cache_path / f"{data.name}-{fingerprint(data.settings, digests)}"
+    folder = data.cache_path / f"{data.name}-{text_fingerprint(data, source)}"
     return folder if folder.is_dir() else None
 
 
@@ -93,6 +92,11 @@ def origin(data: TextData) -> dict:
 
 def fingerprint(settings: dict, digests: list) -> str:
     return hashlib.sha256(canonical([FORMAT, settings, digests])).hexdigest()[:12]
+
+
+def text_fingerprint(data: TextData, source: Source) -> str:
+    """The fingerprint of a text under these settings. Hashes all of it."""
+    return fingerprint(data.settings, [[entry.name, entry.digest()] for entry in source.inputs])
 
 
 def refuse(folder: Path, reason: str) -> SetupError:

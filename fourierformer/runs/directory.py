@@ -5,7 +5,7 @@
 - checkpoints/: see training/checkpoint.py
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
-- meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command
+- meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command; fingerprint of the data
 """
 
 import contextlib
@@ -161,12 +161,16 @@ class RunDirectory:
         earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
             earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command")})
-        meta = {"started": _now()} | origin | extra | {"earlier": earlier}
+        kept = {key: before[key] for key in ("data_fingerprint",) if key in before}
+        meta = {"started": _now()} | origin | extra | kept | {"earlier": earlier}
         if diff:
             meta["dirty_diff"] = "dirty.diff"
             self.write(self.path / "dirty.diff", diff)
         self.write(self.meta, meta)
         return meta
+
+    def add_to_meta(self, **facts) -> None:
+        self.write(self.meta, (self.read_meta() or {}) | facts)
 
     def read_meta(self) -> dict | None:
         return read_json(self.meta)

@@ -10,6 +10,7 @@ from fourierformer.errors import UserError
 from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import Parts
+from fourierformer.runs.same_data import refuse_other_shapes
 from fourierformer.runs.spec import task_of
 from fourierformer.tasks import Poll, Watch, task_named
 from fourierformer.training.checkpoint import Checkpoints
@@ -66,7 +67,8 @@ def measure_best(
     checkpoint = checkpoints.best() or checkpoints.latest()
     assert checkpoint is not None  # the loop has saved its last step
     step, state = checkpoint
-    parts.model.load_state_dict(state["model"])
+    with refuse_other_shapes(directory.path):
+        parts.model.load_state_dict(state["model"])
     measurements = Measurements(directory, step, parts.processes)
     with autocast(parts.device, parts.trainer.precision):
         for split, protocol in wanted:

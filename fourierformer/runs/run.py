@@ -17,6 +17,7 @@ from fourierformer.runs.launch import complain
 from fourierformer.runs.measure import measured_in, read_or_none
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
+from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.spec import read_spec, task_of
 from fourierformer.runs.sweep import Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
@@ -117,7 +118,8 @@ def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: con
 
 
 def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
-    """Whether the run is complete. SetupError for a directory with a run of another config (possible with run_dir=)."""
+    """Whether the run is complete. SetupError for a directory with a run of another config (possible with run_dir=), or
+    of other data."""
     if not directory.config.exists():
         return False
     changed = differences(from_yaml(directory.config), spec.values)
@@ -126,6 +128,7 @@ def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
             f"{directory.path} holds a run of another config: {'; '.join(changed)}. "
             "Choose another run_dir=, or fresh=true to move that run aside."
         )
+    check_before_loading(spec, directory, read_or_none(directory.meta) or {})
     status, summary = read_or_none(directory.status), read_or_none(directory.summary)
     if status is None or summary is None or status.get("state") != "completed":
         return False

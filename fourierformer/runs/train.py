@@ -11,6 +11,7 @@ from fourierformer.errors import Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
+from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
@@ -157,6 +158,7 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
         tracker=trackers,
         checkpoints=checkpoints,
         stop=stop,
+        data_fingerprint=parts.data_fingerprint,
         processes=parts.processes,
         watch=watch,
         on_log=on_log,
@@ -165,7 +167,7 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
 
 def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, watch) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
-    steps = parts.trainer.steps
+    steps, on_first = parts.trainer.steps, parts.processes.on_first
 
     def heartbeat(progress: Progress) -> None:
         if parts.processes.first:
@@ -175,10 +177,14 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
     fit = make_fit(parts, trackers, checkpoints, stop, watch=watch, on_log=heartbeat)
     if checkpoint:
         step, state = checkpoint
-        fit.restore(state)
+        recorded = state.get("data_fingerprint")
+        on_first(lambda: check_same_data(parts.spec, directory.path, recorded, parts.data_fingerprint))
+        with refuse_other_shapes(directory.path):
+            fit.restore(state)
         say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
+    on_first(lambda: directory.add_to_meta(data_fingerprint=parts.data_fingerprint))
     try:
         return fit.run()
     finally:

@@ -4,6 +4,7 @@ Loader processes are forked from a process that holds the split. Reference count
 strings into each of them, so names are one block of bytes and labels one array.
 """
 
+import hashlib
 import io
 import os
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from PIL import Image
 
 from fourierformer.errors import SetupError
 
+SAMPLED = 64  # images of a split whose bytes are in its fingerprint: to read all of ImageNet takes minutes
 EXTENSIONS = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"))
 
 
@@ -59,6 +61,22 @@ class ImageSet(ABC):
         except Exception as error:  # damaged files make decoders raise anything from SyntaxError to struct.error
             raise Unreadable(index, self.name_of(index), f"{type(error).__name__}: {error}") from error
         return image, int(self.labels[index])
+
+    def add_to(self, digest) -> None:
+        """Adds to a hash what tells this set from another: all labels, and SAMPLED images spread evenly over it."""
+        digest.update(self.labels.astype("<i8").tobytes())
+        for index in np.linspace(0, len(self) - 1, min(SAMPLED, len(self)), dtype=int).tolist():
+            digest.update(hashlib.sha256(self.content(index)).digest())
+
+    def content(self, index: int) -> bytes:
+        """The bytes of an image as it is stored; none where they cannot be read, which `read` reports."""
+        try:
+            image = self.open(index)
+            if isinstance(image, Image.Image):
+                return image.tobytes()
+            return Path(image).read_bytes() if isinstance(image, str) else image.read()
+        except Exception:  # as in `read`
+            return b""
 
     def pixels(self, index: int) -> np.ndarray:
         """The image as integers from 0 to levels - 1, (height, width, channels)."""
@@ -178,6 +196,9 @@ class DigitsSet(ImageSet):
         small = Image.fromarray(np.rint(self.shades[index] * (255 / 16)).astype(np.uint8))
         return small.resize((self.SIDE, self.SIDE), Image.Resampling.BICUBIC).convert("RGB")
 
+    def content(self, index: int) -> bytes:
+        return self.shades[index].tobytes()  # not of the enlarged image, which another Pillow may round differently
+
     def pixels(self, index: int) -> np.ndarray:
         """The digit as it was scanned, 8 x 8 in 17 shades."""
         return self.shades[index][..., None]
@@ -216,6 +237,9 @@ class InMemorySet(ImageSet):
 
     def name_of(self, index: int) -> str:
         return self.images.name_of(index)
+
+    def content(self, index: int) -> bytes:
+        return self.images.content(index)
 
     def open(self, index: int) -> Image.Image:
         assert self.decoded is not None  # before, read() uses the original set
