@@ -236,7 +236,7 @@ def _read_json(path: Path, problems: list[str]) -> dict | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        problems.append(f"{path.name} cannot be used: {error}")
+        problems.append(f"{path.name} cannot be read: {error}")
         return None
 
 

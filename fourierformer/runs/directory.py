@@ -23,7 +23,6 @@ from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, read_json, write_json
 from fourierformer.provenance import describe
 
-
 RESUMES = "the same command resumes."
 
 

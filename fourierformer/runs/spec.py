@@ -40,7 +40,8 @@ def stored_spec(run: Path) -> RunSpec:
     known = (read_json(run / "meta.json") or {}).get("config_hash")
     if known and config_hash(values) != known:
         raise SetupError(
-            f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a copy."
+            f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a "
+            "copy."
         )
     chosen = values["attention"]
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet

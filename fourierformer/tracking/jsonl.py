@@ -15,7 +15,6 @@ from pathlib import Path
 
 from fourierformer.errors import UserError
 
-
 CHECK = re.compile(rb', "check": "([0-9a-f]{16})"}$')
 
 
@@ -140,5 +139,7 @@ def read_metrics(path: Path | str) -> list[dict]:
         return []
     lines = read_lines(data)
     if lines.damaged:
-        raise UserError(f"{path}, line {lines.damaged[0]} is damaged: restore the file from a copy, or delete that line.")
+        raise UserError(
+            f"{path}, line {lines.damaged[0]} is damaged: restore the file from a copy, or delete that line."
+        )
     return lines.rows

@@ -16,7 +16,25 @@ from faults.trials import REFUSED, SAME, SILENT, Trial, Verdict, compared, crash
 
 NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1", "2", "3", "0.5", "1.5", "1e308", "-1e308", "1e-320")
 HUGE = ("9223372036854775807", "9223372036854775808", "1e18", "100000000000000000000000")
-WORDS = ("null", "true", "''", "text", "'a b'", "é", "'\\n'", "../x", "/", "~", "[]", "{}", "[1,2]", "[nan]", "[[]]", "{a: 1}", "???")
+WORDS = (
+    "null",
+    "true",
+    "''",
+    "text",
+    "'a b'",
+    "é",
+    "'\\n'",
+    "../x",
+    "/",
+    "~",
+    "[]",
+    "{}",
+    "[1,2]",
+    "[nan]",
+    "[[]]",
+    "{a: 1}",
+    "???",
+)
 CODES = "\x00\x1b\n\t\u202e"
 LEFT_OUT = ("tracker.", "hydra", "runs_root", "run_dir", "data.root", "data.cache", "data.hub")  # places and networks
 

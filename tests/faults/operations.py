@@ -63,9 +63,7 @@ class FileOperations:
 
         return call
 
-    def _open(
-        self, file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None
-    ):
+    def _open(self, file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
         """As the built-in one, but writes go through `happens`."""
         if not set(mode) & set("wax+"):
             return _real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)

@@ -121,7 +121,9 @@ def one_of_two_killed(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
     draw = seeded(seed, "two", name)
     while True:
         rank, delay = draw.randrange(2), round(draw.uniform(0.1, 2.0), 3)
-        yield Trial("one of two processes killed", name, f"rank {rank} after {delay} s", _lose(bench, name, rank, delay))
+        yield Trial(
+            "one of two processes killed", name, f"rank {rank} after {delay} s", _lose(bench, name, rank, delay)
+        )
 
 
 def _lose(bench: Bench, name: str, rank: int, delay: float) -> Callable[[Path], Verdict]:
