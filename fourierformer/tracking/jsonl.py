@@ -2,8 +2,8 @@
 
 Every line is passed to the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`, and
 resuming from it calls `rewind()`, so that no step appears twice. Non-finite numbers are written as NaN and Infinity, as
-Python's json reads them. The last key of a line, `check`, is a checksum of the line and of the check before it: a reader
-notices a changed line, and the line after one that is missing. Files of earlier versions have no checks.
+Python's json reads them. The last key of a line, `check`, is a checksum of the line and of the check before it: with it
+a reader notices a changed line, and the line after one that is missing. Files of earlier versions have no checks.
 """
 
 import hashlib
@@ -101,8 +101,8 @@ class JsonlTracker:
         lines = read_lines(os.pread(self._file.fileno(), offset, 0))
         if lines.damaged:
             raise UserError(
-                f"{self.path}, line {lines.damaged[0]} is damaged: it does not match its checksum. Restore the file from "
-                "a copy, or start again with fresh=true."
+                f"{self.path}, line {lines.damaged[0]} is damaged: it does not match its checksum. Restore the file "
+                "from a copy, or start again with fresh=true."
             )
         os.ftruncate(self._file.fileno(), offset)
         self._check = lines.check
@@ -139,7 +139,5 @@ def read_metrics(path: Path | str) -> list[dict]:
         return []
     lines = read_lines(data)
     if lines.damaged:
-        raise UserError(
-            f"{path}, line {lines.damaged[0]} is damaged: restore the file from a copy, or delete that line."
-        )
+        raise UserError(f"{path}, line {lines.damaged[0]} is damaged: restore the file from a copy.")
     return lines.rows

@@ -132,9 +132,7 @@ def _read_damaged(bench: Bench, name: str, target: str, harm: Callable, chosen: 
         shown = numbers_shown(ended.output)
         if shown == expected:
             return Verdict(SAME)
-        named = re.search(
-            r"damaged|does not match|cannot be read|holds a|unreadable|left out|not known|no such", ended.text
-        )
+        named = re.search(r"damaged|does not match|cannot be read|left out|unfinished", ended.text)
         return Verdict(NAMED) if named else Verdict(SILENT, f"{expected}\n{shown}\n{ended.text[-4000:]}")
 
     return action

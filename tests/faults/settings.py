@@ -1,4 +1,4 @@
-"""The runs that are harmed: so small that a whole one takes a second, and an undisturbed one of each to compare with."""
+"""The runs that are harmed: so small that a whole one takes a second, and an undisturbed one of each."""
 
 import contextlib
 import hashlib

@@ -1,5 +1,6 @@
 """Trainings that are killed: at every file operation, at random instants, by signals, one of two processes."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -110,10 +111,8 @@ def _signal_after(delay: float, name: str, again: str = "") -> Callable[[int], N
 
 
 def _send(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def one_of_two_killed(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
