@@ -111,6 +111,7 @@ class Checkpoints:
         for path in intact:
             newest_of_step.setdefault(_order(path)[0], path)
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
+        stay += [path for path in intact if _best_flag(path) is None]  # damaged, and may be the best
         for path in self._complete():
             if path not in stay:
                 # Renamed first: a directory that is deleted in part must not look like a checkpoint.

@@ -132,10 +132,18 @@ def _read_damaged(bench: Bench, name: str, target: str, harm: Callable, chosen: 
         shown = numbers_shown(ended.output)
         if shown == expected:
             return Verdict(SAME)
+        if _nothing_else(shown, expected):
+            return Verdict(NAMED)
         named = re.search(r"damaged|does not match|cannot be read|left out|unfinished", ended.text)
         return Verdict(NAMED) if named else Verdict(SILENT, f"{expected}\n{shown}\n{ended.text[-4000:]}")
 
     return action
+
+
+def _nothing_else(shown: list[str], expected: list[str]) -> bool:
+    """Whether every word shown is the expected one, or a dash in place of what is not known."""
+    pairs = list(zip(" ".join(shown).split(), " ".join(expected).split(), strict=False))
+    return len(shown) == len(expected) and all(one in (other, "-") for one, other in pairs)
 
 
 def numbers_shown(text: str) -> list[str]:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -130,10 +131,15 @@ def write_text(folder: Path) -> None:
 def left_by(run: Path) -> dict:
     """What a run has left, without what depends on the clock: sha256 of its states, rows, results, names of files."""
     complete = sorted(run.glob("checkpoints/step_*"))
-    states = {path.name: state_hash(path / "state.pt") for path in complete if is_intact(path)}
+    states = {_step(path.name): state_hash(path / "state.pt") for path in complete if is_intact(path)}
     summary = json.loads((run / "summary.json").read_text())
-    names = sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+    names = sorted({_step(str(path.relative_to(run))) for path in run.rglob("*")})
     return {"states": states, "rows": rows(run), "results": summary["results"], "files": names}
+
+
+def _step(name: str) -> str:
+    """Without the number of a step that was saved again."""
+    return re.sub(r"(step_\d+)-\d+", r"\1", name)
 
 
 def is_intact(checkpoint: Path) -> bool:
