@@ -8,7 +8,7 @@ from faults.disks import failing_at_operations, may_mount, really_full
 from faults.inputs import broken_streams, fuzzed_overrides
 from faults.settings import Bench
 from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
-from faults.trials import Trial, alternating
+from faults.trials import Trial, in_turn
 
 NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged")
 
@@ -30,7 +30,7 @@ def campaign(bench: Bench, seed: int, only: str = "") -> Iterator[Trial]:
     }
     if may_mount(bench.folder / "mount"):
         groups["full file system"] = _mixed(really_full, bench, seed, NAMES[:2])
-    return iter(alternating({name: trials for name, trials in groups.items() if only in name}))
+    return in_turn({name: trials for name, trials in groups.items() if only in name})
 
 
 def _mixed(make, bench: Bench, seed: int, names: tuple[str, ...] = NAMES) -> Iterator[Trial]:

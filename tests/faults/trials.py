@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,15 +92,20 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def alternating(groups: dict[str, Iterable[Trial]]) -> Iterable[Trial]:
-    """One trial of each group after the other, so that a run that is cut short has some of all."""
-    running = [iter(group) for group in groups.values()]
+def in_turn(groups: dict[str, Iterable[Trial]]) -> Iterator[Trial]:
+    """The next trial is of the group that took the least time so far: cheap faults get more trials than long ones, and
+    a campaign that is cut short has had some of all."""
+    running = {name: iter(group) for name, group in groups.items()}
+    used = dict.fromkeys(groups, 0.0)
     while running:
-        for group in list(running):
-            try:
-                yield next(group)
-            except StopIteration:
-                running.remove(group)
+        name = min(running, key=used.__getitem__)
+        trial = next(running[name], None)
+        if trial is None:
+            del running[name]
+            continue
+        started = time.monotonic()
+        yield trial
+        used[name] += time.monotonic() - started
 
 
 def crashed(ended: Ended) -> Verdict | None:
