@@ -1,10 +1,12 @@
 """Writing files that are never half-written; JSON and CSV files."""
 
 import csv
+import errno
 import io
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -25,6 +27,21 @@ def atomic_write_text(path: Path, text: str) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def open_own(path: str, flags: int) -> int:
+    """A descriptor of a file of ours, to be written in place; an opener for open(). OSError for anything but a plain
+    file: whoever put a link there did not mean its target to be overwritten."""
+    try:
+        handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise OSError(errno.ELOOP, f"{os.path.basename(path)} is a symbolic link", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"{os.path.basename(path)} is no plain file", path)
+    return handle
 
 
 def read_json(path: Path) -> dict | None:

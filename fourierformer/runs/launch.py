@@ -30,6 +30,8 @@ def launch(train: Callable[[], None]) -> None:
     # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
+    # Shells leave ~ as it is after `key=`; Hydra makes the folder of a sweep before a config is read.
+    sys.argv[1:] = [re.sub(r"^(runs_root|run_dir)=(~.*)", _with_home, word) for word in sys.argv[1:]]
     SweepRecord.current = None
     try:
         with StopSweep() as stop:
@@ -45,6 +47,10 @@ def launch(train: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
+
+
+def _with_home(override: re.Match) -> str:
+    return f"{override[1]}={os.path.expanduser(override[2])}"
 
 
 def _ended(action: Callable[[], int | None]) -> int:

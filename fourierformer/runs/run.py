@@ -109,6 +109,7 @@ def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: con
     if job:
         job.write(run=str(directory.path.resolve()))
     task_of(spec).check_available(spec)
+    directory.check_ours()
     if spec.fresh and (aside := directory.set_aside()):
         print(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from fourierformer.errors import UserError
+from fourierformer.files import open_own
 
 
 class JsonlTracker:
@@ -17,7 +18,7 @@ class JsonlTracker:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed in close)
+            self._file = open(self.path, "a+b", buffering=0, opener=open_own)  # noqa: SIM115 (closed in close)
             self._drop_torn_line()
         except OSError as error:
             raise self._failure(error) from error

@@ -85,6 +85,23 @@ def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smok
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("fresh", ["fresh=false", "fresh=true"])
+def test_a_folder_of_another_program_is_neither_filled_nor_moved(smoke, tmp_path, fresh, capfd):
+    (tmp_path / "thesis.tex").write_text("kept")
+    assert train_lm(*smoke, f"run_dir={tmp_path}", fresh) == 2
+    assert f"error: {tmp_path} is not a run directory and not empty (it has thesis.tex)" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_home_folder_is_found(smoke, tmp_path, monkeypatch):
+    """Also by Hydra, which makes the folder of a sweep's record itself."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert train_lm("-m", *smoke, "runs_root=~/mine") == 0
+    assert only_run(tmp_path / "mine").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
     root, run = copied
     with RunDirectory(run).lock():
