@@ -64,12 +64,14 @@ class CsvFile:
 
 
 def read_csv(path: Path) -> CsvFile:
-    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers."""
+    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers. A cell that
+    `write_csv` kept from being a formula is what it was."""
     with open(path, newline="", encoding="utf-8") as file:
         lines = file.readlines()
     comments = list(takewhile(lambda line: line.startswith("#"), lines))
     rows = csv.DictReader(lines[len(comments) :])
-    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), list(rows))
+    read = [{key: _unquoted(value) for key, value in row.items()} for row in rows]
+    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), read)
 
 
 def write_csv(
@@ -90,7 +92,15 @@ def write_csv(
         raise SetupError(f"{path}: {error.strerror}. Choose a place that you can write to.") from None
 
 
+def _unquoted(value):
+    """A cell without the quote of `_written`; cells that a row has too many or too few of are no text."""
+    return value[1:] if isinstance(value, str) and value.startswith("'=") else value
+
+
 def _written(value: object, digits: int) -> object:
+    """A cell. Spreadsheets would compute one that begins with =, so it gets a quote, which they do not show."""
+    if isinstance(value, str) and value.startswith("="):
+        return f"'{value}"
     if not isinstance(value, float):
         return value
     return "" if math.isnan(value) else f"{value:.{digits}g}"

@@ -24,13 +24,8 @@ from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, open_own, read_json
 from fourierformer.provenance import describe
 
-EARLY_FILES = {
-    ".lock",
-    "status.json",
-    "config.yaml",
-    "meta.json",
-    "dirty.diff",
-}  # of a run that was killed at its start
+# what a run has that was killed at its start
+EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
 # what a killed process may leave beside them: files that were being replaced, and the test whether one can write
 LITTER = re.compile(r"\..+\.(\d+)\.tmp|\.writable\.(\d+)")
 
@@ -103,7 +98,7 @@ class RunDirectory:
         for path in self.path.iterdir():
             litter = LITTER.fullmatch(path.name)
             pid = int(litter[1] or litter[2]) if litter else 0
-            if litter and (pid == os.getpid() or not _runs(pid)):
+            if litter and (pid == os.getpid() or not process_exists(pid)):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -218,13 +213,13 @@ class RunDirectory:
             ) from error
 
 
-def _runs(pid: int) -> bool:
-    """Whether this machine has a process of that number."""
+def process_exists(pid) -> bool:
+    """Whether this machine has a process of that number. Signal 0 asks without disturbing it."""
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+    except (ProcessLookupError, TypeError, ValueError, OverflowError):
         return False
-    except PermissionError:  # of another user
+    except PermissionError:  # somebody else's process, so there is one
         return True
     return True
 

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
-from command_line import only_run, rows, status, train_lm
+from command_line import REPOSITORY, only_run, rows, status, train_lm
 
 from fourierformer.runs.directory import RunDirectory
 
@@ -192,6 +194,17 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     assert written["step"] == 2
     assert written["error"] == "ZeroDivisionError: burst pipe"
     assert "in burst" in written["traceback"]
+
+
+@pytest.mark.full("a process of its own; tests/runs/test_streams.py has the streams alone")
+def test_without_a_console_a_run_is_completed(smoke, tmp_path):
+    """stdout closed, stderr full, and an encoding without the lines of a table."""
+    command = f"{sys.executable} {REPOSITORY}/train_lm.py {' '.join(smoke)} runs_root={tmp_path} >&- 2>/dev/full"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    assert subprocess.run(command, shell=True, env=environment, timeout=120, check=False).returncode == 0
+    run = only_run(tmp_path)
+    assert status(run)["state"] == "completed"
+    assert (run / "report.html").exists()
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path, capfd):

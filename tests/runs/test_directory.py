@@ -139,12 +139,9 @@ def test_a_link_or_worse_in_the_place_of_a_file_is_refused_and_kept(run, tmp_pat
         os.symlink(target, run.path / name)
     else:
         make(run.path / name)
+    open_it = run.lock().__enter__ if name == ".lock" else lambda: JsonlTracker(run.metrics)
     with pytest.raises(UserError, match=f"{run.path}.*(is a symbolic link|is no plain file|Is a directory)"):
-        if name == ".lock":
-            with run.lock():
-                pass
-        else:
-            JsonlTracker(run.metrics)
+        open_it()
     assert target.read_text() == "four hundred pages"
 
 
