@@ -1,11 +1,13 @@
 """Writing files that are never half-written; JSON files that notice a change, and CSV files."""
 
 import csv
+import errno
 import hashlib
 import io
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -26,6 +28,21 @@ def atomic_write_text(path: Path, text: str) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def open_own(path: str, flags: int) -> int:
+    """A descriptor of a file of ours, to be written in place; an opener for open(). OSError for anything but a plain
+    file: whoever put a link there did not mean its target to be overwritten."""
+    try:
+        handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise OSError(errno.ELOOP, f"{os.path.basename(path)} is a symbolic link", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"{os.path.basename(path)} is no plain file", path)
+    return handle
 
 
 def write_json(path: Path, values: dict) -> None:
@@ -85,7 +102,8 @@ class CsvFile:
 
 
 def read_csv(path: Path) -> CsvFile:
-    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers."""
+    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers. A cell that
+    `write_csv` kept from being a formula is what it was."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             lines = file.readlines()
@@ -95,7 +113,8 @@ def read_csv(path: Path) -> CsvFile:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     comments = list(takewhile(lambda line: line.startswith("#"), lines))
     rows = csv.DictReader(lines[len(comments) :])
-    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), list(rows))
+    read = [{key: _unquoted(value) for key, value in row.items()} for row in rows]
+    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), read)
 
 
 def write_csv(
@@ -116,7 +135,15 @@ def write_csv(
         raise SetupError(f"{path}: {error.strerror}. Choose a place that you can write to.") from None
 
 
+def _unquoted(value):
+    """A cell without the quote of `_written`; cells that a row has too many or too few of are no text."""
+    return value[1:] if isinstance(value, str) and value.startswith("'=") else value
+
+
 def _written(value: object, digits: int) -> object:
+    """A cell. Spreadsheets would compute one that begins with =, so it gets a quote, which they do not show."""
+    if isinstance(value, str) and value.startswith("="):
+        return f"'{value}"
     if not isinstance(value, float):
         return value
     return "" if math.isnan(value) else f"{value:.{digits}g}"

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
 import stat
 import warnings
@@ -20,9 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text, read_json, write_json
+from fourierformer.files import atomic_write_text, open_own, read_json, write_json
 from fourierformer.provenance import describe
 
+# what a run has that was killed at its start
+EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
+# what a killed process may leave beside them: files that were being replaced, and the test whether one can write
+LITTER = re.compile(r"\..+\.(\d+)\.tmp|\.writable\.(\d+)")
 RESUMES = "the same command resumes."
 
 
@@ -60,6 +65,22 @@ class RunDirectory:
             "Choose a folder that you can write to: runs_root=/some/path"
         )
 
+    def check_ours(self) -> None:
+        """SetupError for a folder with files of others: a run would mix its own with them, and fresh=true move them
+        away."""
+        try:
+            names = {path.name for path in self.path.iterdir() if not LITTER.fullmatch(path.name)}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._not_writable(error) from error
+        is_run = "config.yaml" in names and names & {"status.json", "meta.json"}
+        if not is_run and names - EARLY_FILES:
+            raise SetupError(
+                f"{self.path} is not a run directory and not empty (it has {min(names - EARLY_FILES)}): choose another "
+                "folder with run_dir="
+            )
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Creates the directory and locks it for this process. The kernel drops the lock when the process ends, however
@@ -69,6 +90,7 @@ class RunDirectory:
             handle = self._acquire()
         except OSError as error:
             raise self._not_writable(error) from error
+        self._remove_litter()
         try:
             yield
         finally:
@@ -77,14 +99,23 @@ class RunDirectory:
                 os.ftruncate(handle, 0)
             os.close(handle)
 
+    def _remove_litter(self) -> None:
+        """Deletes what killed processes have left, not what a script is writing now (a report, say)."""
+        for path in self.path.iterdir():
+            litter = LITTER.fullmatch(path.name)
+            pid = int(litter[1] or litter[2]) if litter else 0
+            if litter and (pid == os.getpid() or not process_exists(pid)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
     def _acquire(self) -> int:
         path = self.path / ".lock"
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = open_own(str(path), os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid = os.read(handle, 32).decode().strip() or "unknown"
+                pid = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise SetupError(
                     f"Another process (pid {pid}) is using {self.path}. Wait for it, or stop it (kill {pid}) and run "
@@ -102,6 +133,9 @@ class RunDirectory:
             # not the one of this path.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    if not re.fullmatch(rb"\d*\s*", os.pread(handle, 64, 0)):
+                        os.close(handle)
+                        raise OSError(errno.EEXIST, ".lock is not a lock file of ours", str(path))
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
                     return handle
@@ -199,6 +233,17 @@ def _require_file(path: Path) -> None:
         raise SetupError(f"{path} is not a file, but a folder or the like. Move it away; {RESUMES}")
     if not os.access(path, os.R_OK):
         raise SetupError(f"{path} may not be read. Fix its permissions; {RESUMES}")
+
+
+def process_exists(pid) -> bool:
+    """Whether this machine has a process of that number. Signal 0 asks without disturbing it."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, TypeError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's process, so there is one
+        return True
+    return True
 
 
 def _now() -> str:

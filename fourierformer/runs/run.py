@@ -19,6 +19,7 @@ from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.spec import read_spec, task_of
+from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
@@ -28,11 +29,12 @@ from fourierformer.training.signals import StopSignal, exit_code
 def main(config: DictConfig) -> None:
     """Runs one job, called by Hydra. A single run that fails ends the process with its exit code; in a sweep the result
     goes into the record, and the next job begins."""
+    make_streams_last()  # in a process of a launcher, too
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
     code, error = _outcome(config, job, processes)
     if job:
-        job.write(exit_code=code, error=error)
+        job.finish(code, error)
     elif code:
         sys.exit(code)
 
@@ -62,8 +64,6 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
             raise
         return code, str(stop)
-    except BrokenPipeError:
-        raise
     except OSError as error:  # of the disk, at a place without a message of its own
         label, told = f"{job.label}: " if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
         return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
@@ -112,6 +112,7 @@ def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: con
     if job:
         job.write(run=str(directory.path.resolve()))
     task_of(spec).check_available(spec)
+    directory.check_ours()
     if spec.fresh and (aside := directory.set_aside()):
         print(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fourierformer.errors import UserError
+from fourierformer.files import open_own
 
 CHECK = re.compile(rb', "check": "([0-9a-f]{16})"}$')
 
@@ -63,7 +64,7 @@ class JsonlTracker:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed in close)
+            self._file = open(self.path, "a+b", buffering=0, opener=open_own)  # noqa: SIM115 (closed in close)
             self._check = read_lines(self._drop_torn_line()).check
         except OSError as error:
             raise self._failure(error) from error

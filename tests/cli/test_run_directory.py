@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
-from command_line import only_run, rows, status, train_lm
+from command_line import REPOSITORY, only_run, rows, status, train_lm
 
 from fourierformer.runs.directory import RunDirectory
 
@@ -83,6 +85,23 @@ def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smok
     assert re.search(r"holds a run of another config: schedule.warmup_steps: \d+ -> 7; seed: 1 -> 2\.", error)
     assert "fresh=true" in error
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("fresh", ["fresh=false", "fresh=true"])
+def test_a_folder_of_another_program_is_neither_filled_nor_moved(smoke, tmp_path, fresh, capfd):
+    (tmp_path / "thesis.tex").write_text("kept")
+    assert train_lm(*smoke, f"run_dir={tmp_path}", fresh) == 2
+    assert f"error: {tmp_path} is not a run directory and not empty (it has thesis.tex)" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_home_folder_is_found(smoke, tmp_path, monkeypatch):
+    """Also by Hydra, which makes the folder of a sweep's record itself."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert train_lm("-m", *smoke, "runs_root=~/mine") == 0
+    assert only_run(tmp_path / "mine").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
@@ -175,6 +194,17 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     assert written["step"] == 2
     assert written["error"] == "ZeroDivisionError: burst pipe"
     assert "in burst" in written["traceback"]
+
+
+@pytest.mark.full("a process of its own; tests/runs/test_streams.py has the streams alone")
+def test_without_a_console_a_run_is_completed(smoke, tmp_path):
+    """stdout closed, stderr full, and an encoding without the lines of a table."""
+    command = f"{sys.executable} {REPOSITORY}/train_lm.py {' '.join(smoke)} runs_root={tmp_path} >&- 2>/dev/full"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    assert subprocess.run(command, shell=True, env=environment, timeout=120, check=False).returncode == 0
+    run = only_run(tmp_path)
+    assert status(run)["state"] == "completed"
+    assert (run / "report.html").exists()
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path, capfd):

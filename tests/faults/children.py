@@ -76,8 +76,10 @@ def _be_the_child(action: Callable[[], object], place: Path, folder: Path) -> No
             file = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(file, descriptor)
             os.close(file)
-        sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
-        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):  # as a process has them that has just begun
+            stream = open(descriptor, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
         value = action()
         code = value if isinstance(value, int) else 0
         (place / "value").write_text(json.dumps(value, default=str))
