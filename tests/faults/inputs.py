@@ -119,7 +119,7 @@ def latin_1_output() -> None:
 
 def _encoded(encoding: str) -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        _become(name, open(descriptor, "w", encoding=encoding, closefd=False))
+        _become(name, open(descriptor, "w", encoding=encoding, closefd=False))  # noqa: SIM115
 
 
 def _become(name: str, stream: io.TextIOBase | None) -> None:
