@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,7 +191,9 @@ def _problem(path: Path) -> str | None:
 def _loaded(path: Path) -> tuple[dict | None, str]:
     """(the state, ''), or (None, why it cannot be loaded): of a file that fits its manifest, but that no run wrote."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file that is none of ours; the message says so
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling what somebody else has made can raise anything
         return None, f"{path.name} is no state of a run ({_short(error)})"
     return (state, "") if isinstance(state, dict) else (None, f"{path.name} is no state of a run")

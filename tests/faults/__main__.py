@@ -9,6 +9,9 @@ import random
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -23,32 +26,42 @@ from fourierformer.provenance import MEASURED, header, machine
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30, help="for so long (default: 30)")
+    parser.add_argument("--processes", type=int, default=2, help="at the same time (default: 2)")
     parser.add_argument("--seed", type=int, help="of the random choices; printed (default: drawn)")
-    parser.add_argument("--only", help="only faults with this in their name")
-    parser.add_argument("--out", type=Path, help=f"the file to write (default: {MEASURED.name}/faults.csv)")
+    parser.add_argument("--only", default="", help="only faults with this in their name")
+    parser.add_argument(
+        "--out", type=Path, default=MEASURED / "faults.csv", help="default: results/measured/faults.csv"
+    )
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
+    torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    bench = Bench(folder / "bench")
-    bench.folder.mkdir()
-    warm_up(bench)
-    trials = campaign(bench, seed, arguments.only or "")
-    (folder / "trials").mkdir()
     started = time.monotonic()
-    tally = perform(trials, folder / "trials", until=started + 60 * arguments.minutes)
-    minutes = f"{(time.monotonic() - started) / 60:.0f}"
-    more = {"machine": machine(), "seed": str(seed), "minutes": minutes}
-    rows = tally.rows()
-    out = arguments.out or MEASURED / "faults.csv"
-    write_csv(out, rows, header("-m faults", ("torch", "numpy", "hydra-core"), **more))
+    inject = partial(inject_faults, folder, arguments.only, started + 60 * arguments.minutes)
+    tally = Tally()
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("fork")) as pool:
+        for part in pool.map(inject, [f"{seed}-{number}" for number in range(arguments.processes)]):
+            tally.join(part)
+    minutes = f"{(time.monotonic() - started) / 60:.0f}, in {arguments.processes} processes"
+    facts = {"machine": machine(), "seed": str(seed), "minutes": minutes}
+    write_csv(arguments.out, tally.rows(), header("-m faults", ("torch", "numpy", "hydra-core"), **facts))
     print(summary(tally))
     if tally.failures:
         print(f"the folders of the failures stay in {folder}")
         sys.exit(1)
     remove(folder)
+
+
+def inject_faults(folder: Path, only: str, until: float, seed: str) -> Tally:
+    """What one process does; each has runs of its own to harm."""
+    own = folder / seed
+    bench = Bench(own / "bench")
+    bench.folder.mkdir(parents=True)
+    (own / "trials").mkdir()
+    warm_up(bench)
+    return perform(campaign(bench, seed, only), own / "trials", until=until)
 
 
 def summary(tally: Tally) -> str:

@@ -13,7 +13,7 @@ from faults.trials import Trial, in_turn
 NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged")
 
 
-def campaign(bench: Bench, seed: int, only: str = "") -> Iterator[Trial]:
+def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:
     """Without end: a caller takes as many as it has time for."""
     groups: dict[str, Iterable[Trial]] = {
         "killed at operations": _mixed(killed_at_operations, bench, seed),
@@ -33,7 +33,7 @@ def campaign(bench: Bench, seed: int, only: str = "") -> Iterator[Trial]:
     return in_turn({name: trials for name, trials in groups.items() if only in name})
 
 
-def _mixed(make, bench: Bench, seed: int, names: tuple[str, ...] = NAMES) -> Iterator[Trial]:
+def _mixed(make, bench: Bench, seed: str, names: tuple[str, ...] = NAMES) -> Iterator[Trial]:
     """One trial of each setting after the other; a setting begins when its turn comes."""
     running: dict[str, Iterator[Trial]] = {}
     finished: set[str] = set()

@@ -78,7 +78,7 @@ BYTES = (flip, flip, flip, flip, cut, cut, zeroed, empty)
 KINDS = (missing, folder_instead, link_loop, pipe_instead, other_json)
 
 
-def damaged_and_resumed(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def damaged_and_resumed(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A file of a run that was killed after step 4; then the same command."""
     draw = seeded(seed, "resumed", name)
     while True:
@@ -106,7 +106,7 @@ def _file(run: Path, target: str, draw: random.Random) -> Path:
     return draw.choice(sorted(run.glob(f"checkpoints/*/{target}"))) if target in CHECKPOINT_FILES else run / target
 
 
-def damaged_and_read(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def damaged_and_read(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A file of a finished run; then tables, the page, the state of the sweep and the same command are asked."""
     draw = seeded(seed, "read", name)
     while True:
@@ -151,7 +151,7 @@ def numbers_shown(text: str) -> list[str]:
     return [re.sub(r"\s+", " ", line) for line in text.splitlines() if re.match(r"\s*(softmax|completed) ", line)]
 
 
-def damaged_prepared_data(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def damaged_prepared_data(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A file of the prepared text; then a training. The folder is named in the message, deleted, and made again."""
     draw = seeded(seed, "prepared", name)
     while True:
@@ -180,7 +180,7 @@ def _train_on_damaged(bench: Bench, name: str, target: str, harm: Callable, chos
     return action
 
 
-def crafted_checkpoints(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def crafted_checkpoints(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A state that somebody else has made, with a manifest that fits it: no code of it runs, no traceback."""
     draw = seeded(seed, "crafted", name)
     while True:

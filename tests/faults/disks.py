@@ -18,7 +18,7 @@ ERRORS = {
 }
 
 
-def failing_at_operations(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def failing_at_operations(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """Every error at every operation, in a random order."""
     cases = [(error, number) for error in ERRORS for number in range(operations_of(bench, name))]
     seeded(seed, "disk", name).shuffle(cases)
@@ -43,7 +43,7 @@ def _failing(bench: Bench, name: str, error: str, number: int) -> Callable[[Path
     return action
 
 
-def really_full(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def really_full(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A small file system in memory that fills up during the run; none where it may not be mounted."""
     draw = seeded(seed, "full", name)
     while True:

@@ -34,7 +34,7 @@ def keys_of(script: str) -> list[str]:
     return [key for key, _ in flatten(values) if not key.startswith(LEFT_OUT)]
 
 
-def fuzzed_overrides(bench: Bench, seed: int) -> Iterator[Trial]:
+def fuzzed_overrides(bench: Bench, seed: str) -> Iterator[Trial]:
     """A plan with one or two values drawn at random; what the plan accepts is trained, if it is not large."""
     draw = seeded(seed, "overrides")
     keys = {script: in_child(lambda script=script: keys_of(script)).value for script in ("train_lm", "train_vit")}
@@ -177,7 +177,7 @@ def reader_gone() -> None:
     os.dup2(writer, 1)
 
 
-def broken_streams(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def broken_streams(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A whole run with each of them; it has to end, and its files are those of any run."""
     for kind in STREAMS:
         yield Trial("stream", name, kind, _with_stream(bench, name, kind))

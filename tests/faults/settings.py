@@ -21,7 +21,9 @@ from fourierformer.runs.launch import exit_on_user_error
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=2")
-CLOCK = ("train_seconds", "wait_seconds", "metrics_offset")  # of a state: the offset counts digits of rates
+# what a state may have otherwise: the offset counts digits of rates; a stop between a step and its evaluation saves
+# before the evaluation, which is then made again
+OTHERWISE = ("metrics_offset", "progress")
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def left_by(run: Path) -> dict:
     complete = sorted(run.glob("checkpoints/step_*"))
     states = {_step(path.name): state_hash(path / "state.pt") for path in complete if is_intact(path)}
     summary = json.loads((run / "summary.json").read_text())
-    names = sorted({_step(str(path.relative_to(run))) for path in run.rglob("*")})
+    names = sorted({_step(str(path.relative_to(run))) for path in run.rglob("*") if path.parent.suffix != ".pt"})
     return {"states": states, "rows": rows(run), "results": summary["results"], "files": names}
 
 
@@ -153,13 +155,13 @@ def is_intact(checkpoint: Path) -> bool:
 
 
 def state_hash(path: Path) -> str:
-    """Of all tensors and numbers of a checkpoint, without the clock's."""
+    """Of everything that the training goes on from: weights, averages, optimizer, random numbers."""
     digest = hashlib.sha256()
 
     def add(value) -> None:
         if isinstance(value, dict):
             for key in sorted(value, key=str):
-                if key not in CLOCK:
+                if key not in OTHERWISE:
                     digest.update(f"{key}:".encode())
                     add(value[key])
         elif isinstance(value, list | tuple):

@@ -32,7 +32,7 @@ def operations_of(bench: Bench, name: str) -> int:
     return len(counted.value)
 
 
-def killed_at_operations(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def killed_at_operations(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """Before every operation once, in a random order; of a write, half of it was done."""
     numbers = list(range(operations_of(bench, name)))
     seeded(seed, "kill", name).shuffle(numbers)
@@ -56,7 +56,7 @@ def at_operation(bench: Bench, name: str, number: int) -> Callable[[Path], Verdi
     return action
 
 
-def killed_at_instants(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def killed_at_instants(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """Again and again at random instants of one run."""
     draw = seeded(seed, "instants", name)
     while True:
@@ -76,7 +76,7 @@ def _at_instants(bench: Bench, name: str, delays: list[float]) -> Callable[[Path
     return action
 
 
-def signalled(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def signalled(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """One or two signals that ask the run to stop, at random instants; or a pause (SIGSTOP)."""
     draw = seeded(seed, "signals", name)
     for kind in itertools.cycle((*SIGNALS, "SIGSTOP", "SIGTERM twice")):
@@ -115,7 +115,7 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def one_of_two_killed(bench: Bench, name: str, seed: int) -> Iterator[Trial]:
+def one_of_two_killed(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """Two processes over gloo; one of them is killed at a random instant, then both are started again."""
     draw = seeded(seed, "two", name)
     while True:

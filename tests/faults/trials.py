@@ -40,15 +40,21 @@ class Tally:
 
     counts: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
-    failures: list[tuple[Trial, Verdict]] = field(default_factory=list)
+    failures: int = 0
 
     def add(self, trial: Trial, verdict: Verdict, seconds: float) -> None:
         key = trial.family, trial.target
         line = self.counts.setdefault(key, dict.fromkeys((*GOOD, *BAD), 0))
         line[verdict.kind] += 1
         self.seconds[key] = self.seconds.get(key, 0) + seconds
-        if not verdict.good:
-            self.failures.append((trial, verdict))
+        self.failures += not verdict.good
+
+    def join(self, other: "Tally") -> None:
+        for key, line in other.counts.items():
+            mine = self.counts.setdefault(key, dict.fromkeys(line, 0))
+            self.counts[key] = {kind: mine[kind] + count for kind, count in line.items()}
+            self.seconds[key] = self.seconds.get(key, 0) + other.seconds[key]
+        self.failures += other.failures
 
     @property
     def total(self) -> int:
@@ -57,10 +63,8 @@ class Tally:
     def rows(self) -> list[dict]:
         """For results/measured/faults.csv."""
         return [
-            {"fault": family, "target": target, "trials": sum(line.values()), **line, "seconds": seconds}
-            for ((family, target), line), seconds in zip(
-                sorted(self.counts.items()), (self.seconds[key] for key in sorted(self.counts)), strict=True
-            )
+            {"fault": key[0], "target": key[1], "trials": sum(line.values()), **line, "seconds": self.seconds[key]}
+            for key, line in sorted(self.counts.items())
         ]
 
 
@@ -80,7 +84,7 @@ def perform(trials: Iterable[Trial], folder: Path, *, until: float, say=print) -
             raise
         tally.add(trial, verdict, time.monotonic() - started)
         if not verdict.good:
-            say(f"{verdict.kind}: {trial.family}, {trial.target}, {trial.fault}\n{verdict.evidence}\n")
+            say(f"{verdict.kind}: {trial.family}, {trial.target}, {trial.fault}, in {place}\n{verdict.evidence}\n")
         else:
             remove(place)
     return tally
@@ -148,6 +152,6 @@ def _same_states(expected: dict[str, str], found: dict[str, str]) -> bool:
     return max(expected) in found and all(expected.get(name) == state for name, state in found.items())
 
 
-def seeded(seed: int, *names: object) -> random.Random:
+def seeded(seed: str, *names: object) -> random.Random:
     """A generator that depends on nothing but these."""
     return random.Random("/".join(map(str, (seed, *names))))
