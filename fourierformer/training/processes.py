@@ -124,7 +124,8 @@ def join_processes(device_type: str) -> Iterator[Processes]:
         try:
             yield processes
         finally:
-            dist.destroy_process_group()  # closes the connections: a process that still waits for this one gets an error
+            # closes the connections: a process that still waits for this one gets an error
+            dist.destroy_process_group()
 
 
 @contextlib.contextmanager
