@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,12 +138,12 @@ def write_csv(
 
 def _unquoted(value):
     """A cell without the quote of `_written`; cells that a row has too many or too few of are no text."""
-    return value[1:] if isinstance(value, str) and value.startswith("'=") else value
+    return value[1:] if isinstance(value, str) and re.match("'+[=@]", value) else value
 
 
 def _written(value: object, digits: int) -> object:
-    """A cell. Spreadsheets would compute one that begins with =, so it gets a quote, which they do not show."""
-    if isinstance(value, str) and value.startswith("="):
+    """A cell. Spreadsheets would compute one that begins with = or @, so it gets a quote, which they do not show."""
+    if isinstance(value, str) and re.match("'*[=@]", value):
         return f"'{value}"
     if not isinstance(value, float):
         return value

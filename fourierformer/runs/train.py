@@ -185,6 +185,7 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
     on_first(lambda: directory.add_to_meta(data_fingerprint=parts.data_fingerprint))
+    on_first(checkpoints.tidy)
     try:
         return fit.run()
     finally:

@@ -29,8 +29,8 @@ NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")  # of a complete checkpoint: step
 
 
 class Checkpoints:
-    """Keeps the last `keep` steps and the best one. Only save() changes the directory: reading beside a running
-    training is safe."""
+    """Keeps the last `keep` steps and the best one. Only save() and tidy() change the directory: reading beside a
+    running training is safe."""
 
     def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
         if keep < 1:
@@ -65,6 +65,13 @@ class Checkpoints:
             raise
         self._prune()
         return target
+
+    def tidy(self) -> None:
+        """Deletes what a killed process has left: parts of a checkpoint, and one that it no longer needed. Call after
+        `latest`: where that one is damaged, the others stay until a new one is saved."""
+        self._sweep()
+        if not self._damaged:
+            self._prune()
 
     def latest(self) -> tuple[int, dict] | None:
         """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when

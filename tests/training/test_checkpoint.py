@@ -206,6 +206,24 @@ def test_leftovers_are_ignored_then_swept(tmp_path):
     assert names(tmp_path) == ["step_00000010", "step_00000030", "step_notes"]
 
 
+def test_a_start_deletes_what_a_killed_save_left(tmp_path):
+    """Killed between the renaming of a checkpoint and the deletion of the oldest, or within the latter."""
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, state(step), best=step == 1)
+    (tmp_path / "step_00000005.tmp").mkdir()
+    (tmp_path / "step_00000005.tmp" / "state.pt").write_bytes(b"half")
+    killed = Checkpoints(tmp_path, keep=2)
+    assert killed.latest()[0] == 4
+    killed.tidy()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000001", "step_00000003", "step_00000004"]
+    (tmp_path / "step_00000004" / "state.pt").write_bytes(b"")
+    damaged = Checkpoints(tmp_path, keep=1, say=lambda line: None)
+    assert damaged.latest()[0] == 3
+    damaged.tidy()
+    assert len(list(tmp_path.iterdir())) == 3, "nothing good is deleted because of a damaged one"
+
+
 def test_no_room_is_seen_before_writing(tmp_path, monkeypatch):
     checkpoints = saved(tmp_path, [10])
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
