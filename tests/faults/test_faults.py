@@ -71,7 +71,7 @@ def test_a_crash_and_a_hang_are_noticed():
     assert crashed(in_child(crash)).kind == TRACEBACK
     assert crashed(in_child(lambda: sys.exit(1))).kind == TRACEBACK  # no reason was given
     assert crashed(in_child(lambda: time.sleep(60), seconds=0.2)).kind == HANGS
-    assert crashed(in_child(lambda: os.kill(os.getpid(), 11))).kind == TRACEBACK
+    assert crashed(in_child(lambda: os.kill(os.getpid(), 9))).kind == TRACEBACK
     assert crashed(in_child(lambda: 0)) is None
 
     def refuse() -> int:
