@@ -124,7 +124,7 @@ def _wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
     fresh=true."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        stored = directory.wandb_id.read_text().strip()
+        stored = directory.wandb_id.read_text().strip() if directory.wandb_id.is_file() else ""
         if re.fullmatch("[0-9a-f]{12}", stored):
             return stored
     drawn = uuid.uuid4().hex[:12]
