@@ -18,6 +18,7 @@ from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import StopSweep, SweepRecord, summarise
 from fourierformer.training.signals import exit_code
 
@@ -25,11 +26,14 @@ from fourierformer.training.signals import exit_code
 def launch(train: Callable[[], None]) -> None:
     """Runs a Hydra main and ends the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
     130/143 interrupted with a checkpoint saved."""
+    make_streams_last()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
+    # Shells leave ~ as it is after `key=`; Hydra makes the folder of a sweep before a config is read.
+    sys.argv[1:] = [re.sub(r"^(runs_root|run_dir)=(~.*)", _with_home, word) for word in sys.argv[1:]]
     SweepRecord.current = None
     try:
         with StopSweep() as stop:
@@ -41,10 +45,11 @@ def launch(train: Callable[[], None]) -> None:
         sys.stdout.flush()
     except Interrupted as again:
         code = exit_code(again.signal_number)
-    except BrokenPipeError:  # `python train_lm.py | head`: nobody reads stdout any more; flushing at exit must not fail
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
     sys.exit(code)
+
+
+def _with_home(override: re.Match) -> str:
+    return f"{override[1]}={os.path.expanduser(override[2])}"
 
 
 def _ended(action: Callable[[], int | None]) -> int:
@@ -57,8 +62,6 @@ def _ended(action: Callable[[], int | None]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return complain(error, error.exit_code)
-    except BrokenPipeError:
-        raise
     except Exception as error:
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
             return complain(explain(error), 2)
@@ -83,6 +86,7 @@ def complain(message: object, code: int) -> int:
 @contextlib.contextmanager
 def exit_on_user_error():
     """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
+    make_streams_last()
     try:
         yield
     except UserError as error:

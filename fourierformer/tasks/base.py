@@ -122,6 +122,11 @@ class Task(ABC, Generic[Spec]):
     def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
         """Loads the data, and prepares it first where that has not been done."""
 
+    def fingerprint(self, spec: Spec, corpus: Any) -> str | None:
+        """Hex digits that another content of the data would change; the folder may move. Without a corpus only if they
+        are known soon, without loading the data. None where the config alone decides what the data is."""
+        return None
+
     @abstractmethod
     def build_model(self, spec: Spec, attention: Callable[[Geometry], Attention], corpus: Any) -> nn.Module:
         """The model of a run. Without a corpus (in a plan), for the published size of the data."""

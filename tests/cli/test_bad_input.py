@@ -48,6 +48,12 @@ WRONG = {
     "model.dim=63": "model.dim=63 must be even and divisible by model.heads=4",
     "model.dim=${nope}": "cannot resolve 'model.dim': Interpolation key 'nope' not found",
     "experiment_name=a/b": "experiment_name='a/b' is the name of a folder",
+    "model.name=../../x": "model.name='../../x' is the name of a folder",
+    "experiment_name='a\0b'": "is the name of a folder: choose one without '/', without a leading dot and without",
+    "data.name=a/b": "data.name='a/b' is the name of a folder",
+    "data.cache='a\0b'": "is no path: choose a folder",
+    "run_dir=''": "run_dir='' is no path: choose a folder",
+    "run_dir='~no_such_user/x'": "there is no user of that name",
     "evaluation.protocols=[slide]": "expected a list of 'segment' or 'overlapping' or 'sliding'",
     "evaluation.max_tokens=1": "evaluation.max_tokens=1: must be at least 100",
 }
@@ -118,4 +124,4 @@ def test_the_defaults_tree():
 def test_a_reader_that_leaves_early_makes_no_noise():
     process = start("--help")
     process.stdout.close()  # as `| head` does
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=60) == 0
