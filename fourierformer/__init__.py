@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from fourierformer.attention.layer import FourierAttention as FourierAttention
+    from fourierformer.tasks.trained import TrainedModel
 
 __version__ = "0.1.0"
-__all__ = ["FourierAttention", "available_attentions", "fourier_attention"]
+__all__ = ["FourierAttention", "available_attentions", "fourier_attention", "from_pretrained", "load_run"]
 
 
 def fourier_attention(
@@ -97,6 +100,46 @@ def available_attentions() -> list[str]:
     from fourierformer.attention import available
 
     return list(available())
+
+
+def load_run(run: Path | str, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
+    """The trained model of a run directory, ready to use; its data set is not needed.
+
+    What it can do depends on its task: a language model has `generate(prompt)`, a masked one `fill("a [mask] text")`,
+    an encoder-decoder `answer(text)`, an image classifier `classify(image)` and `transform`. `model` is the module.
+
+    Args:
+        run: the directory, as runs/builtin/lm_tiny-fourier-s1-0a1b2c3d.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        last: the newest checkpoint in place of the best.
+        averaged: the moving average of the weights, where the run kept one.
+
+    Examples:
+        >>> import fourierformer
+        >>> model = fourierformer.load_run("runs/builtin/lm_tiny-fourier-s1-0a1b2c3d")  # doctest: +SKIP
+        >>> model.generate("the function returns")  # doctest: +SKIP
+    """
+    from fourierformer.runs import load
+
+    return load.load_run(run, device, last=last, averaged=averaged)
+
+
+def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
+    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub.
+
+    It is what `load_run` returns, and its outputs are equal bit by bit.
+
+    Args:
+        name: a folder, or "owner/name" on the hub.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Examples:
+        >>> import fourierformer
+        >>> model = fourierformer.from_pretrained("exported/my_model")  # doctest: +SKIP
+    """
+    from fourierformer.runs import load
+
+    return load.from_pretrained(name, device)
 
 
 def __getattr__(name: str) -> object:

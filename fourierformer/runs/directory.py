@@ -5,6 +5,7 @@
 - checkpoints/: see training/checkpoint.py
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
+- data.json: what the trained model must know of its data: vocabulary, names of classes
 - meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command
 """
 
@@ -35,6 +36,7 @@ class RunDirectory:
         self.status = self.path / "status.json"
         self.summary = self.path / "summary.json"
         self.meta = self.path / "meta.json"
+        self.data_facts = self.path / "data.json"
         self.checkpoints = self.path / "checkpoints"
 
     def create(self) -> None:
@@ -140,6 +142,12 @@ class RunDirectory:
 
     def read_summary(self) -> dict | None:
         return read_json(self.summary)
+
+    def write_data_facts(self, facts: dict) -> None:
+        self._write_text(self.data_facts, json.dumps(facts, ensure_ascii=False) + "\n")
+
+    def read_data_facts(self) -> dict | None:
+        return read_json(self.data_facts)
 
     def write_meta(self, **extra) -> dict:
         """Writes the origin of this start of the run to meta.json and returns it. A resumed run keeps a line for each

@@ -117,15 +117,21 @@ def open_run(
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = changed(spec, data={"root": data_root})
-    checkpoints = Checkpoints(run_dir / "checkpoints")
-    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
-    if checkpoint is None:
-        raise SetupError(f"{run_dir} has no checkpoint yet: train it first (its command is in meta.json)")
-    step, state = checkpoint
+    step, weights = stored_weights(run_dir, last=last, averaged=averaged)
     parts = build(spec)
-    parts.model.load_state_dict(averaged_weights(state, run_dir) if averaged else state["model"])
+    parts.model.load_state_dict(weights)
     parts.model.eval()
     return parts, step
+
+
+def stored_weights(run: Path, *, last: bool = False, averaged: bool = False) -> tuple[int, dict]:
+    """Step and weights of a run's best checkpoint, or of its newest where there is no best one or with `last`."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
+    if checkpoint is None:
+        raise SetupError(f"{run} has no checkpoint yet: train it first (its command is in meta.json)")
+    step, state = checkpoint
+    return step, averaged_weights(state, run) if averaged else state["model"]
 
 
 def averaged_weights(state: dict, run_dir: Path) -> dict:

@@ -35,7 +35,11 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 
 def stored_spec(run: Path) -> RunSpec:
     """The spec of a run directory."""
-    values = from_yaml(run / "config.yaml")
+    return spec_of(from_yaml(run / "config.yaml"))
+
+
+def spec_of(values: dict) -> RunSpec:
+    """The spec of a stored config, of this version or of an earlier one."""
     chosen = values["attention"]
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}

@@ -64,6 +64,7 @@ class Classification(Task[VisionSpec]):
     scored = ("images",)
     waits_for_data = True
     limit = "max_images"
+    pipeline = "image-classification"
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
         foreign = {"model": "inner", "data": "unit"}  # only a language group has these
@@ -90,6 +91,19 @@ class Classification(Task[VisionSpec]):
 
         classes = len(corpus.classes) if corpus else (spec.data.expect or {}).get("classes", 1000)
         return build_vit(spec.model, classes, attention, seed=spec.seed)
+
+    def data_facts(self, corpus: ImageCorpus) -> dict:
+        return {"classes": corpus.classes}
+
+    def corpus_of(self, spec: VisionSpec, facts: dict) -> ImageCorpus:
+        from fourierformer.data.images.corpus import ImageCorpus
+
+        return ImageCorpus(name=spec.data.name, classes=facts["classes"], splits={}, notes=[])
+
+    def trained(self, spec: VisionSpec, model, corpus: ImageCorpus, step: int):
+        from fourierformer.tasks.trained import TrainedClassifier
+
+        return TrainedClassifier(model, spec, corpus, step)
 
     def objective(self, spec: VisionSpec, corpus: ImageCorpus, model, device, processes):
         from fourierformer.tasks.classification_objective import ClassificationObjective
