@@ -33,9 +33,9 @@ def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged:
     name = str(to).removeprefix(HUB)
     if not HUB_NAME.fullmatch(name):
         raise SetupError(f"--to {to}: a repository of the hub is written hub:owner/name")
-    with tempfile.TemporaryDirectory() as folder:
-        _write(Path(run), Path(folder), last=last, averaged=averaged)
-        return _upload(Path(folder), name)
+    with tempfile.TemporaryDirectory() as temporary:
+        _write(Path(run), Path(temporary), last=last, averaged=averaged)
+        return _upload(Path(temporary), name)
 
 
 def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:

@@ -14,6 +14,7 @@ do: with rotary positions, give padded rows the positions that they have without
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,7 +121,7 @@ def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: boo
     radius: where it starts; None: as sharp as the softmax that it replaces. Returns the new parameters; leave them out
     of weight decay.
     """
-    layers = [module for module in model.modules() if hasattr(module, "is_causal") and hasattr(module, "scaling")]
+    layers: list[Any] = [m for m in model.modules() if hasattr(m, "is_causal") and hasattr(m, "scaling")]
     if not layers:
         raise SetupError(
             f"{type(model).__name__} has no attention layer that learn_radius knows (with `is_causal` and `scaling`)"
@@ -129,9 +130,8 @@ def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: boo
         start = matched_to(layer.scaling) if radius is None else radius
         shape = (layer.config.num_attention_heads, 1) if per_head else ()
         device = next(layer.parameters()).device
-        layer.fourier_radius = marked(
-            nn.Parameter(torch.full(shape, float(start), device=device)), no_weight_decay=True
-        )
+        parameter = nn.Parameter(torch.full(shape, float(start), device=device))
+        layer.fourier_radius = marked(parameter, no_weight_decay=True)
     return [layer.fourier_radius for layer in layers]
 
 

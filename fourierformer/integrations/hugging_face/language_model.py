@@ -63,7 +63,8 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         **options: object,
     ) -> CausalLMOutput | tuple:
         """log p of every next token: (B, N) -> (B, N, V), or of the last `logits_to_keep` positions. With labels (B, N)
-        also the mean loss of predicting each from the tokens before it; -100 is not counted.
+        also the mean loss of predicting each from the tokens before it; -100 is not counted. (In our own training the
+        last token is no input, so that a position is one less: model.model(tokens[:, :-1], tokens[:, 1:]).)
 
         attention_mask (B, N): 0 for padding, which must be on the left.
         """
