@@ -28,6 +28,9 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
     seed_everything(spec.seed)
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build(spec, processes)
+    facts = parts.task.data_facts(parts.corpus)
+    if facts is not None:
+        processes.on_first(lambda: directory.write_data_facts(facts))
     if processes.first:
         print(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)

@@ -3,10 +3,9 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import Answering, AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
+from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
 
 __all__ = [
-    "Answering",
     "AnyCorpus",
     "Column",
     "Compilable",

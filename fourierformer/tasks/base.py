@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fourierformer.attention import Attention, Geometry
+    from fourierformer.tasks.trained import TrainedModel
     from fourierformer.training.processes import Processes
 
 Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
@@ -74,13 +75,6 @@ class Compilable(Protocol):
     def compile_blocks(self, **options) -> None: ...
 
 
-@runtime_checkable
-class Answering(Protocol):
-    """An objective whose model answers a text with a text."""
-
-    def answer(self, model: Any, text: str) -> str: ...
-
-
 class Task(ABC, Generic[Spec]):
     """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods."""
 
@@ -99,6 +93,7 @@ class Task(ABC, Generic[Spec]):
     blocks: ClassVar[str | None] = None
     scored: ClassVar[tuple[str, ...]]  # numbers of an evaluation that must be equal for two results to be comparable
     waits_for_data: ClassVar[bool] = False  # whether tables show how long training waited for data
+    pipeline: ClassVar[str | None] = None  # the hub's word for what a trained model does: "text-generation"
     limit: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
@@ -156,6 +151,25 @@ class Task(ABC, Generic[Spec]):
     @abstractmethod
     def scored_text(self, numbers: dict) -> str:
         """The `scored` numbers of an evaluation as text: "context 256, stride 1, 245,568 tokens scored"."""
+
+    def data_facts(self, corpus: Any) -> dict | None:
+        """What its trained models must know of the data when that is out of reach, as plain values: vocabulary, names
+        of classes. A run keeps them in data.json. None: using a model needs the data itself."""
+        return None
+
+    def corpus_of(self, spec: Spec, facts: dict) -> Any:
+        """The corpus of these `data_facts`, without any split."""
+        raise NotImplementedError(f"task {self.name} has data_facts, but no corpus_of")
+
+    def export_config(self, spec: Spec, model: nn.Module, corpus: Any) -> dict:
+        """What other libraries need in the config.json of an exported model."""
+        return {}
+
+    def trained(self, spec: Spec, model: nn.Module, corpus: Any, step: int) -> TrainedModel:
+        """A trained model as its user wants it."""
+        from fourierformer.tasks.trained import TrainedModel
+
+        return TrainedModel(model, spec, corpus, step)
 
     def measured_at_end(self, spec: Spec) -> list[Column]:
         """The evaluations of the best checkpoint when training is done, beside those during training."""
