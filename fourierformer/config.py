@@ -216,7 +216,7 @@ def from_yaml(path: Path) -> dict:
         values = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
         raise SetupError(
             f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside "
             "with fresh=true."

@@ -70,7 +70,8 @@ def progress_of(run: Run, now: datetime) -> RunProgress:
     if state == "running" and (reason := _stalled(status, now)):
         state, remark = "stalled", reason
     left = _seconds_left(status) if state == "running" else None
-    return RunProgress(str(run.path), state, status.get("step"), status.get("steps"), left, " ".join(remark.split()))
+    step, steps = (value if isinstance(value, int) else None for value in (status.get("step"), status.get("steps")))
+    return RunProgress(str(run.path), state, step, steps, left, " ".join(remark.split()))
 
 
 def _stalled(status: dict, now: datetime) -> str:

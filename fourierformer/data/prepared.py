@@ -20,6 +20,7 @@ from fourierformer.data.location import DataLocation
 from fourierformer.data.text.sources import Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.files import canonical, checksum
 
 FORMAT = 1
 Progress = Callable[[str], None]
@@ -98,10 +99,6 @@ def text_fingerprint(data: TextData, source: Source) -> str:
     return fingerprint(data.settings, [[entry.name, entry.digest()] for entry in source.inputs])
 
 
-def canonical(value) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
-
-
 def refuse(folder: Path, reason: str) -> SetupError:
     return SetupError(f"The prepared data in {folder} {reason}. Delete it and run again: rm -r '{folder}'")
 
@@ -114,7 +111,7 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
     if manifest.get("format") != FORMAT:
         raise refuse(folder, f"has format {manifest.get('format')}, this version reads {FORMAT}")
     body = {key: value for key, value in manifest.items() if key != "checksum"}
-    if manifest.get("checksum") != hashlib.sha256(canonical(body)).hexdigest():
+    if manifest.get("checksum") != checksum(body):
         raise refuse(folder, "has a manifest.json that was changed after it was written")
     expected = f"{manifest['name']}-{fingerprint(manifest['settings'], manifest['inputs'])}"
     if expected != folder.name or manifest["settings"] != data.settings:

@@ -11,23 +11,24 @@
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import re
 import socket
+import stat
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text, open_own, read_json
+from fourierformer.files import atomic_write_text, open_own, read_json, write_json
 from fourierformer.provenance import describe
 
 # what a run has that was killed at its start
 EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
 # what a killed process may leave beside them: files that were being replaced, and the test whether one can write
 LITTER = re.compile(r"\..+\.(\d+)\.tmp|\.writable\.(\d+)")
+RESUMES = "the same command resumes."
 
 
 class RunDirectory:
@@ -41,6 +42,9 @@ class RunDirectory:
         self.status = self.path / "status.json"
         self.summary = self.path / "summary.json"
         self.meta = self.path / "meta.json"
+        self.evaluation = self.path / "evaluation.json"
+        self.wandb_id = self.path / "wandb_id"
+        self.report = self.path / "report.html"
         self.checkpoints = self.path / "checkpoints"
 
     def create(self) -> None:
@@ -52,6 +56,8 @@ class RunDirectory:
             probe.unlink()
         except OSError as error:
             raise self._not_writable(error) from error
+        for path in (self.config, self.metrics, self.status, self.summary, self.meta, self.evaluation, self.report):
+            _require_file(path)
 
     def _not_writable(self, error: OSError) -> SetupError:
         return SetupError(
@@ -163,7 +169,7 @@ class RunDirectory:
         status = {"state": state} | {key: before[key] for key in ("step", "steps") if key in before} | fields
         status |= {"updated": _now(), "pid": os.getpid(), "host": socket.gethostname()}
         try:
-            atomic_write_text(self.status, json.dumps(status, indent=2) + "\n")
+            write_json(self.status, status)
         except OSError as error:
             warnings.warn(f"{self.status} could not be written ({error.strerror}).", stacklevel=2)
 
@@ -171,7 +177,7 @@ class RunDirectory:
         return read_json(self.status)
 
     def write_summary(self, summary: dict) -> None:
-        self._write_json(self.summary, summary)
+        self.write(self.summary, summary)
 
     def read_summary(self) -> dict | None:
         return read_json(self.summary)
@@ -185,32 +191,48 @@ class RunDirectory:
         except UserError:
             before = {}
         earlier = before.pop("earlier", [])
+        earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
             earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command")})
         kept = {key: before[key] for key in ("data_fingerprint",) if key in before}
         meta = {"started": _now()} | origin | extra | kept | {"earlier": earlier}
         if diff:
             meta["dirty_diff"] = "dirty.diff"
-            self._write_text(self.path / "dirty.diff", diff)
-        self._write_json(self.meta, meta)
+            self.write(self.path / "dirty.diff", diff)
+        self.write(self.meta, meta)
         return meta
 
     def add_to_meta(self, **facts) -> None:
-        self._write_json(self.meta, (self.read_meta() or {}) | facts)
+        self.write(self.meta, (self.read_meta() or {}) | facts)
 
     def read_meta(self) -> dict | None:
         return read_json(self.meta)
 
-    def _write_json(self, path: Path, values: dict) -> None:
-        self._write_text(path, json.dumps(values, indent=2) + "\n")
-
-    def _write_text(self, path: Path, text: str) -> None:
+    def write(self, path: Path, content: dict | str) -> None:
+        """Replaces a file of the run; UserError, with a way out, where that is not possible."""
         try:
-            atomic_write_text(path, text)
+            if isinstance(content, str):
+                atomic_write_text(path, content)
+            else:
+                write_json(path, content)
         except OSError as error:
             raise UserError(
                 f"Cannot write {path} ({error.strerror}). Make room or fix the permissions; the same command resumes."
             ) from error
+
+
+def _require_file(path: Path) -> None:
+    """SetupError where something stands in the place of a file that a run could not read or replace."""
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:  # a link that leads to itself, say
+        raise SetupError(f"{path} cannot be used ({error.strerror}). Move it away; {RESUMES}") from None
+    if not is_file:
+        raise SetupError(f"{path} is not a file, but a folder or the like. Move it away; {RESUMES}")
+    if not os.access(path, os.R_OK):
+        raise SetupError(f"{path} may not be read. Fix its permissions; {RESUMES}")
 
 
 def process_exists(pid) -> bool:

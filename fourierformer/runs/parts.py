@@ -138,7 +138,7 @@ def open_run(
 
 def averaged_weights(state: dict, run_dir: Path) -> dict:
     """The averaged weights of a checkpoint, without the prefix of torch's AveragedModel."""
-    if state["ema"] is None:
+    if state.get("ema") is None:
         raise SetupError(f"{run_dir} was trained without averaged weights (trainer.ema_decay=null)")
     prefix = "module."
     return {key.removeprefix(prefix): value for key, value in state["ema"].items() if key.startswith(prefix)}

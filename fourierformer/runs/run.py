@@ -14,7 +14,7 @@ from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.launch import complain
-from fourierformer.runs.measure import read_or_none
+from fourierformer.runs.measure import measured_in, read_or_none
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.same_data import check_before_loading
@@ -64,6 +64,9 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
             raise
         return code, str(stop)
+    except OSError as error:  # of the disk, at a place without a message of its own
+        label, told = f"{job.label}: " if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
+        return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
     except Exception as error:
         if not already_reported(error):
             traceback.print_exc()
@@ -130,7 +133,7 @@ def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
     status, summary = read_or_none(directory.status), read_or_none(directory.summary)
     if status is None or summary is None or status.get("state") != "completed":
         return False
-    measured = summary.get("results", {})
+    measured = measured_in(summary)
     return all(protocol in measured.get(split, {}) for split, protocol in task_of(spec).measured_at_end(spec))
 
 

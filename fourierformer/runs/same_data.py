@@ -52,15 +52,17 @@ def check_same_data(spec: RunSpec, run: Path, recorded: str | None, now: str | N
 
 @contextlib.contextmanager
 def refuse_other_shapes(run: Path) -> Iterator[None]:
-    """A context for loading weights: a SetupError where they do not fit the model. A run without a fingerprint may have
-    been trained on a text with another vocabulary, or on images of other classes."""
+    """A context for loading a checkpoint: a SetupError where it does not fit the model. A run without a fingerprint may
+    have been trained on a text with another vocabulary; or somebody has put another checkpoint there."""
     try:
         yield
-    except RuntimeError as error:  # of load_state_dict; its first line names the model's class, the others each weight
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        # that of load_state_dict names the model's class in its first line, and each weight in the others
         reason = " ".join(str(error).split("\n")[-1].split())
         raise SetupError(
-            f"{run}: the weights of its checkpoint do not fit the model ({reason}). Is data.root= (--data-root) the "
-            "data that it was trained on?"
+            f"{run}: the weights of its checkpoint do not fit the model ({type(error).__name__}: {reason[:200]}). Is "
+            "data.root= (--data-root) the data that it was trained on? If so, restore the checkpoint from a copy, or "
+            "start again with fresh=true."
         ) from None
 
 

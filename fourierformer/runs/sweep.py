@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 
 from fourierformer.errors import Interrupted, SetupError
-from fourierformer.files import atomic_write_text
+from fourierformer.files import atomic_write_text, json_object
 from fourierformer.training.signals import stop_signals
 
 
@@ -83,7 +83,18 @@ def _label(facts: dict, common: frozenset[str] = frozenset()) -> str:
 
 
 def read_record(record: Path) -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(record.glob("[0-9]*.json"))]
+    return [_read_job(path) for path in sorted(record.glob("[0-9]*.json"))]
+
+
+def _read_job(path: Path) -> dict:
+    """The facts in a job's file; of one that is damaged (a full disk leaves such files) a job without a result."""
+    unknown = {"number": path.stem, "overrides": [], "pid": 0, "host": "an unknown machine"}
+    try:
+        job = json_object(path)
+    except (OSError, ValueError):
+        return unknown
+    known = isinstance(job.get("overrides"), list) and isinstance(job.get("pid"), int)
+    return unknown | job if known else unknown
 
 
 class StopSweep:
@@ -165,4 +176,7 @@ def show(runs: list[Path], report: Path) -> None:
 
     collected = collect(runs)
     print(f"\n{render_text(comparison(collected), colour=sys.stdout.isatty()).rstrip()}")
-    print(f"\nreport: {write_report(collected, report)}")
+    try:
+        print(f"\nreport: {write_report(collected, report)}")
+    except OSError as error:  # the runs are done, whatever becomes of their page
+        print(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")

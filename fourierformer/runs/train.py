@@ -1,12 +1,13 @@
 """Builds, resumes, trains, measures and summarises one run. Its caller, run.py, locks the directory and keeps
 status."""
 
+import contextlib
+import re
 import uuid
 from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
-from fourierformer.errors import Interrupted, SetupError
-from fourierformer.files import atomic_write_text
+from fourierformer.errors import Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
@@ -45,7 +46,8 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
         results = parts.objective.from_training(progress.records)
         results |= measure_best(parts, checkpoints, directory, stop.poll, watch)
         summary = run_summary(directory, parts, progress, results, meta)
-        processes.on_first(lambda: directory.write_summary(summary))
+        # by which a reader notices that rows were lost
+        processes.on_first(lambda: directory.write_summary(summary | {"logged_rows": trackers.metrics.rows}))
         trackers.summary(final_numbers(summary))
         code = 0
     except Interrupted as interrupted:
@@ -58,7 +60,7 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
 
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
-    atomic_write_text(directory.config, to_yaml(spec.values))
+    directory.write(directory.config, to_yaml(spec.values))
     # with the summary's keys: a run that fails has no summary, but needs its row in a table
     return directory.write_meta(**identity(spec))
 
@@ -125,10 +127,14 @@ def _trackers(spec: RunSpec, directory: RunDirectory, console: ConsoleTracker) -
 def _wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
     fresh=true."""
-    path = directory.path / "wandb_id"
-    if not path.exists():
-        atomic_write_text(path, uuid.uuid4().hex[:12])
-    return path.read_text().strip()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        stored = directory.wandb_id.read_text().strip()
+        if re.fullmatch("[0-9a-f]{12}", stored):
+            return stored
+    drawn = uuid.uuid4().hex[:12]
+    with contextlib.suppress(UserError):  # wandb never stops a training
+        directory.write(directory.wandb_id, drawn)
+    return drawn
 
 
 def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log=_silent) -> Fit:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,7 +88,9 @@ class Checkpoints:
         for path in candidates:
             problem = _problem(path)
             if problem is None:
-                return _order(path)[0], torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+                state, problem = _loaded(path / "state.pt")
+                if state is not None:
+                    return _order(path)[0], state
             self._damaged.add(path)
             problems.append(f"{path.name}: {problem}")
             if path != candidates[-1]:
@@ -116,6 +119,7 @@ class Checkpoints:
         for path in intact:
             newest_of_step.setdefault(_order(path)[0], path)
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
+        stay += [path for path in intact if _best_flag(path) is None]  # damaged, and may be the best
         for path in self._complete():
             if path not in stay:
                 # Renamed first: a directory that is deleted in part must not look like a checkpoint.
@@ -189,6 +193,23 @@ def _problem(path: Path) -> str | None:
         return f"{Path(error.filename or path).name}: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return "MANIFEST.json is not readable"
+
+
+def _loaded(path: Path) -> tuple[dict | None, str]:
+    """(the state, ''), or (None, why it cannot be loaded): of a file that fits its manifest, but that no run wrote."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file that is none of ours; the message says so
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpickling what somebody else has made can raise anything
+        return None, f"{path.name} is no state of a run ({_short(error)})"
+    return (state, "") if isinstance(state, dict) else (None, f"{path.name} is no state of a run")
+
+
+def _short(error: Exception) -> str:
+    """The error in one line of at most 200 characters; torch's explanations have a page."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
 
 
 def _best_flag(path: Path) -> bool | None:

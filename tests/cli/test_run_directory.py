@@ -10,7 +10,10 @@ import sys
 import pytest
 from command_line import REPOSITORY, only_run, rows, status, train_lm
 
+from fourierformer.errors import SetupError
+from fourierformer.results import collect
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.spec import stored_spec
 
 
 def directories(root) -> set[str]:
@@ -133,6 +136,49 @@ def test_damaged_measurements_are_made_again(copied, smoke):
     (run / "summary.json").unlink()
     assert train_lm(*smoke, f"runs_root={root}") == 0
     assert json.loads((run / "summary.json").read_text())["results"] == results
+
+
+def test_an_edited_perplexity_is_measured_again(copied, smoke):
+    root, run = copied
+    results = json.loads((run / "summary.json").read_text())["results"]
+    measured = (run / "evaluation.json").read_text()
+    ppl = str(results["valid"]["segment"]["ppl"])
+    (run / "evaluation.json").write_text(measured.replace(ppl, "1.5"))
+    (run / "summary.json").unlink()
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert json.loads((run / "summary.json").read_text())["results"] == results
+
+
+def test_a_changed_row_or_config_is_named_and_not_shown(copied):
+    root, run = copied
+    (run / "metrics.jsonl").write_text(
+        (run / "metrics.jsonl").read_text().replace('"train_loss": ', '"train_loss": 1', 1)
+    )
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("dim: 16", "dim: 32"))
+    (read,) = collect(root)
+    assert len([row for row in read.metrics if "train_loss" in row]) == 3
+    assert "metrics.jsonl: 1 damaged line left out" in read.remarks()
+    assert "config.yaml is damaged: it does not match the hash of the run" in read.remarks()
+    with pytest.raises(SetupError, match=r"config.yaml is damaged: it does not match the hash"):
+        stored_spec(run)
+
+
+def test_lost_rows_of_a_finished_run_are_named(copied):
+    root, run = copied
+    kept = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(kept[:-1]))
+    (read,) = collect(root)
+    assert f"metrics.jsonl is damaged: it has {len(kept) - 1} of {len(kept)} rows" in read.remarks()
+
+
+def test_a_run_without_its_page_is_done(smoke, tmp_path, monkeypatch, capfd):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fourierformer.report.write_report", full)
+    assert train_lm(*smoke, f"runs_root={tmp_path}", "trainer.steps=1") == 0
+    assert "could not be written (No space left on device)" in capfd.readouterr().out
+    assert status(only_run(tmp_path))["state"] == "completed"
 
 
 @pytest.mark.parametrize("damage", ["seed: [1", "just text", "\x00", ""])

@@ -251,7 +251,7 @@ def test_parquet_without_labels_is_refused(small):
     with pytest.raises(SetupError, match=r"has no column label or labels or fine_label \(it has: img, text\)"):
         load_images(data)
     datasets.Dataset.from_dict({"img": ["a"], "label": [-1]}).to_parquet(path)
-    with pytest.raises(SetupError, match="column 'label' does not hold a class number in every row"):
+    with pytest.raises(SetupError, match="column 'label': a label is -1, but classes are numbered from 0"):
         load_images(data)
 
 

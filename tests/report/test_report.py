@@ -246,7 +246,7 @@ def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
     rows = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
     write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
-    assert "Attended share per layer: the weight that eps leaves, fourier" in page(tmp_path / "with").words
+    assert "Attended share per layer: the weight that eps leaves" in page(tmp_path / "with").words
     assert "Attended share" not in page(tmp_path / "without").words
 
 
@@ -279,6 +279,7 @@ def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
     assert doubt in headline(*tables(comparison(collect(tmp_path))))
 
 
+@pytest.mark.full("draws every figure")
 def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     two_by_three(tmp_path / "runs")
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "here.html"]

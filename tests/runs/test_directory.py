@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import subprocess
@@ -309,7 +308,7 @@ def test_meta_says_where_the_run_comes_from(run, monkeypatch):
     monkeypatch.setattr(provenance, "git_state", lambda: ({"commit": "a" * 40, "dirty": True}, "+a = 2\n"))
     run.create()
     meta = run.write_meta(run="first")
-    assert json.loads(run.meta.read_text()) == meta
+    assert run.read_meta() == meta
     assert meta["command"] == "python train_lm.py attention=fourier 'name=a b'"
     assert meta["versions"].keys() >= {"torch", "triton", "numpy", "hydra-core", "timm", "wandb", "datasets"}
     assert (run.path / meta["dirty_diff"]).read_text() == "+a = 2\n"

@@ -1,9 +1,11 @@
 """A completed checkpoint is never lost, a damaged one never loaded, and neither happens silently."""
 
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import re
 import resource
@@ -380,6 +382,43 @@ def test_kill_at_any_moment_loses_no_completed_checkpoint(tmp_path, processes):
     Checkpoints(tmp_path).save(first, state(first))
     assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
     assert first > 15
+
+
+class Code:
+    """Unpickled without care, this makes a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda state, path: path.write_bytes(pickle.dumps(state))])
+@pytest.mark.parametrize("content", ["code", "a list"])
+def test_a_crafted_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, write, content):
+    """Its manifest fits it: only the content says that no run wrote it."""
+    saved(tmp_path / "run", [10])
+    path = tmp_path / "run" / "step_00000010"
+    write({"model": Code(tmp_path / "ran")} if content == "code" else [1], path / "state.pt")
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    data = (path / "state.pt").read_bytes()
+    manifest["files"]["state.pt"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / "MANIFEST.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"state.pt is no state of a run") as caught:
+        Checkpoints(tmp_path / "run").latest()
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_that_may_be_the_best_is_not_deleted(tmp_path):
+    saved(tmp_path, [10], best={10})
+    (tmp_path / "step_00000010" / "MANIFEST.json").write_text("{")
+    for step in (20, 30, 40):
+        Checkpoints(tmp_path).save(step, state(step))
+    assert "step_00000010" in names(tmp_path)
+    with pytest.raises(UserError, match="Every best checkpoint"):
+        Checkpoints(tmp_path).best()
 
 
 def test_the_manifest_is_readable_by_people(tmp_path):
