@@ -12,7 +12,7 @@ from faults.children import in_child
 from faults.settings import Bench, read_by_programs
 from faults.trials import NAMED, REFUSED, SAME, SILENT, Trial, Verdict, compared, crashed, resumed, seeded
 
-RUN_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "status.json", "summary.json", "evaluation.json")
+RUN_FILES = ("config.yaml", "data.json", "meta.json", "metrics.jsonl", "status.json")
 CHECKPOINT_FILES = ("MANIFEST.json", "state.pt")
 PREPARED_FILES = ("manifest.json", "train.bin", "valid.bin", "test.bin", "vocabulary.txt")
 
@@ -82,7 +82,7 @@ def damaged_and_resumed(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A file of a run that was killed after step 4; then the same command."""
     draw = seeded(seed, "resumed", name)
     while True:
-        target = draw.choice((*RUN_FILES[:4], *CHECKPOINT_FILES, *CHECKPOINT_FILES))
+        target = draw.choice((*RUN_FILES, *CHECKPOINT_FILES, *CHECKPOINT_FILES))
         harm, chosen = draw.choice((*BYTES, *KINDS)), draw.randrange(2**32)
         yield Trial(
             "damaged file of an unfinished run, then resumed",
@@ -110,7 +110,7 @@ def damaged_and_read(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
     """A file of a finished run; then tables, the page, the state of the sweep and the same command are asked."""
     draw = seeded(seed, "read", name)
     while True:
-        target = draw.choice(RUN_FILES[:5])
+        target = draw.choice((*RUN_FILES, "summary.json"))
         harm, chosen = draw.choice((*BYTES, *KINDS)), draw.randrange(2**32)
         yield Trial(
             "damaged file of a finished run, then read",
@@ -125,7 +125,7 @@ def _read_damaged(bench: Bench, name: str, target: str, harm: Callable, chosen: 
         root = folder / "runs"
         run = bench.copied(name, root)
         draw = random.Random(chosen)
-        expected = numbers_shown(in_child(lambda: read_by_programs(root, page=False)).output)
+        expected = _shown_of_undisturbed(bench, name)
         harm(run / target, draw)
         with_page = draw.random() < 0.1  # it takes ten times as long as the rest
         ended = in_child(lambda: read_by_programs(root, with_page))
@@ -142,6 +142,13 @@ def _read_damaged(bench: Bench, name: str, target: str, harm: Callable, chosen: 
     return action
 
 
+def _shown_of_undisturbed(bench: Bench, name: str) -> list[str]:
+    if name not in bench.shown:
+        root = bench.undisturbed(name)[0]
+        bench.shown[name] = numbers_shown(in_child(lambda: read_by_programs(root, page=False)).output)
+    return bench.shown[name]
+
+
 def _nothing_else(shown: list[str], expected: list[str]) -> bool:
     """Whether every word shown is the expected one, or a dash in place of what is not known."""
     pairs = list(zip(" ".join(shown).split(), " ".join(expected).split(), strict=False))
@@ -149,8 +156,9 @@ def _nothing_else(shown: list[str], expected: list[str]) -> bool:
 
 
 def numbers_shown(text: str) -> list[str]:
-    """The line of the run in the table, and its state, without times."""
-    return [re.sub(r"\s+", " ", line) for line in text.splitlines() if re.match(r"\s*(softmax|completed) ", line)]
+    """The line of the run in the table, and its state, without the folder that it lies in."""
+    lines = [line for line in text.splitlines() if re.match(r"\s*(softmax|completed) ", line)]
+    return [re.sub(r"\s+", " ", re.sub(r"/\S*/", "", line)) for line in lines]
 
 
 def damaged_prepared_data(bench: Bench, name: str, seed: str) -> Iterator[Trial]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import hashlib
 import io
 import json
@@ -43,6 +44,7 @@ class Bench:
 
     folder: Path
     finished: dict[str, tuple[Path, dict]] = field(default_factory=dict)
+    shown: dict[str, list[str]] = field(default_factory=dict)  # what programs say about the finished runs
 
     @cached_property
     def data(self) -> tuple[str, ...]:
@@ -109,6 +111,8 @@ def warm_up(bench: Bench) -> None:
             setting, root = bench.settings[name], bench.folder / "warm" / name
             assert setting.train.__wrapped__(*setting.arguments, f"runs_root={root}") == 0  # type: ignore[attr-defined]
             read_by_programs(root)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page that it looks at
 
 
 def read_by_programs(root: Path, page: bool = True) -> int:
