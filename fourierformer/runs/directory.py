@@ -185,7 +185,7 @@ class RunDirectory:
         return read_json(self.summary)
 
     def write_data_facts(self, facts: dict) -> None:
-        self._write_text(self.data_facts, json.dumps(facts, ensure_ascii=False) + "\n")
+        self.write(self.data_facts, facts)
 
     def read_data_facts(self) -> dict | None:
         return read_json(self.data_facts)
