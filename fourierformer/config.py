@@ -213,6 +213,8 @@ def from_yaml(path: Path) -> dict:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError("it is not a file")
         values = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None

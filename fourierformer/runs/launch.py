@@ -22,6 +22,8 @@ from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import StopSweep, SweepRecord, summarise
 from fourierformer.training.signals import exit_code
 
+NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
+
 
 def launch(train: Callable[[], None]) -> None:
     """Runs a Hydra main and ends the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
@@ -63,7 +65,7 @@ def _ended(action: Callable[[], int | None]) -> int:
     except UserError as error:
         return complain(error, error.exit_code)
     except Exception as error:
-        if type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
+        if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
             return complain(explain(error), 2)
         if isinstance(error, OSError):
             return complain(
@@ -96,6 +98,8 @@ def exit_on_user_error():
 def explain(error: Exception) -> str:
     """Hydra's error as one line with the nearest valid name."""
     text = str(error)
+    if NO_NAME in text:
+        return _no_name()
     options = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if options:
         return _unknown_option(options[1], options[2], text)
@@ -120,6 +124,19 @@ def explain(error: Exception) -> str:
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}' ({text}). An override is key=value, quoted for the shell: 'key=[1,2]'"
     return text
+
+
+def _no_name() -> str:
+    """The message for a group whose value is no name, which Hydra does not repeat."""
+    groups = _groups()
+    for word in sys.argv[1:]:
+        group, _, value = word.partition("=")
+        wrong = re.search(r"(?i)(?<![^,])(null|true|false|[-+.\de]+)(?![^,])", value)  # of several, in a sweep
+        if group in groups and wrong:
+            options = sorted(path.stem for path in (REPOSITORY / "configs" / group).glob("*.yaml"))
+            none = f" ('~{group}' leaves it out)" if wrong[0] == "null" else ""
+            return f"{group}={wrong[0]}: no such {group}{none}. Options: {', '.join(options)}"
+    return f"a config group ({', '.join(groups)}) takes the name of one of its files, or is left out: '~debug'"
 
 
 def _groups() -> list[str]:

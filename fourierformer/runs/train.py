@@ -12,6 +12,7 @@ from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
+from fourierformer.tasks import Checkable
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
@@ -28,6 +29,9 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
     seed_everything(spec.seed)
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build(spec, processes)
+    if isinstance(parts.objective, Checkable):
+        for split, protocol in parts.task.measured_at_end(spec):
+            parts.objective.check_measure(split, protocol)
     facts = parts.task.data_facts(parts.corpus)
     if facts is not None:
         processes.on_first(lambda: directory.write_data_facts(facts))
@@ -127,7 +131,7 @@ def _wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
     fresh=true."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        stored = directory.wandb_id.read_text().strip()
+        stored = directory.wandb_id.read_text().strip() if directory.wandb_id.is_file() else ""
         if re.fullmatch("[0-9a-f]{12}", stored):
             return stored
     drawn = uuid.uuid4().hex[:12]

@@ -177,6 +177,14 @@ class Task(ABC, Generic[Spec]):
 
 
 @runtime_checkable
+class Checkable(Protocol):
+    """An objective that knows before the training whether it can be measured afterwards."""
+
+    def check_measure(self, split: str, protocol: str) -> None:
+        """SetupError where `measure` would raise one: for a text that is too short, say."""
+
+
+@runtime_checkable
 class RowWise(Protocol):
     """What an objective tells beyond Objective, for attentions that draw per row or add to the loss of rows."""
 
