@@ -96,7 +96,13 @@ def fourier_attention(
 
 
 def available_attentions() -> list[str]:
-    """Names of every attention that a model can be built with (`attention=<name>` on the command line)."""
+    """Names of every attention that a model can be built with (`attention=<name>` on the command line).
+
+    Examples:
+        >>> import fourierformer
+        >>> [name for name in fourierformer.available_attentions() if name.startswith("fourier")]
+        ['fourier', 'fourier_first_coordinate', 'fourier_head', 'fourier_linear', 'fourier_matched', 'fourier_vector']
+    """
     from fourierformer.attention import available
 
     return list(available())
@@ -116,8 +122,10 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
 
     Examples:
         >>> import fourierformer
-        >>> model = fourierformer.load_run("runs/builtin/lm_tiny-fourier-s1-0a1b2c3d")  # doctest: +SKIP
-        >>> model.generate("the function returns")  # doctest: +SKIP
+        >>> model = fourierformer.load_run("runs/my_run")
+        >>> text = model.generate("the function returns", tokens=20, temperature=0.8)
+        >>> len(model.encode("one two three"))
+        3
     """
     from fourierformer.runs import load
 
@@ -135,7 +143,9 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
 
     Examples:
         >>> import fourierformer
-        >>> model = fourierformer.from_pretrained("exported/my_model")  # doctest: +SKIP
+        >>> model = fourierformer.from_pretrained("exported/my_model")
+        >>> model.step == fourierformer.load_run("runs/my_run").step
+        True
     """
     from fourierformer.runs import load
 

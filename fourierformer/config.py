@@ -62,7 +62,15 @@ class Named(typing.Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation."""
+    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from fourierformer.runs.spec import stored_spec
+        >>> spec = stored_spec(Path("runs/my_run"))
+        >>> spec.attention.name, spec.seed
+        ('softmax', 1)
+    """
 
     task: str
     seed: int

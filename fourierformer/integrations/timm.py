@@ -8,6 +8,13 @@ trained = timm.create_model("local-dir:exported/my_model", pretrained=True)  # o
 
 Arguments are those of timm's vision transformers, as far as they are in `vision_transformer`, and those of
 `timm.create_model` itself.
+
+Examples:
+    >>> import timm, torch
+    >>> import fourierformer.integrations.timm
+    >>> model = timm.create_model("fourierformer_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
+    >>> model(torch.randn(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
 """
 
 from collections.abc import Callable

@@ -30,7 +30,13 @@ Column = tuple[str, str]  # (split, protocol): which evaluation a number comes f
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is measured: its names, its format, and how two of them compare."""
+    """A number that is measured: its names, its format, and how two of them compare.
+
+    Examples:
+        >>> from fourierformer.tasks import Metric
+        >>> Metric("top1", "top-1", "top-1", 2, unit="%", higher_is_better=True).text(71.234, unit=True)
+        '71.23 %'
+    """
 
     key: str  # in files: results.test.sliding.ppl
     name: str  # in sentences and charts
@@ -76,7 +82,13 @@ class Compilable(Protocol):
 
 
 class Task(ABC, Generic[Spec]):
-    """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods."""
+    """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods.
+
+    Examples:
+        >>> from fourierformer.tasks import tasks
+        >>> [(task.name, task.script) for task in tasks()]
+        [('language', 'train_lm.py'), ('vision', 'train_vit.py'), ('masked', 'train_lm.py'), ('seq2seq', 'train_lm.py')]
+    """
 
     name: ClassVar[str]
     script: ClassVar[str]  # the script that trains it
@@ -198,7 +210,16 @@ class RowWise(Protocol):
 
 class Objective(Protocol):
     """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
-    own share of every global batch and of every evaluation."""
+    own share of every global batch and of every evaluation.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from fourierformer.runs.parts import open_run
+        >>> parts, step = open_run(Path("runs/my_run"), "cpu")  # with its data set
+        >>> numbers = parts.objective.measure(parts.model, "valid", "segment", lambda: None, lambda *progress: None)
+        >>> sorted(numbers)
+        ['context', 'nll', 'ppl', 'stride', 'tokens']
+    """
 
     corpus: Any  # the AnyCorpus of this task
     metric: str  # the key of the primary metric: "ppl", "top1"
