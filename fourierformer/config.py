@@ -62,7 +62,15 @@ class Named(typing.Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation."""
+    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from fourierformer.runs.spec import stored_spec
+        >>> spec = stored_spec(Path("runs/my_run"))
+        >>> spec.attention.name, spec.seed
+        ('softmax', 1)
+    """
 
     task: str
     seed: int
@@ -213,6 +221,8 @@ def from_yaml(path: Path) -> dict:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError("it is not a file")
         values = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None

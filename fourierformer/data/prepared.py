@@ -79,6 +79,8 @@ def other_roots(data: TextData) -> str:
 
 
 def _peek(folder: Path) -> dict:
+    if not (folder / "manifest.json").is_file():
+        return {}
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

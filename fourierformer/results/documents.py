@@ -4,6 +4,8 @@ A generated part stands between two comments, `<!-- name:begin -->` and `<!-- na
 written by hand. `make docs` writes all of them, and a test fails where one is stale.
 """
 
+import ast
+import importlib.util
 import inspect
 import pydoc
 import re
@@ -174,13 +176,26 @@ def reference_table(text: str) -> str:
     """One row for every object that a comment `<!-- ::: dotted.name -->` of the document names."""
     rows = []
     for name in public_names(text):
-        named: Any = pydoc.locate(name)
-        if named is None:
-            raise SetupError(f"it names {name}, which cannot be imported")
-        source = Path(inspect.getfile(named)).relative_to(REPOSITORY)
-        first = " ".join((inspect.getdoc(named) or "").split("\n\n")[0].split())
+        file, documentation = described(name)
+        source = file.relative_to(REPOSITORY)
+        first = " ".join(documentation.split("\n\n")[0].split())
         rows.append((f"[`{name}`](../{source.as_posix()})", first))
     return markdown_grid(("name", "what it is for"), rows)
+
+
+def described(name: str) -> tuple[Path, str]:
+    """File and documentation of a public object, or of a module whose library is not installed."""
+    try:
+        named: Any = pydoc.locate(name)
+    except pydoc.ErrorDuringImport:
+        module = importlib.util.find_spec(name)
+        assert module is not None  # it was there to be imported
+        assert module.origin is not None
+        file = Path(module.origin)
+        return file, ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    if named is None:
+        raise SetupError(f"it names {name}, which cannot be imported")
+    return Path(inspect.getfile(named)), inspect.getdoc(named) or ""
 
 
 def public_names(text: str) -> list[str]:

@@ -27,6 +27,12 @@ SET_ASIDE = re.compile(r"\.old-\d+$")
 class Run:
     """One run directory.
 
+    Examples:
+        >>> from fourierformer.results import collect
+        >>> (run,) = collect("runs/my_run")
+        >>> run.summary["model"], run.field("attention"), run.config["model.layers"]
+        ('lm_tiny', 'softmax', 1)
+
     `state` is what status.json says, or one of: unfinished (no status yet), damaged (a file of it cannot be read),
     set aside (an earlier attempt that `fresh=true` renamed). Only completed runs have numbers worth comparing.
     """
@@ -166,7 +172,13 @@ def number(value) -> float:
 
 
 def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not."""
+    """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not.
+
+    Examples:
+        >>> from fourierformer.results import collect
+        >>> [(run.name, run.state) for run in collect("runs")]
+        [('my_run', 'completed')]
+    """
     roots = [roots] if isinstance(roots, str | Path) else list(roots)
     directories: dict[Path, Path] = {}
     for root in map(Path, roots):

@@ -48,7 +48,13 @@ def render_text(rows: Iterable[Row], colour: bool = False) -> str:
 
 
 def tables(rows: Iterable[Row]) -> list[Table]:
-    """One table per (experiment, data, metric): numbers that may be compared stand together, others do not."""
+    """One table per (experiment, data, metric): numbers that may be compared stand together, others do not.
+
+    Examples:
+        >>> from fourierformer.results import collect, comparison, tables
+        >>> [table.title for table in tables(comparison(collect("runs")))]
+        ['smoke, lm_tiny, data builtin_text']
+    """
     return [_table(group) for group in table_groups(rows)]
 
 

@@ -6,6 +6,7 @@
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
 - meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command; fingerprint of the data
+- data.json: what the trained model must know of its data: vocabulary, names of classes
 """
 
 import contextlib
@@ -45,6 +46,7 @@ class RunDirectory:
         self.evaluation = self.path / "evaluation.json"
         self.wandb_id = self.path / "wandb_id"
         self.report = self.path / "report.html"
+        self.data_facts = self.path / "data.json"
         self.checkpoints = self.path / "checkpoints"
 
     def create(self) -> None:
@@ -181,6 +183,12 @@ class RunDirectory:
 
     def read_summary(self) -> dict | None:
         return read_json(self.summary)
+
+    def write_data_facts(self, facts: dict) -> None:
+        self.write(self.data_facts, facts)
+
+    def read_data_facts(self) -> dict | None:
+        return read_json(self.data_facts)
 
     def write_meta(self, **extra) -> dict:
         """Writes the origin of this start of the run to meta.json and returns it. A resumed run keeps a line for each

@@ -123,17 +123,27 @@ def open_run(
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = changed(spec, data={"root": data_root})
-    checkpoints = Checkpoints(run_dir / "checkpoints")
-    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
-    if checkpoint is None:
-        raise SetupError(f"{run_dir} has no checkpoint yet: train it first (its command is in meta.json)")
-    step, state = checkpoint
+    step, state = stored_checkpoint(run_dir, last=last)
     parts = build(spec)
     check_same_data(spec, run_dir, state.get("data_fingerprint"), parts.data_fingerprint)
     with refuse_other_shapes(run_dir):
-        parts.model.load_state_dict(averaged_weights(state, run_dir) if averaged else state["model"])
+        parts.model.load_state_dict(weights_of(state, run_dir, averaged))
     parts.model.eval()
     return parts, step
+
+
+def stored_checkpoint(run: Path, *, last: bool = False) -> tuple[int, dict]:
+    """A run's best checkpoint with its step, or its newest where there is no best one or with `last`."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
+    if checkpoint is None:
+        raise SetupError(f"{run} has no checkpoint yet: train it first (its command is in meta.json)")
+    return checkpoint
+
+
+def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:
+    """Those of the model in a checkpoint, or with `averaged` their moving average."""
+    return averaged_weights(state, run) if averaged else state["model"]
 
 
 def averaged_weights(state: dict, run_dir: Path) -> dict:

@@ -43,6 +43,11 @@ def stored_spec(run: Path) -> RunSpec:
             f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a "
             "copy."
         )
+    return spec_of(values)
+
+
+def spec_of(values: dict) -> RunSpec:
+    """The spec of a stored config, of this version or of an earlier one."""
     chosen = values["attention"]
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}

@@ -32,6 +32,9 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
     if isinstance(parts.objective, Checkable):
         for split, protocol in parts.task.measured_at_end(spec):
             parts.objective.check_measure(split, protocol)
+    facts = parts.task.data_facts(parts.corpus)
+    if facts is not None:
+        processes.on_first(lambda: directory.write_data_facts(facts))
     if processes.first:
         print(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -128,7 +131,7 @@ def _wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
     fresh=true."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        stored = directory.wandb_id.read_text().strip()
+        stored = directory.wandb_id.read_text().strip() if directory.wandb_id.is_file() else ""
         if re.fullmatch("[0-9a-f]{12}", stored):
             return stored
     drawn = uuid.uuid4().hex[:12]

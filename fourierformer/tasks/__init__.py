@@ -4,7 +4,6 @@ from importlib import import_module
 
 from fourierformer.errors import SetupError
 from fourierformer.tasks.base import (
-    Answering,
     AnyCorpus,
     Checkable,
     Column,
@@ -17,7 +16,6 @@ from fourierformer.tasks.base import (
 )
 
 __all__ = [
-    "Answering",
     "AnyCorpus",
     "Checkable",
     "Column",

@@ -64,6 +64,7 @@ class Language(Task[LanguageSpec]):
     usual = (("valid", "segment"), ("test", "segment"))
     scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens")
     limit = "max_tokens"
+    pipeline = "text-generation"
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
         return elsewhere(self.name, section, chosen)
@@ -95,6 +96,28 @@ class Language(Task[LanguageSpec]):
         if spec.data.unit == "pixel":
             _check_images(spec, corpus)
         return WordLM(spec.model, self.vocabulary(spec, corpus), spec.data.cutoffs or [], attention, seed=spec.seed)
+
+    def data_facts(self, corpus: Corpus) -> dict:
+        return corpus.facts()
+
+    def corpus_of(self, spec: LanguageSpec, facts: dict) -> Corpus:
+        from fourierformer.data.text.corpus import Corpus
+
+        return Corpus.of_facts(spec.data.name, facts)
+
+    def export_config(self, spec: LanguageSpec, model, corpus: Corpus) -> dict:
+        """For transformers: integrations/hugging_face/language_model.py."""
+        return {
+            "model_type": "fourierformer",
+            "architectures": ["FourierFormerForCausalLM"],
+            "vocab_size": corpus.vocab_size,
+            "dtype": "float32",
+        }
+
+    def trained(self, spec: LanguageSpec, model, corpus: Corpus, step: int):
+        from fourierformer.tasks.trained import TrainedLanguageModel
+
+        return TrainedLanguageModel(model, spec, corpus, step)
 
     def vocabulary(self, spec: LanguageSpec, corpus: Corpus | None) -> int:
         """How many tokens there are; without a corpus, as many as are published."""

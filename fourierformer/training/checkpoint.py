@@ -172,7 +172,7 @@ def _discard(aside: Path, target: Path) -> None:
 def _problem(path: Path) -> str | None:
     """What is wrong with a checkpoint, for a message; None when every byte is as it was written."""
     try:
-        manifest = json.loads((path / "MANIFEST.json").read_text())
+        manifest = _manifest(path)
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']}, this version reads {FORMAT}"
         if not isinstance(manifest["best"], bool):
@@ -180,6 +180,8 @@ def _problem(path: Path) -> str | None:
         if manifest["step"] != _order(path)[0]:
             return f"MANIFEST.json is of step {manifest['step']}"
         for name, expected in manifest["files"].items():
+            if (path / name).exists() and not (path / name).is_file():
+                return f"{name} is not a file"
             with open(path / name, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected["bytes"]:
@@ -212,9 +214,16 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
 
 
+def _manifest(path: Path) -> dict:
+    file = path / "MANIFEST.json"
+    if file.exists() and not file.is_file():  # a pipe, say, at which reading would wait for ever
+        raise ValueError("it is not a file")
+    return json.loads(file.read_text())
+
+
 def _best_flag(path: Path) -> bool | None:
     try:
-        flag = json.loads((path / "MANIFEST.json").read_text())["best"]
+        flag = _manifest(path)["best"]
         return flag if isinstance(flag, bool) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -5,9 +5,14 @@ import shutil
 import sys
 
 import pytest
+import torch
 from command_line import REPOSITORY, only_run, rows, train_lm
 
+import fourierformer
+from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
+from fourierformer.runs.parts import open_run
+from fourierformer.tasks import task_named
 
 SMALL = ("attention=softmax", "model.layers=1", "model.dim=16", "model.heads=2", "model.inner=16")
 MASKED = ("experiment=builtin_mlm", "debug=smoke", "model.length=8", *SMALL)
@@ -86,6 +91,27 @@ def test_a_trained_encoder_decoder_answers(trained, monkeypatch, capsys):
         assert line in capsys.readouterr().err
     assert script(monkeypatch, "evaluate", run, "--data-root", "/x") == 2
     assert "is made when it is needed" in capsys.readouterr().err
+
+
+def test_a_model_of_each_task_is_used_without_its_data(trained, monkeypatch):
+    _, _, run = trained
+    task = task_named(json.loads((run / "summary.json").read_text())["task"])
+    with monkeypatch.context() as absent:
+        absent.setattr(type(task), "load_data", None)
+        model = fourierformer.load_run(run, "cpu")
+    if task.name == "seq2seq":
+        assert len(model.answer("The 3rd of March, 1984")) <= 12
+        return
+    filled = model.fill("word1 [mask] word2 [mask]").split()
+    assert [filled[0], filled[2], len(filled)] == ["word1", "word2", 4]
+    parts, _ = open_run(run, "cpu")
+    ids = torch.tensor([[*parts.corpus.encode("word1"), parts.corpus.vocab_size, *parts.corpus.encode("word2")]])
+    likeliest = parts.model.log_probabilities(ids, torch.tensor([1])).argmax(-1)
+    assert model.fill("word1 [mask] word2") == f"word1 {parts.corpus.decode(likeliest)} word2"
+    with pytest.raises(SetupError, match="the text has no gap"):
+        model.fill("word1")
+    with pytest.raises(SetupError, match="the text has 9 tokens: the model reads at most 8"):
+        model.fill("[mask] " * 9)
 
 
 def script(monkeypatch, name: str, *arguments: object) -> int:

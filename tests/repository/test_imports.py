@@ -25,6 +25,7 @@ ONLY = {
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
+    "transformers": {"integrations"},
     "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
     "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
     "sklearn": {"data/images/sets", "analysis/estimators"},

@@ -133,6 +133,11 @@ DAMAGES = {
     "list manifest": (lambda path: (path / "MANIFEST.json").write_text("[]"), "MANIFEST.json is not readable"),
     "newer format": (lambda path: (path / "MANIFEST.json").write_text('{"format": 99}'), "format 99"),
     "another step": (lambda path: shutil.copy(path.parent / "step_00000010/MANIFEST.json", path), "is of step 10"),
+    "a pipe": (lambda path: ((path / "state.pt").unlink(), os.mkfifo(path / "state.pt")), "state.pt is not a file"),
+    "a pipe for a manifest": (
+        lambda path: ((path / "MANIFEST.json").unlink(), os.mkfifo(path / "MANIFEST.json")),
+        "MANIFEST.json is not readable",
+    ),
     "a file instead of it": (lambda path: (shutil.rmtree(path), path.write_text("")), "MANIFEST.json"),
 }
 

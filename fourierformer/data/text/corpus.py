@@ -9,6 +9,7 @@ OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -45,6 +46,34 @@ class Corpus:
     notes: list[str]
     folder: Path
     sequence: int | None = None  # tokens of each image, which is a sequence of its own; None = running text
+
+    def facts(self) -> dict:
+        """All but the tokens, as plain values: a model and its texts need nothing else."""
+        words = self.words if self.unit == "word" else None
+        source = self.manifest["settings"].get("source")
+        return {
+            "unit": self.unit,
+            "vocabulary": self.vocab_size,
+            "words": words,
+            "source": source,
+            "sequence": self.sequence,
+        }
+
+    @classmethod
+    def of_facts(cls, name: str, facts: dict) -> Self:
+        """The corpus of these `facts`, without any split."""
+        corpus = cls(
+            name=name,
+            unit=facts["unit"],
+            vocab_size=facts["vocabulary"],
+            splits={},
+            manifest={"settings": {"source": facts["source"]}},
+            notes=[],
+            folder=Path(),
+            sequence=facts["sequence"],
+        )
+        vars(corpus)["words"] = facts["words"]  # where cached_property would keep what it reads from the folder
+        return corpus
 
     @cached_property
     def words(self) -> list[str]:
