@@ -65,6 +65,8 @@ def _ended(action: Callable[[], int | None]) -> int:
     except UserError as error:
         return complain(error, error.exit_code)
     except Exception as error:
+        if cause := _stop_behind(error):
+            return exit_code(cause.signal_number)
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
             return complain(explain(error), 2)
         if isinstance(error, OSError):
@@ -77,6 +79,14 @@ def _ended(action: Callable[[], int | None]) -> int:
             return complain("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
         traceback.print_exc()
         return 1
+
+
+def _stop_behind(error: BaseException | None) -> Interrupted | None:
+    """The signal that an error comes from: Hydra turns whatever is raised while it composes into an error of its
+    own."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def complain(message: object, code: int) -> int:

@@ -2,6 +2,7 @@
 continues to the same numbers."""
 
 import hashlib
+import os
 import signal
 import time
 
@@ -103,3 +104,19 @@ def test_from_another_directory_nothing_but_runs_appears(smoke, tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_signal_while_hydra_composes_is_a_stop_and_no_error(smoke, tmp_path, monkeypatch, capfd):
+    """Hydra turns whatever is raised there into an error of its own."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.errors import ConfigCompositionException
+
+    def stopped(*_, **__):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except BaseException as error:
+            raise ConfigCompositionException from error
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", stopped)
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == 130
+    assert capfd.readouterr().err == ""

@@ -7,6 +7,7 @@ from faults.crafted import crafted_checkpoints
 from faults.damage import damaged_and_read, damaged_and_resumed, damaged_prepared_data
 from faults.disks import failing_at_operations, may_mount, really_full
 from faults.inputs import broken_streams, fuzzed_overrides
+from faults.opened import opened
 from faults.settings import Bench
 from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
 from faults.trials import Trial, in_turn
@@ -23,6 +24,7 @@ def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:
         "disk": _mixed(failing_at_operations, bench, seed),
         "damaged, resumed": _mixed(damaged_and_resumed, bench, seed),
         "damaged, read": _mixed(damaged_and_read, bench, seed),
+        "damaged, opened": opened(bench, seed),
         "prepared": damaged_prepared_data(bench, "language", seed),
         "crafted": _mixed(crafted_checkpoints, bench, seed),
         "override": fuzzed_overrides(bench, seed),

@@ -43,7 +43,7 @@ def changed(file: Path, draw: random.Random) -> str:
 def test_no_value_crashes_a_reader(tmp_path):
     seed = random.SystemRandom().randrange(10**6)
     draw = random.Random(seed)
-    for number in range(60):
+    for number in range(20):
         root = tmp_path / str(number)
         run = write_run(root, "fourier", 1)
         write_run(root, "softmax", 1)
