@@ -32,6 +32,7 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert train_lm(*smoke, "seed=1", f"runs_root={tmp_path}") == 0
     (run,) = tmp_path.glob("smoke/*-s1-*")
     summary = json.loads((run / "summary.json").read_text())
+    del summary["checksum"]
     (run / "summary.json").write_text(json.dumps(summary | {"seconds": 8.0, "steps": 4}))
     capfd.readouterr()
     assert train_lm("-m", *smoke, "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
