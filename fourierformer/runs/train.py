@@ -121,13 +121,13 @@ def _trackers(spec: RunSpec, directory: RunDirectory, console: ConsoleTracker) -
             "group": f"{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
             "tags": [spec.experiment_name, spec.data.name, attention],
-            "run_id": _wandb_id(directory),
+            "run_id": wandb_id(directory),
             "config": spec.values,
         }
     return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
 
 
-def _wandb_id(directory: RunDirectory) -> str:
+def wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
     fresh=true."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
