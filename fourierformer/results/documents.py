@@ -23,6 +23,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.results.comparison import HEADS, Row, comparison, evaluations, mean_text
+from fourierformer.results.faults import fault_table
 from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_of, text_of
 from fourierformer.results.hypotheses import hypothesis_table
 from fourierformer.results.intervals import interval_tables
@@ -210,6 +211,7 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
     "docs/attention.md": {"attention": lambda *_: mechanism_table()},
     "docs/measurements.md": {"results": lambda _, folder: section(folder)},
     "docs/results.md": {"evidence": lambda _, folder: evidence(folder)},
+    "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
 

@@ -11,7 +11,7 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import pick_device, stored_weights
+from fourierformer.runs.parts import pick_device, stored_checkpoint, weights_of
 from fourierformer.runs.spec import attention_of, spec_of, stored_spec, task_of
 from fourierformer.tasks.trained import TrainedModel
 
@@ -26,8 +26,8 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
     """
     run = Path(run)
     spec = stored_spec(run)
-    step, weights = stored_weights(run, last=last, averaged=averaged)
-    return assembled(spec, _corpus(run, spec), weights, step, device)
+    step, state = stored_checkpoint(run, last=last)
+    return assembled(spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)
 
 
 def _corpus(run: Path, spec: RunSpec):

@@ -9,8 +9,9 @@ from omegaconf import DictConfig
 
 from fourierformer.attention import Attention, Geometry, available, build, knobs
 from fourierformer.checking import checked
-from fourierformer.config import RunSpec, completed, from_yaml, schema, specified
+from fourierformer.config import RunSpec, completed, config_hash, from_yaml, schema, specified
 from fourierformer.errors import SetupError
+from fourierformer.files import read_json
 from fourierformer.tasks import Task, task_named
 from fourierformer.training.processes import find_processes
 
@@ -35,7 +36,14 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 
 def stored_spec(run: Path) -> RunSpec:
     """The spec of a run directory."""
-    return spec_of(from_yaml(run / "config.yaml"))
+    values = from_yaml(run / "config.yaml")
+    known = (read_json(run / "meta.json") or {}).get("config_hash")
+    if known and config_hash(values) != known:
+        raise SetupError(
+            f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a "
+            "copy."
+        )
+    return spec_of(values)
 
 
 def spec_of(values: dict) -> RunSpec:

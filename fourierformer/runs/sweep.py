@@ -17,9 +17,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 
-from fourierformer.errors import Interrupted
-from fourierformer.files import atomic_write_text
-from fourierformer.training.signals import SIGNALS
+from fourierformer.errors import Interrupted, SetupError
+from fourierformer.files import atomic_write_text, json_object
+from fourierformer.training.signals import stop_signals
 
 
 class SweepRecord(Callback):
@@ -55,12 +55,26 @@ class Job:
         self.facts |= facts
         self._write()
 
+    def finish(self, code: int, error: str | None) -> None:
+        """Writes the exit code. SetupError where that is impossible: a sweep without a result must not end with 0."""
+        self.facts |= {"exit_code": code, "error": error}
+        try:
+            self._replace()
+        except OSError as full:
+            raise SetupError(
+                f"{self.label}: its result (exit code {code}) could not be written to {self.record} ({full.strerror}). "
+                "Make room or fix the permissions; the same command goes on."
+            ) from full
+
     def stop_asked(self) -> bool:
         return (self.record / "stop").exists()
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
-            atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
+            self._replace()
+
+    def _replace(self) -> None:
+        atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
 
 
 def _label(facts: dict, common: frozenset[str] = frozenset()) -> str:
@@ -69,7 +83,18 @@ def _label(facts: dict, common: frozenset[str] = frozenset()) -> str:
 
 
 def read_record(record: Path) -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(record.glob("[0-9]*.json"))]
+    return [_read_job(path) for path in sorted(record.glob("[0-9]*.json"))]
+
+
+def _read_job(path: Path) -> dict:
+    """The facts in a job's file; of one that is damaged (a full disk leaves such files) a job without a result."""
+    unknown = {"number": path.stem, "overrides": [], "pid": 0, "host": "an unknown machine"}
+    try:
+        job = json_object(path)
+    except (OSError, ValueError):
+        return unknown
+    known = isinstance(job.get("overrides"), list) and isinstance(job.get("pid"), int)
+    return unknown | job if known else unknown
 
 
 class StopSweep:
@@ -80,12 +105,12 @@ class StopSweep:
         self.signal_number: int | None = None
 
     def __enter__(self) -> "StopSweep":
-        for number in SIGNALS:
+        for number in stop_signals():
             signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *exception) -> None:
-        for number in SIGNALS:  # the exit code is decided: a late Ctrl-C must not change it
+        for number in stop_signals():  # the exit code is decided: a late Ctrl-C must not change it
             signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame) -> None:
@@ -151,4 +176,7 @@ def show(runs: list[Path], report: Path) -> None:
 
     collected = collect(runs)
     print(f"\n{render_text(comparison(collected), colour=sys.stdout.isatty()).rstrip()}")
-    print(f"\nreport: {write_report(collected, report)}")
+    try:
+        print(f"\nreport: {write_report(collected, report)}")
+    except OSError as error:  # the runs are done, whatever becomes of their page
+        print(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")

@@ -3,10 +3,21 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
+from fourierformer.tasks.base import (
+    AnyCorpus,
+    Checkable,
+    Column,
+    Compilable,
+    Metric,
+    Objective,
+    Poll,
+    Task,
+    Watch,
+)
 
 __all__ = [
     "AnyCorpus",
+    "Checkable",
     "Column",
     "Compilable",
     "Metric",

@@ -129,6 +129,11 @@ class Task(ABC, Generic[Spec]):
     def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
         """Loads the data, and prepares it first where that has not been done."""
 
+    def fingerprint(self, spec: Spec, corpus: Any) -> str | None:
+        """Hex digits that another content of the data would change; the folder may move. Without a corpus only if they
+        are known soon, without loading the data. None where the config alone decides what the data is."""
+        return None
+
     @abstractmethod
     def build_model(self, spec: Spec, attention: Callable[[Geometry], Attention], corpus: Any) -> nn.Module:
         """The model of a run. Without a corpus (in a plan), for the published size of the data."""
@@ -181,6 +186,14 @@ class Task(ABC, Generic[Spec]):
     def measured_at_end(self, spec: Spec) -> list[Column]:
         """The evaluations of the best checkpoint when training is done, beside those during training."""
         return []
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """An objective that knows before the training whether it can be measured afterwards."""
+
+    def check_measure(self, split: str, protocol: str) -> None:
+        """SetupError where `measure` would raise one: for a text that is too short, say."""
 
 
 @runtime_checkable

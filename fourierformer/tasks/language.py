@@ -85,6 +85,11 @@ class Language(Task[LanguageSpec]):
 
         return load_corpus(spec.data, progress=say)
 
+    def fingerprint(self, spec: LanguageSpec, corpus: Corpus | None) -> str | None:
+        from fourierformer.data.text.corpus import quick_fingerprint
+
+        return corpus.manifest["fingerprint"] if corpus else quick_fingerprint(spec.data)
+
     def build_model(self, spec: LanguageSpec, attention, corpus: Corpus | None):
         from fourierformer.models.lm import WordLM
 

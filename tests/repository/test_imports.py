@@ -16,7 +16,7 @@ ORDER = (
     *("errors", "files", "network", "seeds", "provenance", "checking"),
     *("training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
-    *("runs/cpu", "runs/directory", "runs/spec", "runs/parts"),
+    *("runs/cpu", "runs/directory", "runs/spec", "runs/same_data", "runs/parts"),
     *("analysis", "results", "plots", "report", "runs", "integrations"),
 )
 ONLY = {

@@ -14,7 +14,15 @@ from typing import Self
 import numpy as np
 
 from fourierformer.data import hub
-from fourierformer.data.prepared import Progress, cache_lock, disk_errors, find_prepared, open_prepared, other_roots
+from fourierformer.data.prepared import (
+    Progress,
+    cache_lock,
+    disk_errors,
+    find_prepared,
+    open_prepared,
+    other_roots,
+    text_fingerprint,
+)
 from fourierformer.data.text import builtin, pixels
 from fourierformer.data.text.prepare import prepare
 from fourierformer.data.text.sources import SPLITS, Source, describe_missing, local_source
@@ -118,6 +126,17 @@ def check_available(data: TextData) -> None:
             open_prepared(data, folder, thorough=False)
         elif source is None and (reason := hub.why_unreachable(data)):
             raise _missing(data, reason)
+
+
+def quick_fingerprint(data: TextData) -> str | None:
+    """The fingerprint of the text as it is now, prepared or not; None where only the hub has it. Text is hashed only if
+    its file times changed since it was prepared."""
+    with disk_errors(data):
+        source = _source(data)
+        folder = find_prepared(data, source, hash_text=False)
+        if folder:
+            return open_prepared(data, folder, thorough=False)["fingerprint"]
+        return text_fingerprint(data, source) if source else None
 
 
 def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpus:
