@@ -32,9 +32,6 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
     if isinstance(parts.objective, Checkable):
         for split, protocol in parts.task.measured_at_end(spec):
             parts.objective.check_measure(split, protocol)
-    facts = parts.task.data_facts(parts.corpus)
-    if facts is not None:
-        processes.on_first(lambda: directory.write_data_facts(facts))
     if processes.first:
         print(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -60,6 +57,14 @@ def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, 
     finally:
         parts.objective.close()
         trackers.close(code)
+
+
+def _keep_facts_of_data(parts: Parts, directory: RunDirectory) -> None:
+    """The fingerprint by which a resumed run knows its data again, and what a user of the model must know of it."""
+    directory.add_to_meta(data_fingerprint=parts.data_fingerprint)
+    facts = parts.task.data_facts(parts.corpus)
+    if facts is not None:
+        directory.write_data_facts(facts)
 
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
@@ -191,7 +196,7 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
         say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
-    on_first(lambda: directory.add_to_meta(data_fingerprint=parts.data_fingerprint))
+    on_first(lambda: _keep_facts_of_data(parts, directory))
     on_first(checkpoints.tidy)
     try:
         return fit.run()
