@@ -10,22 +10,29 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import hydra
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean
-from fourierformer.provenance import REPOSITORY
+from fourierformer.provenance import CONFIGS
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.sweep import StopSweep, SweepRecord, summarise
+from fourierformer.runs.start import run_job
+from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
+from fourierformer.training.processes import find_processes
 from fourierformer.training.signals import exit_code
 
 
-def launch(train: Callable[[], None]) -> None:
-    """Runs a Hydra main and ends the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
-    130/143 interrupted with a checkpoint saved."""
+def launch(config_name: str) -> None:
+    """Runs the command line with a config of configs/, and ends the process with an exit code: 0 done, 1 crash, 2
+    set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
+    if find_processes()[0].first and not _asks_for_text(sys.argv[1:]):
+        print("loading ...", flush=True)  # torch takes seconds
+    train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
+    os.environ[PROGRAM] = sys.argv[0]
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
@@ -45,6 +52,11 @@ def launch(train: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
+
+
+def _asks_for_text(arguments: list[str]) -> bool:
+    """Whether Hydra prints something, --help or --cfg job, instead of running: then nothing else may be printed."""
+    return any(word.startswith("-") and word not in ("-m", "--multirun") for word in arguments)
 
 
 def _ended(action: Callable[[], int | None]) -> int:
@@ -119,7 +131,7 @@ def explain(error: Exception) -> str:
 
 
 def _groups() -> list[str]:
-    return sorted(path.name for path in (REPOSITORY / "configs").iterdir() if path.is_dir())
+    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 
 
 def _unknown_option(group: str, name: str, text: str) -> str:

@@ -1,5 +1,7 @@
 """The plan of a command (dry_run=true): what it would do, and how long it would take. In a sweep one line per job."""
 
+from collections.abc import Callable
+
 import torch
 
 from fourierformer.config import RunSpec, to_yaml
@@ -45,7 +47,7 @@ def print_plan(spec: RunSpec) -> None:
     print(f"cost         {hours}: {cost.seconds:.3g} s per step ({cost.origin})")
 
 
-def plan_of_job(spec: RunSpec) -> dict:
+def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> dict:
     """Prints the plan of a sweep's job in one line. Returns its cost, which is 0 if it is done."""
     task, state, device = task_of(spec), _state(spec), _device(spec)
     task.check_available(spec)
@@ -53,7 +55,7 @@ def plan_of_job(spec: RunSpec) -> dict:
     cost, steps = step_cost(spec), _length(spec, corpus)
     hours = cost.hours(steps) if state != DONE else 0.0
     what = f"{steps:,} steps of {cost.seconds:.3g} s, {hours_text(hours, device)}"
-    print(f"{spec.directory} ({state}): {what} ({cost.origin})")
+    say(f"{spec.directory} ({state}): {what} ({cost.origin})")
     return {"hours": hours, "device": device}
 
 

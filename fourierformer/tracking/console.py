@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 60
 
 class ConsoleTracker:
     """Shows training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
-    (tokens, images). metric: the task's primary metric."""
+    (tokens, images). prefix: begins every line, where several runs share a screen. metric: the task's primary one."""
 
     def __init__(
         self,
@@ -31,12 +31,13 @@ class ConsoleTracker:
         samples_per_step: int,
         title: str,
         *,
+        prefix: str = "",
         step: int = 0,
         task: Task | None = None,
         metric: str = "",
         stream: TextIO | None = None,
     ):
-        self.steps, self.samples_per_step, self.title, self.step = steps, samples_per_step, title, step
+        self.steps, self.samples_per_step, self.prefix, self.step = steps, samples_per_step, prefix, step
         self.unit, self.rate_key = (task.short_unit, f"{task.unit}_per_s") if task else ("samples", "samples_per_s")
         self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
         # is a function of the training loss; other metrics are known only after an evaluation
@@ -49,6 +50,7 @@ class ConsoleTracker:
 
     def say(self, message: str) -> None:
         """Prints a line, above the bar if there is one."""
+        message = self.prefix + message
         if self._live:
             self._live.say(message)
         else:
@@ -94,12 +96,7 @@ class ConsoleTracker:
             # A narrow terminal cuts off the end: the least important numbers are last.
             self._live.update(row["step"], "  ".join(loss + speed + rate + [memory]))
         elif self._due(row["step"]):
-            parts = loss + rate + speed
-            print(
-                f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(parts)}",
-                file=self.stream,
-                flush=True,
-            )
+            self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(loss + rate + speed)}")
 
     def _measure(self, row: dict) -> None:
         """Updates the rate: the row's own if it has one, else from the time between two rows, smoothed."""

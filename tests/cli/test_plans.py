@@ -36,7 +36,8 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     capfd.readouterr()
     assert train_lm("-m", *smoke, "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
     lines = capfd.readouterr().out.splitlines()
-    first, second = (line for line in lines if line.startswith(str(tmp_path)))
+    first, second = (line for line in lines if f"{tmp_path}/smoke" in line)
+    assert (first[:13], second[:13]) == ("[1/2 seed=1] ", "[2/2 seed=2] ")
     assert "(done): 4 steps of 2 s, 0.0 CPU-hours" in first
     # the run with the other seed says what a step takes
     assert f"(new): 4 steps of 2 s, 0.1 CPU-minutes (as in {run.name})" in second
@@ -52,7 +53,7 @@ def test_sweeps_of_the_papers_tables(script, sweep, runs, tmp_path, monkeypatch,
     """Every job is a run of its own, under the name that the same run has without a sweep."""
     monkeypatch.setattr(cost, "_measured", lambda values: cost.StepCost(1.0, "as given"))
     assert script(f"sweep={sweep}", "scale=quick", f"runs_root={tmp_path}", "dry_run=true") == 0
-    planned = {line.split()[0] for line in capfd.readouterr().out.splitlines() if line.startswith(str(tmp_path))}
+    planned = set(re.findall(rf"^\[\d+/{runs} .*\] ({tmp_path}\S+)", capfd.readouterr().out, flags=re.M))
     assert len(planned) == runs
     if script is train_lm:
         experiment = "builtin_short" if sweep == "radius" else "builtin"

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
-from command_line import only_run, rows, status, train_lm
+from command_line import REPOSITORY, only_run, rows, status, train_lm
 
 from fourierformer.runs.directory import RunDirectory
 
@@ -87,6 +89,7 @@ def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smok
 
 def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
     root, run = copied
+    (run / "status.json").unlink()  # of a complete run it is enough to say that it is done
     with RunDirectory(run).lock():
         assert train_lm(*smoke, f"runs_root={root}") == 2
         assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 2
@@ -199,3 +202,16 @@ def test_dry_run_without_data_prints_the_rest_first(tmp_path, capfd):
     assert "Data 'wikitext103' is missing" in printed
     assert error.startswith("error: the data is missing")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_complete_run_is_said_to_be_done_without_torch(smoke, finished):
+    """Loading torch and drawing the page would take seconds."""
+    root, run = finished
+    absent = "import sys; sys.modules |= dict.fromkeys(('torch', 'matplotlib'))"
+    code = f"{absent}; from fourierformer.runs.launch import launch; launch('train_lm')"
+    command = [sys.executable, "-c", code, *smoke, f"runs_root={root}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    loading, first, *table = done.stdout.splitlines()
+    assert (loading, first) == ("loading ...", f"already done: {run} (fresh=true runs it again)")
+    assert table[-1] == f"report: {run}/report.html"

@@ -20,8 +20,8 @@ ORDER = (
     *("analysis", "results", "plots", "report", "runs", "integrations"),
 )
 ONLY = {
-    "hydra": {"runs/launch", "runs/sweep"},
-    "omegaconf": {"checking", "config", "runs/launch", "runs/run", "runs/spec"},
+    "hydra": {"runs/launch", "runs/sweep", "runs/jobs"},
+    "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},

@@ -162,7 +162,7 @@ def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slic
         dradius[heads, d] += slope.mul_(difference).sum((2, 3), keepdim=True)
 
 
-@torch.compiler.disable
+@torch._disable_dynamo
 def sinc_attention_portable(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
