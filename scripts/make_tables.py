@@ -13,11 +13,8 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.plots.overview import save_overview
-from fourierformer.plots.patterns import save_gallery
 from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
-from fourierformer.results.documents import write_documents
 from fourierformer.results.formats import latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.measured import committed, gather, refusal, write_measured
@@ -42,9 +39,7 @@ def parse() -> argparse.Namespace:
 
 def main(arguments: argparse.Namespace) -> None:
     if arguments.docs:
-        write_documents(REPOSITORY)
-        save_overview(REPOSITORY / "docs" / "pictures")
-        save_gallery(REPOSITORY / "docs" / "pictures")
+        write_docs()
         return
     runs = gather(arguments.runs or default_sources(arguments.paper))
     if not runs and not arguments.paper:
@@ -58,6 +53,17 @@ def main(arguments: argparse.Namespace) -> None:
         print(text_of(shown, colour=sys.stdout.isatty()), end="")
     else:
         print({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
+
+
+def write_docs() -> None:
+    """The generated parts of README and docs/, and the pictures there."""
+    from fourierformer.plots.overview import save_overview  # here: torch takes seconds to load, and tables need none
+    from fourierformer.plots.patterns import save_gallery
+    from fourierformer.results.documents import write_documents
+
+    write_documents(REPOSITORY)
+    save_overview(REPOSITORY / "docs" / "pictures")
+    save_gallery(REPOSITORY / "docs" / "pictures")
 
 
 def default_sources(paper: bool) -> list[Path]:

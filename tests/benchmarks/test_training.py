@@ -4,9 +4,11 @@ import csv
 import subprocess
 import sys
 
+import pytest
 from command_line import REPOSITORY
 
 
+@pytest.mark.full("a process for each attention")
 def test_two_attentions_beside_each_other(tmp_path):
     out = tmp_path / "training.csv"
     command = [sys.executable, "-m", "benchmarks.training", "attention=softmax", "attention=fourier"]

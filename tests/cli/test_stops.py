@@ -69,6 +69,7 @@ def test_a_stop_saves_and_the_same_command_resumes(smoke, uninterrupted, tmp_pat
     assert status(run)["state"] == "completed"
 
 
+@pytest.mark.full("a process that trains")
 def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
     # one step of this takes seconds, and a first Ctrl-C waits for its end
     process = start(*smoke, f"runs_root={tmp_path}", "model.layers=40", "model.inner=4096", "global_batch_size=500")
@@ -96,6 +97,7 @@ def test_killed_again_and_again_it_still_ends_with_the_same_weights(smoke, unint
     assert weights_hash(run) == weights_hash(uninterrupted)
 
 
+@pytest.mark.full("a process that trains")
 def test_from_another_directory_nothing_but_runs_appears(smoke, tmp_path):
     process = start(*smoke, "trainer.steps=1", cwd=tmp_path)
     output, _ = process.communicate(timeout=60)

@@ -123,6 +123,7 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
     assert [row["step"] for row in rows(first) if "train_loss" in row] == list(range(50, 1001, 50))
 
 
+@pytest.mark.full("a process that trains")
 def test_ctrl_c_ends_a_sweep_in_one_process(smoke, tmp_path):
     sweep = ("-m", *smoke, "trainer.steps=1000", "trainer.log_every=50", "seed=1,2", f"runs_root={tmp_path}")
     process = start(*sweep)

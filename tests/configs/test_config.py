@@ -48,13 +48,15 @@ CHOICES = [
         "data",
         "augment",
         "model",
-        "attention",
         "optim",
         "schedule",
         "trainer",
         "tracker",
     )
     for name in names(group)
+] + [
+    pytest.param(f"attention={name}", marks=pytest.mark.full("one file is like another, and the contract reads them"))
+    for name in names("attention")
 ]
 
 

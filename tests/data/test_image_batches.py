@@ -28,6 +28,12 @@ def cifar(real_data, tmp_path_factory):
     return load_images(data).splits["train"], train_transform(data, augmentation("cifar"), 32)
 
 
+@pytest.fixture(scope="module")
+def augmented():
+    data = image_data("builtin_images")
+    return load_images(data).splits["train"], train_transform(data, augmentation("cifar"), 32)
+
+
 def order_of(images, size: int, **changes) -> ImageOrder:
     usual = {"seed": 3, "repeats": 1, "mix_batch": 32, "mixing": True, "micro_batch": None}
     return ImageOrder(len(images), size, **usual | changes)
@@ -70,16 +76,16 @@ def test_images_decoded_once_into_memory_change_no_bit(workers):
     assert kept.decoded.shape == (1437, 32, 32, 3)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full("augments real images in processes"))])
-def test_starting_at_a_step_gives_what_passing_it_gives(cifar, workers):
-    images, transform = cifar
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full("augments images in processes"))])
+def test_starting_at_a_step_gives_what_passing_it_gives(augmented, workers):
+    images, transform = augmented
     order = order_of(images, 32)
     passed = first(6, images, order, transform, workers=workers)
     assert all(map(equal, first(3, images, order, transform, start=3, workers=workers), passed[3:]))
 
 
-def test_batches_at_the_end_of_an_epoch_are_like_others(cifar):
-    images, transform = cifar
+def test_batches_at_the_end_of_an_epoch_are_like_others(augmented):
+    images, transform = augmented
     order = order_of(images, 64)
     last = order.steps_per_epoch - 1
     passed = first(3, images, order, transform, start=last, workers=1)
@@ -87,8 +93,8 @@ def test_batches_at_the_end_of_an_epoch_are_like_others(cifar):
     assert all(map(equal, first(2, images, order, transform, start=last + 1), passed[1:]))
 
 
-def test_processes_and_micro_batches_divide_the_same_images(cifar):
-    images, transform = cifar
+def test_processes_and_micro_batches_divide_the_same_images(augmented):
+    images, transform = augmented
 
     def by_row(**changes) -> dict:
         world = changes.pop("world", 1)
@@ -125,9 +131,9 @@ def test_the_deit_recipe_on_imagenets_images(real_data, tmp_path):
     assert not torch.equal(by_row[0], by_row[1])  # the same image, augmented anew
 
 
-def test_the_models_own_randomness_is_left_alone(cifar):
+def test_the_models_own_randomness_is_left_alone(augmented):
     """A stopped run starts its loader once more than one that was not stopped: that must not shift a generator."""
-    images, transform = cifar
+    images, transform = augmented
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = random.random(), np.random.rand(), torch.rand(1)
     for workers in (0, 1):

@@ -72,16 +72,12 @@ def test_finite_for_any_finite_input(backend, dtype, eps, causal):
     assert_finite(hostile(), dtype, eps=eps, causal=causal, backend=backend)
 
 
+@pytest.mark.full("many cases in Triton's interpreter")
 @needs_fused
 @quiet_interpreter
 @pytest.mark.parametrize(
     ("precision", "eps"),
-    [
-        pytest.param(
-            *case, marks=() if case == (PRECISIONS[0], 0.0) else pytest.mark.full("many cases in Triton's interpreter")
-        )
-        for case in itertools.product(PRECISIONS, (0.0, 1e-6))
-    ],
+    itertools.product(PRECISIONS, (0.0, 1e-6)),
 )
 def test_fused_is_finite_for_any_finite_input(precision, eps):
     cases = hostile() if NATIVE else hostile(heads=1, queries=12)

@@ -71,6 +71,7 @@ def test_the_kernels_before_them_compile():
     assert result.stdout.count("features ") == 6
 
 
+@pytest.mark.full("compiles a kernel more")
 def test_no_fusion_spoils_the_split_of_an_angle():
     """x rate - k with the product unrounded, beside the product rounded, would count what rounding lost twice."""
     program = """

@@ -49,8 +49,7 @@ RANGES += [(4.0, 1.0, 64), (10.0, 1.0, 16), (10.0, 1.0, 64), (100.0, 1.0, 16)]
 
 
 @pytest.mark.parametrize(("radius", "scale", "width"), RANGES)
-@pytest.mark.parametrize("power", [2, 4])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("power", "causal"), [(2, True), (4, False)])
 def test_accuracy_over_the_range_of_arguments(backend, radius, scale, width, power, causal):
     tensors, doutput = inputs(batch=2, queries=65, width=width, radius=radius, scale=scale)
     check_against_reference(backend, tensors, doutput, power=power, causal=causal)
@@ -256,12 +255,12 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_tensor_is_larger_than_a_tile_or_linear_in_the_tokens(backend, dtype, monkeypatch):
-    monkeypatch.setattr(portable, "TILE", 2**16)
-    tensors, doutput = inputs(batch=2, heads=4, queries=300, width=16)
+    monkeypatch.setattr(portable, "TILE", 2**14)
+    tensors, doutput = inputs(batch=2, heads=4, queries=150, width=16)
     with Largest() as largest:
         run(BACKENDS[backend], tensors, doutput, dtype, power=4, eps=0.0, causal=False, keep=None)
-    # An input has 8 x 300 x 16 = 38,400 numbers, all pairs are 720,000.
-    assert largest.numel <= max(2**16, 2 * 8 * 300 * 16)
+    # An input has 8 x 150 x 16 = 19,200 numbers, all pairs are 180,000.
+    assert largest.numel <= 2 * 8 * 150 * 16
 
 
 def test_formulas_without_branches_are_the_printed_ones(backend):

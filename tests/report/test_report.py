@@ -279,6 +279,7 @@ def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
     assert doubt in headline(*tables(comparison(collect(tmp_path))))
 
 
+@pytest.mark.full("draws every figure")
 def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     two_by_three(tmp_path / "runs")
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "here.html"]

@@ -118,6 +118,7 @@ def test_a_name_is_a_name_not_a_place(call, runs, name):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.full("draws the galleries twice")
 def test_documents_are_rewritten_between_their_markers_only(call, tmp_path, monkeypatch):
     monkeypatch.setattr(make_tables, "REPOSITORY", tmp_path)
     code, _, err = call("--docs")

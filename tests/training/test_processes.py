@@ -133,10 +133,12 @@ def collectives(tmp_path_factory):
     return results
 
 
+@pytest.mark.full("two processes under torchrun")
 def test_process_numbers_under_torchrun(collectives):
     assert [result["numbers"] for result in collectives] == 3 * [[2, 0, 2, True]] + 3 * [[2, 1, 2, False]]
 
 
+@pytest.mark.full("two processes under torchrun")
 def test_sum_mean_highest(collectives):
     for result in collectives:
         assert result["counts"] == [0 + 1, 10 + 10]
@@ -146,18 +148,21 @@ def test_sum_mean_highest(collectives):
         assert result["highest"] == [15, 0, 2**40 + 1]
 
 
+@pytest.mark.full("two processes under torchrun")
 def test_the_barrier_waits_for_the_last(collectives):
     for round in range(3):
         both = [result for result in collectives if result["round"] == round]
         assert min(result["left"] for result in both) >= max(result["arrived"] for result in both)
 
 
+@pytest.mark.full("two processes under torchrun")
 def test_on_first_is_done_once_and_known_everywhere(collectives):
     for result in collectives:
         assert result["value"] == {"from": 0}
         assert result["calls"] == (4 if result["rank"] == 0 else 0)  # four fail()
 
 
+@pytest.mark.full("two processes under torchrun")
 def test_errors_of_the_first_are_raised_everywhere(collectives):
     for result in collectives:
         echo = result["rank"] > 0

@@ -223,9 +223,8 @@ def workers(torchrun):
     return {rank: pid for rank in (0, 1) for pid, values in environments.items() if b"RANK=%d" % rank in values}
 
 
-@pytest.mark.parametrize(
-    "receiver", [pytest.param("torchrun", marks=pytest.mark.full("once more with two processes")), "worker 1"]
-)
+@pytest.mark.full("two processes under torchrun")
+@pytest.mark.parametrize("receiver", ["torchrun", "worker 1"])
 def test_two_processes_stop_at_the_same_poll(tmp_path, receiver):
     torchrun = start_two(tmp_path / "program.py")
     try:
