@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.provenance import MEASURED, REPOSITORY
+from fourierformer.provenance import MEASURED, REPOSITORY, SHARE
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.formats import latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
@@ -38,6 +38,8 @@ def parse() -> argparse.Namespace:
 
 
 def main(arguments: argparse.Namespace) -> None:
+    if SHARE != REPOSITORY and (arguments.docs or arguments.collect is not None):
+        raise SetupError("--docs and --collect write into the repository: use its scripts/make_tables.py")
     if arguments.docs:
         write_docs()
         return

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from fourierformer.checking import resolved
-from fourierformer.config import from_yaml, run_directory
+from fourierformer.config import filed_by_data, from_yaml, run_directory
 from fourierformer.errors import UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.sweep import Job, in_sweep, show
@@ -36,7 +36,7 @@ def _complete(config: DictConfig) -> RunDirectory | None:
     """The directory of a completed run of exactly this config, which was checked when it ran; None in all other
     cases, and where there is any doubt."""
     try:
-        values = resolved(config)
+        values = filed_by_data(resolved(config))
         if values.get("fresh") or values.get("dry_run") or find_processes()[0].world > 1:
             return None
         directory = RunDirectory(run_directory(values))
