@@ -48,7 +48,10 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         if not spec.dry_run:
             _run(spec, job)
         elif job:
-            job.write(plan=plan_of_job(spec, job.name.say))
+            plan, problem = plan_of_job(spec, job.name.say)
+            job.write(plan=plan)
+            if problem:
+                raise SetupError("its data is missing; dry_run=true of this job alone says how to get it")
         elif processes.first:
             print_plan(spec)
         return 0, None

@@ -122,6 +122,11 @@ class Task(ABC, Generic[Spec]):
     def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
         """Loads the data, and prepares it first where that has not been done."""
 
+    def stand_in(self, spec: Spec) -> AnyCorpus | None:
+        """Data without a meaning, of the published sizes, by which a plan times steps where the data is not there; None
+        where no sizes are published."""
+        return None
+
     @abstractmethod
     def build_model(self, spec: Spec, attention: Callable[[Geometry], Attention], corpus: Any) -> nn.Module:
         """The model of a run. Without a corpus (in a plan), for the published size of the data."""

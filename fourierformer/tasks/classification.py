@@ -85,6 +85,11 @@ class Classification(Task[VisionSpec]):
 
         return load_images(spec.data, progress=say)
 
+    def stand_in(self, spec: VisionSpec) -> ImageCorpus | None:
+        from fourierformer.data.images.corpus import stand_in
+
+        return stand_in(spec.data, spec.model.image_size)
+
     def build_model(self, spec: VisionSpec, attention, corpus: ImageCorpus | None):
         from fourierformer.models.vit import build_vit
 

@@ -84,6 +84,12 @@ class Language(Task[LanguageSpec]):
 
         return load_corpus(spec.data, progress=say)
 
+    def stand_in(self, spec: LanguageSpec) -> Corpus | None:
+        from fourierformer.data.text.corpus import stand_in
+
+        steps = 16  # enough to time
+        return stand_in(spec.data, self.vocabulary(spec, None), steps * self.samples_per_step(spec))
+
     def build_model(self, spec: LanguageSpec, attention, corpus: Corpus | None):
         from fourierformer.models.lm import WordLM
 

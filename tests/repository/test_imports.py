@@ -17,7 +17,7 @@ ORDER = (
     *("training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/parts"),
-    *("analysis", "results", "plots", "report", "runs", "integrations"),
+    *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
     "hydra": {"runs/launch", "runs/sweep", "runs/jobs"},
