@@ -39,9 +39,12 @@ def describe() -> tuple[dict, str | None]:
 def command() -> str:
     """This process's command line, as a user would type it."""
     program, *arguments = sys.argv
-    # the installed command's name holds its subcommand: `fourierformer train lm`
-    begin = shlex.join(["python", program]) if program.endswith(".py") else program
-    return " ".join([begin, shlex.join(arguments)]).strip()
+    return f"{command_of(program)} {shlex.join(arguments)}".strip()
+
+
+def command_of(program: str) -> str:
+    """How a program is started: a script by Python, the installed command, `fourierformer train lm`, by itself."""
+    return shlex.join(["python", program]) if program.endswith(".py") else program
 
 
 def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean
-from fourierformer.provenance import CONFIGS
+from fourierformer.provenance import CONFIGS, command_of
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.start import run_job
 from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
@@ -114,7 +114,11 @@ def explain(error: Exception) -> str:
     if foreign:
         group, name, lacking = foreign.groups()
         script = Path(sys.argv[0]).name
-        return f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have"
+        right = command_of(re.sub(r"lm|vit", lambda kind: {"lm": "vit", "vit": "lm"}[kind[0]], script))
+        return (
+            f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have. "
+            f"Its command: {right} {group}={name}"
+        )
     group = re.search(r"Could not override '([^']+)'", text)
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"

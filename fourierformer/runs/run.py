@@ -19,7 +19,7 @@ from fourierformer.runs.measure import read_or_none
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.spec import read_command, task_of
-from fourierformer.runs.start import already_done
+from fourierformer.runs.start import already_done, check_debug
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
@@ -84,6 +84,7 @@ def _checked(config: DictConfig, processes: Processes) -> RunSpec:
                 "each run with torchrun by itself, or sweep without torchrun, for example with "
                 "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
             )
+        check_debug(config)
         return read_command(config)
     except UserError as error:
         error.already_reported = not processes.first

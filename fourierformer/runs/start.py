@@ -1,15 +1,22 @@
 """The first second of a job: what can be decided without torch, which takes seconds to load, is decided here."""
 
+import sys
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fourierformer.checking import resolved
 from fourierformer.config import filed_by_data, from_yaml, run_directory
-from fourierformer.errors import UserError
+from fourierformer.errors import SetupError, UserError
+from fourierformer.provenance import command_of
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.sweep import Job, in_sweep, show
 from fourierformer.training.processes import find_processes
 
 IGNORED = ("runs_root", "run_dir", "fresh")  # a run that was moved, or made anew, is still the same
+
+VISION_DEBUG = "smoke_vit"
 
 
 def run_job(config: DictConfig) -> None:
@@ -26,6 +33,15 @@ def run_job(config: DictConfig) -> None:
         job.write(run=str(directory.path.resolve()), exit_code=0)
     else:
         show([directory.path], report=directory.path / "report.html")
+
+
+def check_debug(config: DictConfig) -> None:
+    """SetupError for a debug option of the other script, which would fail at a key that only that one has."""
+    chosen = HydraConfig.get().runtime.choices.get("debug") or ""
+    is_vision = config.get("task") == "vision"
+    if chosen.startswith("smoke") and (chosen == VISION_DEBUG) != is_vision:
+        kind, right = ("language models", VISION_DEBUG) if is_vision else ("images", "smoke")
+        raise SetupError(f"debug={chosen} is for {kind}: {command_of(Path(sys.argv[0]).name)} debug={right}")
 
 
 def already_done(directory: RunDirectory) -> str:

@@ -20,7 +20,7 @@ ORDER = (
     *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
-    "hydra": {"runs/launch", "runs/sweep", "runs/jobs"},
+    "hydra": {"runs/launch", "runs/sweep", "runs/jobs", "runs/start"},
     "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
