@@ -9,6 +9,7 @@ python scripts/make_tables.py --docs                                       what 
 import argparse
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def main(arguments: argparse.Namespace) -> None:
     rows = comparison(runs)
     shown = paper_tables(rows) if arguments.paper else [*tables(rows), *interval_tables(rows), *head_tables(rows)]
     if arguments.format == "text":
-        print(text_of(shown, colour=sys.stdout.isatty()), end="")
+        is_terminal = sys.stdout.isatty()
+        print(text_of(shown, is_terminal, shutil.get_terminal_size().columns if is_terminal else None), end="")
     else:
         print({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
 

@@ -9,6 +9,7 @@ folder.
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -182,7 +183,9 @@ def show(runs: list[Path], report: Path) -> None:
     from fourierformer.results import collect, comparison, render_text
 
     collected = collect(runs)
-    print(f"\n{render_text(comparison(collected), colour=sys.stdout.isatty()).rstrip()}")
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    print(f"\n{render_text(comparison(collected), is_terminal, width).rstrip()}")
     if not _is_current(report, runs):
         from fourierformer.report import write_report
 

@@ -1,6 +1,7 @@
 """Builds, resumes, trains, measures and summarises one run. Its caller, run.py, locks the directory and keeps
 status."""
 
+import os
 import uuid
 from functools import partial
 
@@ -124,7 +125,9 @@ def _trackers(parts: Parts, directory: RunDirectory, console: ConsoleTracker, na
 
 def _wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
-    fresh=true."""
+    fresh=true. The agent of a wandb sweep has chosen it, and waits for a run of this id."""
+    if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
+        return os.environ["WANDB_RUN_ID"]
     path = directory.path / "wandb_id"
     if not path.exists():
         atomic_write_text(path, uuid.uuid4().hex[:12])
