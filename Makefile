@@ -5,7 +5,7 @@ UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report docs docs-site clean constraints
+.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report docs docs-site clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ test: setup ## the fast tier of tests, on two processes
 
 test-all: setup ## the rest of them: every tile compiled, whole measurements, long stops (CONTRIBUTING.md says which)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q -m full
+
+faults: setup ## inject faults for half an hour, into results/measured/faults.csv: docs/reliability.md
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m faults --minutes 30
 
 lint: setup ## style, import rules and types
 	$(PY) -m ruff check .

@@ -8,10 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
+    from fourierformer.attention.layer import FourierAttention as FourierAttention
+    from fourierformer.tasks.trained import TrainedModel
+
 __version__ = "0.1.0"
-__all__ = ["available_attentions", "fourier_attention"]
+__all__ = ["FourierAttention", "available_attentions", "fourier_attention", "from_pretrained", "load_run"]
 
 
 def fourier_attention(
@@ -24,6 +29,9 @@ def fourier_attention(
     eps: float = 0.0,
     causal: bool = False,
     keep: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
     backend: str = "auto",
 ) -> Tensor:
     """Fourier attention: a softmax-free attention whose weights are products of sinc kernels.
@@ -49,6 +57,12 @@ def fourier_attention(
             distant key.
         causal: query i sees keys 0 .. i + M - N, so that the last query sees every key. Queries that see no key get 0.
         keep: (batch, M), bool. False for keys that no query may see, such as padding.
+        attn_mask: broadcasts to (batch, heads, N, M), as in torch's scaled_dot_product_attention: bool, True for pairs
+            that take part, or float, added to log w_ij; it may require a gradient. Slower than `keep` and `causal`,
+            because only the portable backend has it; a bool mask of shape (batch, 1, 1, M) is taken as `keep`.
+        dropout_p: the probability with which a normalised weight becomes 0; the others grow by 1 / (1 - dropout_p).
+            Portable backend only, so slower. Applied whenever it is not 0: pass 0 in evaluation.
+        enable_gqa: k and v may have fewer heads, a divisor of q's; each serves a group of neighbouring query heads.
         backend: "auto", "fused" (Triton on an NVIDIA GPU), "compiled" (a CPU, built with its C++ compiler at the first
             use), "portable" (any device) or "reference" (the formula as printed, N x M x D numbers at a time). The
             first three need memory linear in the number of tokens.
@@ -66,14 +80,82 @@ def fourier_attention(
     import torch
 
     from fourierformer.kernels.sinc import sinc_attention
+    from fourierformer.kernels.sinc.checks import mask_of_keys, repeat_heads
 
     if not isinstance(radius, torch.Tensor):
         radius = torch.tensor(float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-    return sinc_attention(q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep, backend=backend)
+    if enable_gqa:
+        k, v = repeat_heads(q, k, v)
+    if attn_mask is not None and keep is None:
+        keep = mask_of_keys(attn_mask, q, k)
+        attn_mask = attn_mask if keep is None else None
+    return sinc_attention(
+        q, k, v, radius,
+        power=power, eps=eps, causal=causal, keep=keep, mask=attn_mask, dropout=dropout_p, backend=backend,
+    )  # fmt: skip
 
 
 def available_attentions() -> list[str]:
-    """Names of every attention that a model can be built with (`attention=<name>` on the command line)."""
+    """Names of every attention that a model can be built with (`attention=<name>` on the command line).
+
+    Examples:
+        >>> import fourierformer
+        >>> [name for name in fourierformer.available_attentions() if name.startswith("fourier")]
+        ['fourier', 'fourier_first_coordinate', 'fourier_head', 'fourier_linear', 'fourier_matched', 'fourier_vector']
+    """
     from fourierformer.attention import available
 
     return list(available())
+
+
+def load_run(run: Path | str, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
+    """The trained model of a run directory, ready to use; its data set is not needed.
+
+    What it can do depends on its task: a language model has `generate(prompt)`, a masked one `fill("a [mask] text")`,
+    an encoder-decoder `answer(text)`, an image classifier `classify(image)` and `transform`. `model` is the module.
+
+    Args:
+        run: the directory, as runs/builtin/lm_tiny-fourier-s1-0a1b2c3d.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        last: the newest checkpoint in place of the best.
+        averaged: the moving average of the weights, where the run kept one.
+
+    Examples:
+        >>> import fourierformer
+        >>> model = fourierformer.load_run("runs/my_run")
+        >>> text = model.generate("the function returns", tokens=20, temperature=0.8)
+        >>> len(model.encode("one two three"))
+        3
+    """
+    from fourierformer.runs import load
+
+    return load.load_run(run, device, last=last, averaged=averaged)
+
+
+def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
+    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub.
+
+    It is what `load_run` returns, and its outputs are equal bit by bit.
+
+    Args:
+        name: a folder, or "owner/name" on the hub.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Examples:
+        >>> import fourierformer
+        >>> model = fourierformer.from_pretrained("exported/my_model")
+        >>> model.step == fourierformer.load_run("runs/my_run").step
+        True
+    """
+    from fourierformer.runs import load
+
+    return load.from_pretrained(name, device)
+
+
+def __getattr__(name: str) -> object:
+    """The public classes, which are imported when they are first asked for."""
+    if name == "FourierAttention":
+        from fourierformer.attention.layer import FourierAttention
+
+        return FourierAttention
+    raise AttributeError(f"module 'fourierformer' has no attribute '{name}'")

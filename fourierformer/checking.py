@@ -15,6 +15,7 @@ from fourierformer.errors import SetupError, did_you_mean
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+LARGEST = 3.4e38  # nearly the largest float32, in which models and optimizers compute
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
@@ -80,9 +81,9 @@ def _fits(value: object, hint: typing.Any) -> bool:
     if hint is inspect.Parameter.empty:
         return True
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is not
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, hint)
 
 
@@ -96,5 +97,11 @@ def _describe(hint: typing.Any) -> str:
         return f"a list of {_describe(arguments[0])}, e.g. [a,b]"
     if origin is dict:
         return "a mapping"
-    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    plain = {
+        int: "a whole number",
+        float: "a finite number (float32)",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return plain.get(hint, str(hint))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from yaml import YAMLError
 
 from fourierformer.checking import Schema
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import SetupError, check_name, check_path, check_range
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
 # Keys that set where, how visibly or how conveniently a run is made, but not what it computes. They are not part of the
@@ -62,7 +62,15 @@ class Named(typing.Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation."""
+    """One run as its config describes it, checked. A task adds its sections: model, data, evaluation.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from fourierformer.runs.spec import stored_spec
+        >>> spec = stored_spec(Path("runs/my_run"))
+        >>> spec.attention.name, spec.seed
+        ('softmax', 1)
+    """
 
     task: str
     seed: int
@@ -94,11 +102,10 @@ class RunSpec:
     def __post_init__(self):
         check_range("seed", self.seed, 0, 2**63)
         check_range("global_batch_size", self.global_batch_size, 1)
-        if not self.experiment_name or "/" in self.experiment_name or self.experiment_name.startswith("."):
-            raise SetupError(
-                f"experiment_name='{self.experiment_name}' is the name of a folder: choose one without '/' and without "
-                "a leading dot"
-            )
+        check_name("experiment_name", self.experiment_name)
+        check_name("model.name", self.model.name)
+        check_path("runs_root", self.runs_root)
+        check_path("run_dir", self.run_dir)
         micro, batch = self.trainer.micro_batch_size, self.global_batch_size
         if micro is not None and micro > batch:
             raise SetupError(
@@ -191,9 +198,9 @@ def config_hash(values: dict, *, seed: bool = True) -> str:
 def run_directory(values: dict) -> Path:
     """runs/<experiment>/<model>-<attention>-s<seed>-<hash>, or run_dir: the same command has the same directory."""
     if values["run_dir"]:
-        return Path(values["run_dir"])
+        return Path(values["run_dir"]).expanduser()
     name = f"{values['model']['name']}-{values['attention']['name']}-s{values['seed']}-{config_hash(values)}"
-    return Path(values["runs_root"]) / values["experiment_name"] / name
+    return Path(values["runs_root"]).expanduser() / values["experiment_name"] / name
 
 
 def filed_by_data(values: dict) -> dict:
@@ -223,10 +230,12 @@ def from_yaml(path: Path) -> dict:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError("it is not a file")
         values = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
         raise SetupError(
             f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside "
             "with fresh=true."

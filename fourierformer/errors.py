@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 import signal
 
 
@@ -41,6 +42,25 @@ def check_range(key: str, value: float | None, low: float, below: float = math.i
         return  # NaN fails every comparison
     upper = "" if below == math.inf else f" and less than {below:g}"
     raise SetupError(f"{key}={value}: must be {'more than' if above_low else 'at least'} {low:g}{upper}")
+
+
+def check_name(key: str, name: str) -> None:
+    """SetupError unless a folder can have this name, and is then where it should be."""
+    if not name or "/" in name or name.startswith(".") or not name.isprintable():
+        raise SetupError(
+            f"{key}={name!r} is the name of a folder: choose one without '/', without a leading dot and without "
+            "control characters"
+        )
+
+
+def check_path(key: str, path: str | None) -> None:
+    """SetupError unless there can be such a path. None means "not set" and is accepted."""
+    if path is None:
+        return
+    if not path or "\0" in path:
+        raise SetupError(f"{key}={path!r} is no path: choose a folder")
+    if path.startswith("~") and os.path.expanduser(path) == path:
+        raise SetupError(f"{key}={path}: there is no user of that name; write the whole path")
 
 
 def did_you_mean(word: str, options, prefix: str = "") -> str:

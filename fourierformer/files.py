@@ -1,10 +1,14 @@
-"""Writing files that are never half-written; JSON and CSV files."""
+"""Writing files that are never half-written; JSON files that notice a change, and CSV files."""
 
 import csv
+import errno
+import hashlib
 import io
 import json
 import math
 import os
+import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -27,14 +31,66 @@ def atomic_write_text(path: Path, text: str) -> None:
         raise
 
 
-def read_json(path: Path) -> dict | None:
-    """The content of a JSON file; None when there is no such file, UserError when it is damaged."""
+def open_own(path: str, flags: int) -> int:
+    """A descriptor of a file of ours, to be written in place; an opener for open(). OSError for anything but a plain
+    file: whoever put a link there did not mean its target to be overwritten."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            raise OSError(errno.ELOOP, f"{os.path.basename(path)} is a symbolic link", path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"{os.path.basename(path)} is no plain file", path)
+    return handle
+
+
+def write_json(path: Path, values: dict) -> None:
+    """Replaces the file by `values` and a checksum of them, which read_json compares."""
+    atomic_write_text(path, json.dumps(values | {CHECKSUM: checksum(values)}, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict | None:
+    """The object in a JSON file; None when there is no such file, UserError when it is damaged."""
+    try:
+        return json_object(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): restore it from a copy, or delete it.") from error
+
+
+def json_object(path: Path) -> dict:
+    """The same with FileNotFoundError, and with a ValueError that says what is wrong.
+
+    A file without a checksum was written by an earlier version, or by hand, and is taken as it is.
+    """
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise ValueError("it is not a file")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, RecursionError) as error:
+        raise ValueError(getattr(error, "strerror", None) or str(error)) from error
+    if not isinstance(values, dict):
+        raise ValueError(f"it holds a {type(values).__name__}, not an object")
+    if values.pop(CHECKSUM, None) not in (None, checksum(values)):
+        raise ValueError("its content does not match its checksum: it was changed after it was written")
+    return values
+
+
+def checksum(values: dict) -> str:
+    """sha256 of the values themselves: spaces and the order of keys change nothing."""
+    return hashlib.sha256(canonical(values)).hexdigest()
+
+
+def canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
+
+
+CHECKSUM = "checksum"  # the key of it in a JSON file
 
 
 @dataclass(frozen=True)
@@ -47,12 +103,19 @@ class CsvFile:
 
 
 def read_csv(path: Path) -> CsvFile:
-    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers."""
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = file.readlines()
+    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers. A cell that
+    `write_csv` kept from being a formula is what it was."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = file.readlines()
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{path} is not a CSV file in UTF-8 ({error.reason}): restore it from a copy.") from None
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     comments = list(takewhile(lambda line: line.startswith("#"), lines))
     rows = csv.DictReader(lines[len(comments) :])
-    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), list(rows))
+    read = [{key: _unquoted(value) for key, value in row.items()} for row in rows]
+    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), read)
 
 
 def write_csv(
@@ -73,7 +136,15 @@ def write_csv(
         raise SetupError(f"{path}: {error.strerror}. Choose a place that you can write to.") from None
 
 
+def _unquoted(value):
+    """A cell without the quote of `_written`; cells that a row has too many or too few of are no text."""
+    return value[1:] if isinstance(value, str) and re.match("'+[=@]", value) else value
+
+
 def _written(value: object, digits: int) -> object:
+    """A cell. Spreadsheets would compute one that begins with = or @, so it gets a quote, which they do not show."""
+    if isinstance(value, str) and re.match("'*[=@]", value):
+        return f"'{value}"
     if not isinstance(value, float):
         return value
     return "" if math.isnan(value) else f"{value:.{digits}g}"

@@ -5,26 +5,23 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 """
 
 import argparse
-from pathlib import Path
 
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.launch import exit_on_user_error
+from fourierformer.runs.options import add_run_options, chosen_weights
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a run directory")
+    add_run_options(parser)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument(
         "--protocol",
         choices=["segment", "overlapping", "sliding", "greedy"],
         help="text only; default: sliding, for pixels and masked words segment, for answers greedy",
     )
-    parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
-    parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
     parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
-    parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     let_threads_sleep()
     with exit_on_user_error():
@@ -41,8 +38,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         arguments.device,
         data_root=arguments.data_root,
         limit=arguments.limit,
-        last=arguments.checkpoint == "last",
-        averaged=arguments.weights == "ema",
+        **chosen_weights(arguments),
     )
     split, protocol = evaluation(arguments, parts)
     console = ConsoleTracker(1, 1, arguments.run.name)

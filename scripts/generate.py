@@ -6,15 +6,15 @@ python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march
 
 import argparse
 import sys
-from pathlib import Path
 
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.launch import exit_on_user_error
+from fourierformer.runs.options import add_run_options, chosen_weights
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a run directory")
+    add_run_options(parser)
     parser.add_argument(
         "--prompt", default="", help="how the text begins, empty = the beginning of a line; or the text to answer"
     )
@@ -22,7 +22,6 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.8, help="0 = always the likeliest token")
     parser.add_argument("--top-k", type=int, default=50, help="choose among the k likeliest only; 0 = all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     let_threads_sleep()
     with exit_on_user_error():
@@ -30,43 +29,22 @@ def main() -> None:
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    import torch
-
     from fourierformer.errors import SetupError
-    from fourierformer.models.decoding import decoder
-    from fourierformer.runs.parts import open_run
-    from fourierformer.tasks import Answering
+    from fourierformer.runs.load import load_run
+    from fourierformer.tasks.trained import TrainedEncoderDecoder, TrainedLanguageModel
 
-    parts, _ = open_run(arguments.run, arguments.device)
-    if isinstance(parts.objective, Answering):  # greedily: no other option applies
-        print(parts.objective.answer(parts.model, arguments.prompt))
+    trained = load_run(arguments.run, arguments.device, **chosen_weights(arguments))
+    if isinstance(trained, TrainedEncoderDecoder):  # greedily: no other option applies
+        print(trained.answer(arguments.prompt))
         return
-    if parts.spec.task != "language":
+    if not isinstance(trained, TrainedLanguageModel):
         raise SetupError(
             f"{arguments.run} is not a language model or an encoder-decoder, and only those generate text: choose "
             "another run"
         )
-    corpus = parts.corpus
-    # an empty prompt starts after a line end: <eos> is id 0 among words, byte 10 among bytes
-    prompt = corpus.encode(arguments.prompt) or [0 if corpus.unit == "word" else 10]
-    generator = torch.Generator().manual_seed(arguments.seed)
-    tokens = list(prompt)
-    decode = decoder(parts.model)
-    print(f"decoding {decode.name}", file=sys.stderr)
-    with torch.inference_mode():
-        for _ in range(arguments.tokens):
-            log_p = decode.next_token(tokens).cpu()
-            tokens.append(pick(log_p, arguments.temperature, arguments.top_k, generator))
-    print(corpus.decode(tokens))
-
-
-def pick(log_p, temperature: float, top_k: int, generator) -> int:
-    import torch
-
-    if temperature <= 0:
-        return int(log_p.argmax())
-    values, ids = log_p.topk(min(top_k, len(log_p)) if top_k > 0 else len(log_p))
-    return int(ids[torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)])
+    print(f"decoding {trained.decoding}", file=sys.stderr)
+    options = {name: getattr(arguments, name) for name in ("tokens", "temperature", "top_k", "seed")}
+    print(trained.generate(arguments.prompt, **options))
 
 
 if __name__ == "__main__":

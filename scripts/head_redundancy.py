@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def compare_heads(arguments: argparse.Namespace) -> None:
-    from fourierformer.analysis.heads import measure_run, save, write_json
+    from fourierformer.analysis.heads import measure_run, save, write_numbers
     from fourierformer.errors import check_range
 
     check_range("--sequences", arguments.sequences, 1)
@@ -35,7 +35,7 @@ def compare_heads(arguments: argparse.Namespace) -> None:
         report.append({"run": str(run), "split": split, **numbers})
         print(table(split, numbers))
     if arguments.json:
-        write_json(arguments.json, report)
+        write_numbers(arguments.json, report)
 
 
 def runs_among(paths: list[Path]) -> list[Path]:

@@ -62,7 +62,7 @@ def run_piece(command: list[str], seconds: float) -> tuple[int, bool]:
 
 def runs_root(command: list[str]) -> Path:
     given = [word.partition("=")[2] for word in command if word.startswith("runs_root=")]
-    return Path(given[-1] if given else "runs")
+    return Path(given[-1] if given else "runs").expanduser()
 
 
 def progress(root: Path, started: float) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 python scripts/report.py                                   runs/report.html, and PNG and SVG in runs/figures
 python scripts/report.py runs/table1 --out table1.html --figures figures/table1
+python scripts/report.py results/measured/*.csv            committed evidence: the same page, without curves
 """
 
 import argparse
@@ -13,7 +14,12 @@ from fourierformer.runs.launch import exit_on_user_error
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=["runs"], help="run directories or folders of them (default: runs)")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        default=["runs"],
+        help="run directories, folders of them, or collected CSV files (default: runs)",
+    )
     parser.add_argument("--out", type=Path, help="the file to write (default: report.html beside the runs)")
     parser.add_argument("--figures", type=Path, help="folder of the charts' files (default: figures beside the page)")
     arguments = parser.parse_args()
@@ -25,16 +31,18 @@ def report(arguments: argparse.Namespace) -> None:
     """Also what the repository has measured without runs: rates of the estimators, times of the kernels."""
     from fourierformer.provenance import MEASURED
     from fourierformer.report import committed_sections, write_report
-    from fourierformer.results import HOW_TO_MAKE_ONE, collect
+    from fourierformer.results import HOW_TO_MAKE_ONE
+    from fourierformer.results.measured import gather
 
     # not in the working directory: an untracked file would mark every later run's commit as dirty
-    out = arguments.out or Path(arguments.runs[0]) / "report.html"
+    first = Path(arguments.runs[0])
+    out = arguments.out or (Path("runs") if first.suffix == ".csv" else first) / "report.html"
     figures = arguments.figures or out.parent / "figures"
-    runs = collect(arguments.runs)
+    runs = gather(arguments.runs)
     if not runs:
         raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
     try:
-        print(write_report(runs, out, committed_sections(MEASURED), figures))
+        print(write_report(runs, out, committed_sections(MEASURED), figures, maps=True))
     except OSError as error:
         raise SetupError(f"{error.filename or out} cannot be written: {error.strerror or error}") from None
 

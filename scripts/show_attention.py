@@ -17,7 +17,9 @@ def main() -> None:
     parser.add_argument("knobs", nargs="*", metavar="KNOB=VALUE", help="of the attention, as in its yaml")
     parser.add_argument("--tokens", type=int, default=64, help="in a pattern (default: 64)")
     parser.add_argument("--grid", metavar="ROWSxCOLUMNS", help="an image of so many patches in place of --tokens")
-    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="of a run; default: first, middle, last")
+    parser.add_argument(
+        "--layers", type=int, nargs="+", metavar="N", help="of a run, from 0 on; default: first, middle, last"
+    )
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument("--sequences", type=int, default=100, help="of a run, at most so many (default: 100)")
     parser.add_argument("--out", type=Path, help="folder; default: runs/pictures, or pictures/ in the run directory")
@@ -73,10 +75,10 @@ def show_run(arguments: argparse.Namespace):
     run = Path(arguments.what)
     mean = mean_maps(run, arguments.split, arguments.sequences)
     count = len(mean.maps)
-    layers = arguments.layers or sorted({1, (count + 1) // 2, count})
-    if not all(1 <= layer <= count for layer in layers):
-        raise SetupError(f"--layers {' '.join(map(str, layers))}: {run} has layers 1 to {count}")
-    return map_pictures(mean, [layer - 1 for layer in layers], run.name), arguments.out or run / "pictures"
+    layers = arguments.layers or sorted({0, (count - 1) // 2, count - 1})
+    if not all(0 <= layer < count for layer in layers):
+        raise SetupError(f"--layers {' '.join(map(str, layers))}: {run} has layers 0 to {count - 1}")
+    return map_pictures(mean, layers, run.name), arguments.out or run / "pictures"
 
 
 if __name__ == "__main__":

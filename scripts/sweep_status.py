@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import socket
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from fourierformer.results import Run, collect
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
+from fourierformer.runs.directory import process_exists
 from fourierformer.runs.launch import exit_on_user_error
 
 STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every log, evaluations take minutes
@@ -70,12 +70,13 @@ def progress_of(run: Run, now: datetime) -> RunProgress:
     if state == "running" and (reason := _stalled(status, now)):
         state, remark = "stalled", reason
     left = _seconds_left(status) if state == "running" else None
-    return RunProgress(str(run.path), state, status.get("step"), status.get("steps"), left, " ".join(remark.split()))
+    step, steps = (value if isinstance(value, int) else None for value in (status.get("step"), status.get("steps")))
+    return RunProgress(str(run.path), state, step, steps, left, " ".join(remark.split()))
 
 
 def _stalled(status: dict, now: datetime) -> str:
     """Why a run that says it runs does not; empty where it may well do."""
-    if status.get("host") == socket.gethostname() and not _alive(status.get("pid")):
+    if status.get("host") == socket.gethostname() and not process_exists(status.get("pid")):
         return f"its process {status.get('pid')} is gone: the same command resumes it"
     try:
         silent = (now - datetime.fromisoformat(str(status.get("updated")))).total_seconds()
@@ -84,17 +85,6 @@ def _stalled(status: dict, now: datetime) -> str:
     if silent > STALLED_AFTER:
         return f"no sign of life for {duration_text(silent)} (on {status.get('host')}, process {status.get('pid')})"
     return ""
-
-
-def _alive(pid) -> bool:
-    """Signal 0 asks without disturbing. PermissionError: somebody else's process, so there is one."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, TypeError, ValueError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _seconds_left(status: dict) -> float | None:

@@ -26,7 +26,8 @@ MEASURE = """<script>addEventListener("load", () => {
     window: innerWidth,
     page: document.documentElement.scrollWidth,
     outside: outside.slice(0, 5).map(element => element.outerHTML.slice(0, 120)),
-    charts: [...document.querySelectorAll("figure > svg")].map(svg => [box(svg).width, box(svg).height]),
+    charts: [...document.querySelectorAll("figure > svg, figure > .scroll > svg")]
+      .map(svg => [box(svg).width, box(svg).height]),
     anchors: [...document.querySelectorAll("nav a, header a")].map(a => document.querySelector(a.hash) !== null),
   }), "*");
 });</script></body>"""

@@ -20,7 +20,7 @@ from fourierformer.training.signals import SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
-CLOCK = {"tokens_per_s", "images_per_s", "pairs_per_s", "data_wait"}  # what depends on the clock
+CLOCK = {"tokens_per_s", "images_per_s", "pairs_per_s", "data_wait", "check"}  # what depends on the clock
 # A model so small that starting it is what takes time.
 MODEL = ("debug=smoke", "attention=softmax", "model.layers=1", "model.dim=16", "model.inner=16", "model.length=8")
 
@@ -77,6 +77,14 @@ def _train(script: str, *arguments: str) -> int:
 
 def together(world: int, script: str, *arguments: str) -> list[int]:
     """The exit codes of `world` processes that share a run, forked, since a start costs seconds."""
+    processes = started(world, script, *arguments)
+    for process in processes:
+        process.join(timeout=200)
+    return [process.exitcode for process in processes]
+
+
+def started(world: int, script: str, *arguments: str) -> list[multiprocessing.Process]:
+    """The same while they run."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -84,9 +92,7 @@ def together(world: int, script: str, *arguments: str) -> list[int]:
     processes = [context.Process(target=_as_task, args=(rank, world, port, script, arguments)) for rank in range(world)]
     for process in processes:
         process.start()
-    for process in processes:
-        process.join(timeout=200)
-    return [process.exitcode for process in processes]
+    return processes
 
 
 def _as_task(rank: int, world: int, port: int, script: str, arguments: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ diagonal is near 0.
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text, read_json
+from fourierformer.files import atomic_write_text, read_json, write_json
 from fourierformer.runs.parts import Parts, open_run
 from fourierformer.training.precision import set_matmul_precision
 
@@ -162,17 +162,26 @@ def _over_layers(layers: list[LayerSums]) -> dict:
 
 def save(run: Path, split: str, numbers: dict) -> None:
     """Writes the numbers of a split to heads.json of the run; those of other splits are kept."""
-    write_json(run / FILE, {"schema": 1, "splits": saved(run) | {split: numbers}})
+    content = {"schema": 1, "splits": saved(run) | {split: numbers}}
+    with _disk_errors(run / FILE):
+        write_json(run / FILE, content)
 
 
 def saved(run: Path) -> dict[str, dict]:
     """The numbers in heads.json, by split; empty if nothing was measured."""
-    return (read_json(run / FILE) or {"splits": {}})["splits"]
+    splits = (read_json(run / FILE) or {}).get("splits")
+    return splits if isinstance(splits, dict) else {}
 
 
-def write_json(path: Path, value: object) -> None:
-    try:
+def write_numbers(path: Path, value: object) -> None:
+    with _disk_errors(path):
         atomic_write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"cannot write {path} ({error.strerror}): make room, or choose a folder that you can write to"

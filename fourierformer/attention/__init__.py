@@ -42,6 +42,15 @@ def register(name: str, idea: str = "", **defaults):
     """Class decorator: makes the class an attention choice called `name`, with other defaults where given.
 
     `idea` is its line in the table of attentions. A mistake is a SetupError here, whose one line says what to write.
+
+    Examples:
+        >>> from fourierformer.attention import Attention, available, register
+        >>> @register("last_value", "the value of the token itself")
+        ... class LastValue(Attention):
+        ...     def mix(self, q, k, v, x):
+        ...         return v
+        >>> "last_value" in available()
+        True
     """
     check_name(name)
     if not isinstance(idea, str) or not idea.strip():
@@ -141,7 +150,15 @@ def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
 
 def build(name: str, geometry: Geometry, **values) -> Attention:
     """The mechanism called `name` for this geometry. SetupError where it cannot do that, with the reason and the names
-    of those that can."""
+    of those that can.
+
+    Examples:
+        >>> import torch
+        >>> from fourierformer.attention import Geometry, build
+        >>> layer = build("fourier", Geometry(dim=32, heads=4, length=10, causal=True), eps=0.0)
+        >>> layer(torch.randn(2, 10, 32)).shape
+        torch.Size([2, 10, 32])
+    """
     entry = _entry(name)
     refusal = _refusal(entry.cls, geometry.causal, geometry.grid is not None)
     if refusal:

@@ -16,7 +16,13 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The facts about a model that a mechanism may need; the same for all mechanisms."""
+    """The facts about a model that a mechanism may need; the same for all mechanisms.
+
+    Examples:
+        >>> from fourierformer.attention import Geometry
+        >>> Geometry(dim=192, heads=3, length=197, causal=False, grid=(14, 14), prefix=1).head_dim
+        64
+    """
 
     dim: int
     heads: int
@@ -47,6 +53,15 @@ def marked(parameter: nn.Parameter, **marks: object) -> nn.Parameter:
 class Attention(nn.Module):
     """An attention layer, (B, N, dim) -> (B, N, dim). It has the projections; most mechanisms only write `mix`.
     The parameters are called `qkv` and `proj` as in timm, so that stock DeiT weights load.
+
+    Examples:
+        >>> import torch
+        >>> from fourierformer.attention import Attention, Geometry
+        >>> class Mean(Attention):
+        ...     def mix(self, q, k, v, x):
+        ...         return v.mean(dim=2, keepdim=True).expand_as(v)
+        >>> Mean(Geometry(dim=32, heads=4, length=10, causal=False))(torch.randn(2, 10, 32)).shape
+        torch.Size([2, 10, 32])
     """
 
     # True, or the reason why the mechanism cannot do it; `build` refuses with that reason.

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, marked
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
 
+WIDEST = 1e6  # of a radius: float32 knows R (q - k) of size 1e6 to 0.06 only, so its sine would mean nothing
 WATCHED = 4  # sequences of a batch whose last query is measured for `diagnostics`; only in evaluation
 LEAST_ATTENDED_SHARE = 0.1
 ADVICE = (
@@ -96,8 +97,7 @@ class Fourier(Attention):
     ):
         super().__init__(geometry)
         check_power(power, allow_negative, backend)
-        if eps < 0:
-            raise SetupError(f"attention.eps is added to a sum of weights and must be >= 0, got {eps}")
+        check_range("attention.eps", eps, 0)  # it is added to a sum of weights
         self.power, self.eps, self.coordinates, self.backend = power, eps, coordinates, backend
         self.watched = eps > 0 and power % 2 == 0  # with weights of both signs, eps has no share of their sum
         starts: dict[str | float, float] = {
@@ -105,6 +105,7 @@ class Fourier(Attention):
             "matched": matched_radius(geometry.head_dim, power),
         }
         start = float(starts.get(radius, radius))
+        check_range("attention.radius", start, -WIDEST, WIDEST)
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
         parameter = nn.Parameter(torch.full(shape, start))
         self.radius = marked(parameter, lr_multiplier=radius_lr_multiplier, no_weight_decay=True)

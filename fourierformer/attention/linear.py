@@ -18,7 +18,7 @@ from fourierformer.attention.recurrence import (
     linear_step,
     to_float32,
 )
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 
 # Added to max(0, omega.x), whose mean is 0.4 |x|. A query or key whose features are all 0, as those of x = 0 are, then
 # has equal weights instead of 0 / 0.
@@ -95,8 +95,7 @@ class LinearElu(FeatureAttention):
 
     def __init__(self, geometry: Geometry, *, eps: float = 1e-6, form: Form = "auto"):
         super().__init__(geometry, form)
-        if eps <= 0:
-            raise SetupError(f"attention.eps keeps a sum of weights from 0 and must be positive, got {eps}")
+        check_range("attention.eps", eps, 0, above_low=True)  # it keeps a sum of weights from 0
         self.eps, self.features = eps, geometry.head_dim
 
     def phi(self, q: Tensor, k: Tensor) -> FeaturePair:

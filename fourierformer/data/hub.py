@@ -76,7 +76,7 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
     try:
         with open(aside, "wb") as file:
             for batch in rows.iter(batch_size=10_000):
-                file.write(rows_to_bytes(batch["text"]))
+                file.write(rows_to_bytes(batch["text"], str(data.hub)))
         aside.rename(folder / f"wiki.{split}.tokens")
     finally:
         aside.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_name, check_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,9 @@ class DataLocation:
     def __post_init__(self):
         if self.source not in ("files", "builtin"):
             raise SetupError(f"data.source={self.source} is unknown (valid: files, builtin)")
+        check_name("data.name", self.name)
+        check_path("data.root", self.root)
+        check_path("data.cache", self.cache)
         if self.source == "files" and not self.root:
             raise SetupError(f"data '{self.name}' needs a folder with its files: data.root=/some/folder")
 

@@ -20,6 +20,7 @@ from fourierformer.data.location import DataLocation
 from fourierformer.data.text.sources import Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.files import canonical, checksum
 
 FORMAT = 1
 Progress = Callable[[str], None]
@@ -37,8 +38,7 @@ def find_prepared(data: TextData, source: Source | None, hash_text: bool = True)
     _refuse_unreadable(manifests)
     if not manifests or not hash_text:
         return None
-    digests = [[entry.name, entry.digest()] for entry in source.inputs]
-    folder = data.cache_path / f"{data.name}-{fingerprint(data.settings, digests)}"
+    folder = data.cache_path / f"{data.name}-{text_fingerprint(data, source)}"
     return folder if folder.is_dir() else None
 
 
@@ -79,6 +79,8 @@ def other_roots(data: TextData) -> str:
 
 
 def _peek(folder: Path) -> dict:
+    if not (folder / "manifest.json").is_file():
+        return {}
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -94,8 +96,9 @@ def fingerprint(settings: dict, digests: list) -> str:
     return hashlib.sha256(canonical([FORMAT, settings, digests])).hexdigest()[:12]
 
 
-def canonical(value) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
+def text_fingerprint(data: TextData, source: Source) -> str:
+    """The fingerprint of a text under these settings. Hashes all of it."""
+    return fingerprint(data.settings, [[entry.name, entry.digest()] for entry in source.inputs])
 
 
 def refuse(folder: Path, reason: str) -> SetupError:
@@ -110,7 +113,7 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
     if manifest.get("format") != FORMAT:
         raise refuse(folder, f"has format {manifest.get('format')}, this version reads {FORMAT}")
     body = {key: value for key, value in manifest.items() if key != "checksum"}
-    if manifest.get("checksum") != hashlib.sha256(canonical(body)).hexdigest():
+    if manifest.get("checksum") != checksum(body):
         raise refuse(folder, "has a manifest.json that was changed after it was written")
     expected = f"{manifest['name']}-{fingerprint(manifest['settings'], manifest['inputs'])}"
     if expected != folder.name or manifest["settings"] != data.settings:

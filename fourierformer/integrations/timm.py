@@ -2,20 +2,34 @@
 
 import timm
 import fourierformer.integrations.timm  # registers them
-model = timm.create_model("fourierformer_tiny_patch16_224", attention="fourier")
+model = timm.create_model("fourierformer_tiny_patch16_224", attention="fourier", img_size=32, patch_size=4, depth=6)
+features = timm.create_model("fourierformer_tiny_patch16_224", features_only=True, out_indices=(3, 7, 11))
+trained = timm.create_model("local-dir:exported/my_model", pretrained=True)  # of scripts/export.py, or save_for_hf
+
+Arguments are those of timm's vision transformers, as far as they are in `vision_transformer`, and those of
+`timm.create_model` itself.
+
+Examples:
+    >>> import timm, torch
+    >>> import fourierformer.integrations.timm
+    >>> model = timm.create_model("fourierformer_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
+    >>> model(torch.randn(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import generate_default_cfgs, get_pretrained_cfg, register_model
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import nn
 
 from fourierformer.attention import build
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.models.config import ViTConfig
-from fourierformer.models.vit import build_vit
+from fourierformer.models.vit import Pool, build_vit
 
 __all__ = []  # register_model adds the names
 
@@ -37,43 +51,73 @@ default_cfgs = generate_default_cfgs(
 
 
 def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn.Module]:
-    def create(
-        pretrained: bool = False,
-        *,
-        attention: str = "fourier",
-        attention_knobs: dict[str, object] | None = None,
-        num_classes: int = 1000,
-        img_size: int | tuple[int, int] = 224,
-        patch_size: int = 16,
-        in_chans: int = 3,
-        drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        pretrained_cfg: object = None,  # these three: create_model always passes them, for weights that do not exist
-        pretrained_cfg_overlay: object = None,
-        cache_dir: object = None,
-    ) -> nn.Module:
-        if pretrained:
+    def create(pretrained: bool = False, **options) -> nn.Module:
+        if pretrained and not (options.get("pretrained_cfg") or options.get("pretrained_cfg_overlay")):
             raise SetupError(
                 f"{name} has no pretrained weights. DeiT's can be loaded, all but the radius: "
                 f"model.load_state_dict(timm.create_model('{deit}', pretrained=True).state_dict(), strict=False)"
             )
-        shape = {"image_size": _side(img_size), "patch": patch_size, "dim": dim, "heads": heads}
-        model = _build(name, shape, drop_path_rate, num_classes, in_chans, drop_rate, attention, attention_knobs or {})
-        known = get_pretrained_cfg(name)
-        assert known is not None  # registered below, with the model
-        model.pretrained_cfg = model.default_cfg = known.to_dict()
-        return model
+        options = {"embed_dim": dim, "num_heads": heads} | options
+        return build_model_with_cfg(
+            partial(vision_transformer, name),
+            name,
+            pretrained,
+            pretrained_filter_fn=checkpoint_filter_fn,
+            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+            **options,
+        )
 
     create.__name__ = create.__qualname__ = name
     create.__doc__ = f"The shape of timm's {deit}, with the attention of this package called `attention`."
     return register_model(create)
 
 
-def _build(
-    name: str, shape: dict, drop_path: float, classes: int, channels: int, dropout: float, attention: str, knobs: dict
+def vision_transformer(
+    name: str,
+    *,
+    attention: str = "fourier",
+    attention_knobs: dict[str, Any] | None = None,
+    seed: int = 0,
+    num_classes: int = 1000,
+    img_size: int | tuple[int, int] = 224,
+    patch_size: int = 16,
+    in_chans: int = 3,
+    embed_dim: int,
+    depth: int = 12,
+    num_heads: int,
+    mlp_ratio: float = 4.0,
+    drop_rate: float = 0.0,
+    drop_path_rate: float = 0.0,
+    class_token: bool = True,
+    global_pool: Pool | None = None,
+    pos_embed: str = "learn",
+    **unknown,
 ) -> nn.Module:
-    config = ViTConfig(name=name, depth=12, mlp_ratio=4.0, drop_path=drop_path, **shape)
-    return build_vit(config, classes, partial(build, attention, **knobs), channels=channels, head_dropout=dropout)
+    """A vision transformer by timm's names for its parts.
+
+    global_pool: "token" (the default with a class token), "avg" (the default without one), or "" for all tokens.
+    """
+    if unknown:
+        known = [*(vision_transformer.__kwdefaults__ or {}), "embed_dim", "num_heads"]
+        raise SetupError(f"{name} has no argument '{min(unknown)}'{did_you_mean(min(unknown), known)}")
+    if pos_embed not in ("learn", "none"):
+        raise SetupError(f"{name}: pos_embed is 'learn' or 'none', got {pos_embed!r}")
+    config = ViTConfig(
+        name=name,
+        image_size=_side(img_size),
+        patch=patch_size,
+        dim=embed_dim,
+        depth=depth,
+        heads=num_heads,
+        mlp_ratio=mlp_ratio,
+        drop_path=drop_path_rate,
+        position="learned" if pos_embed == "learn" else "none",
+        pool="class_token" if class_token else "average",
+    )
+    return build_vit(
+        config, num_classes, partial(build, attention, **(attention_knobs or {})), seed,
+        channels=in_chans, head_dropout=drop_rate, global_pool=global_pool,
+    )  # fmt: skip
 
 
 def _side(size: int | tuple[int, int]) -> int:

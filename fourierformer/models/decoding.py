@@ -64,5 +64,13 @@ def decoder(model: WordLM) -> WindowDecoder | StateDecoder:
     return WindowDecoder(model) if model.start(1) is None else StateDecoder(model)
 
 
+def pick(log_p: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
+    """The next token: the likeliest at temperature 0, else drawn from the `top_k` likeliest (0: from all)."""
+    if temperature <= 0:
+        return int(log_p.argmax())
+    values, ids = log_p.topk(min(top_k, len(log_p)) if top_k > 0 else len(log_p))
+    return int(ids[torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)])
+
+
 def _device(model: WordLM) -> torch.device:
     return model.embedding.weight.device

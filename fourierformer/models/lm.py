@@ -97,14 +97,14 @@ class WordLM(nn.Module):
         loss = self.output.mean_nll if mean else self.output.nll
         return loss(hidden, targets.flatten(), self.embedding.weight, rows)
 
-    def hidden(self, tokens: Tensor, last: int | None = None) -> Tensor:
+    def hidden(self, tokens: Tensor, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
         """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for
-        those positions only."""
+        those positions only. keep (B, N): False for padding, which stands on the left."""
         h = self.embedding(tokens) * math.sqrt(self.config.dim)
         h = self.dropout(h + self.positions[-tokens.shape[1] :])
         for layer in self.layers[:-1]:
-            h = layer(h)
-        return self.dropout(self.layers[-1](h, last))
+            h = layer(h, keep=keep)
+        return self.dropout(self.layers[-1](h, last, keep))
 
     def compile_blocks(self, **options) -> None:
         """Applies torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""

@@ -9,7 +9,7 @@ fewer: 5,679,400.
 """
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from timm.layers import LayerNorm, Mlp, calculate_drop_path_rates, drop_path
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.models.config import ViTConfig
+
+Pool = Literal["", "avg", "avgmax", "max", "token", "map", "prr"]  # timm's words
 
 
 class StochasticDepth(nn.Module):
@@ -88,10 +90,12 @@ def build_vit(
     *,
     channels: int = 3,
     head_dropout: float = 0.0,
+    global_pool: Pool | None = None,
 ) -> ViT:
     """The vision transformer of a config. classes = 0: without a head, as in timm; it then returns the head's input.
 
-    With pool=average there is no class token, and the last norm comes after the mean, as in timm.
+    With pool=average there is no class token, and the last norm comes after the mean, as in timm. global_pool: timm's
+    word for the input of the head, where that is not what `pool` says ("avg" beside a class token, "" for all tokens).
     """
     model = ViT(
         img_size=config.image_size,
@@ -105,7 +109,7 @@ def build_vit(
         drop_rate=head_dropout,
         class_token=config.pool == "class_token",
         pos_embed="learn" if config.position == "learned" else "none",
-        global_pool="token" if config.pool == "class_token" else "avg",
+        global_pool=global_pool if global_pool is not None else "token" if config.pool == "class_token" else "avg",
     )
     model.config = config
     rates = cast("list[float]", calculate_drop_path_rates(config.drop_path, config.depth))  # lists are for stages

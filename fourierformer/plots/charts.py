@@ -2,8 +2,10 @@
 
 from fourierformer.plots.picture import (
     INK,
+    PAGE,
     SERIES,
     STYLES,
+    WIDE,
     Key,
     Picture,
     logarithmic,
@@ -18,10 +20,10 @@ Points = dict[str, list[tuple[int, float]]]  # name: (tokens, value)
 
 
 def difference_chart(
-    differences: list[tuple[str, Difference]], name: str, title: str, axis: str, caption: str = ""
+    differences: list[tuple[str, Difference]], name: str, title: str, axis: str, caption: str = "", wide: bool = False
 ) -> Picture:
     """A line per (label, difference), the baseline at 0. What the interval's colour says: whether it holds 0."""
-    figure, axes = new_figure(axis, "", (5.0, 0.9 + 0.28 * len(differences)))
+    figure, axes = new_figure(axis, "", (PAGE if wide else WIDE[0], 0.9 + 0.28 * len(differences)))
     clear, unclear, single = series_colour(0), series_colour(1), INK
     used = []
     for line, (_, difference) in enumerate(differences):
@@ -41,7 +43,8 @@ def difference_chart(
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
     texts = {clear: "95 % interval without 0", unclear: "95 % interval that holds 0", single: "one seed: no interval"}
-    return Picture(figure, name, title, [Key(c, text) for c, text in texts.items() if c in used], caption)
+    keys = [Key(colour, text) for colour, text in texts.items() if colour in used]
+    return Picture(figure, name, title, keys, caption, wide=wide)
 
 
 def time_chart(values: dict[str, dict[str, float]], name: str, title: str, x_label: str) -> Picture:

@@ -6,7 +6,7 @@ From a row of the comparison to a chart: `metric_curves` and `comparison_chart`,
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,13 +14,13 @@ from fourierformer.plots.picture import (
     DOTTED,
     INK,
     SERIES,
-    SMALL,
     STYLES,
     Key,
     Picture,
     layer_colour,
     logarithmic,
     new_figure,
+    panel_grid,
     series_colour,
     whole_numbers,
 )
@@ -31,6 +31,7 @@ from fourierformer.tasks import Metric
 STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only show noise
 LARGEST = 1e9  # a loss or perplexity beyond this belongs to a diverged run and would flatten every other curve
 UNFINISHED_ALPHA = 0.55
+ACROSS = 4  # panels in a line of the page
 Look = tuple[int, int]  # numbers of a colour and of a line style
 
 
@@ -135,16 +136,41 @@ def _thinned(steps: list[int], values: list[float], width: int) -> dict[float, f
 
 
 def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric, caption: str = "") -> Picture:
-    """Mean lines with the range over seeds; runs that did not complete are dotted."""
+    """Mean lines with the range over seeds; runs that did not complete are dotted. More than six lines would only be a
+    tangle: each gets a panel, with the first one behind it."""
+    if len({curve.look for curve in curves}) > len(SERIES):
+        return _panels_chart(curves, name, title, kind, caption)
     figure, axes = new_figure("step", kind.axis)
-    if kind.logarithmic:
-        axes.set_yscale("log")
-        logarithmic(axes.yaxis)
-    whole_numbers(axes.xaxis)
+    _scale(axes, kind)
     for curve in curves:
         _draw(axes, curve)
     _skip_the_beginning(axes, curves, kind)
     return Picture(figure, name, title, _keys(curves), caption)
+
+
+def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, caption: str) -> Picture:
+    """A panel for every line but the first, which stands behind each of them in ink; all on one scale."""
+    by_look: dict[Look, list[Curve]] = {}
+    for curve in curves:
+        by_look.setdefault(curve.look, []).append(curve)
+    (first, *_), *others = by_look.values()
+    figure, panels = panel_grid(len(others), ACROSS, "step", kind.axis)
+    for axes, own in zip(panels, others, strict=True):
+        axes.set_title(own[0].label, fontsize=8, color=INK.fixed, parse_math=False)
+        _scale(axes, kind)
+        axes.plot(first.steps, first.middle, color=INK.fixed, linewidth=0.9, alpha=0.55)
+        for curve in own:
+            _draw(axes, replace(curve, look=(0, 0)))
+    _skip_the_beginning(panels[0], curves, kind)  # the scale is shared
+    keys = [Key(INK, first.label), Key(series_colour(0), "the attention named above each panel")]
+    return Picture(figure, name, title, keys, caption, wide=True)
+
+
+def _scale(axes, kind: Metric) -> None:
+    if kind.logarithmic:
+        axes.set_yscale("log")
+        logarithmic(axes.yaxis)
+    whole_numbers(axes.xaxis)
 
 
 def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, caption: str = "") -> Picture:
@@ -157,14 +183,25 @@ def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, capti
     return Picture(figure, name, title, _keys(curves), caption)
 
 
-def diagnostic_chart(curves: list[Curve], name: str, title: str, axis: str, caption: str = "") -> Picture:
-    """One line per layer, coloured by depth."""
-    figure, axes = new_figure("step", axis, SMALL)
-    whole_numbers(axes.xaxis)
-    keys = [Key(layer_colour(i, len(curves)), f"layer {int(curve.label)}") for i, curve in enumerate(curves)]
-    for curve, key in zip(curves, keys, strict=True):
-        axes.plot(curve.steps, curve.middle, color=key.colour.fixed, linewidth=1.3, **_markers(curve))
-    return Picture(figure, name, title, keys, caption)
+def diagnostic_chart(panels: dict[str, list[Curve]], name: str, title: str, axis: str, caption: str = "") -> Picture:
+    """A panel for each attention, all on one scale, with a line per layer, coloured by depth."""
+    count = max(map(len, panels.values()))
+    keys = [Key(layer_colour(i, count), f"layer {i}") for i in range(count)]
+    figure, grid = panel_grid(len(panels), min(len(panels), ACROSS), "step", axis)
+    for axes, (label, curves) in zip(grid, panels.items(), strict=True):
+        axes.set_title(label, fontsize=8, color=INK.fixed, parse_math=False)
+        whole_numbers(axes.xaxis)
+        for curve, key in zip(curves, keys, strict=False):
+            axes.plot(curve.steps, curve.middle, color=key.colour.fixed, linewidth=1.3, **_markers(curve))
+    _widen(grid[0])
+    return Picture(figure, name, title, keys, caption, wide=True)
+
+
+def _widen(axes) -> None:
+    """Of values that agree to many digits the labels would be 1e-7 + 0.999: a range of at least two per cent."""
+    low, high = axes.get_ylim()
+    middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * max(abs(low), abs(high)))
+    axes.set_ylim(middle - half, middle + half)
 
 
 def _draw(axes, curve: Curve) -> None:

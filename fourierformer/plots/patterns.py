@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from fourierformer.analysis.maps import MeanMaps, by_offset
 from fourierformer.attention import Geometry, available, build, mechanism
 from fourierformer.attention.sparse import SparseAttention
 from fourierformer.errors import SetupError
-from fourierformer.plots.picture import INK, Picture, series_colour
+from fourierformer.plots.picture import INK, PAGE, Picture, series_colour
 
 NAME = "patterns"
 TITLE = "Who sees whom: queries downwards, keys to the right. Dark: the past, all that a causal model sees"
@@ -44,6 +44,7 @@ class Panel:
     title: str
     values: Tensor  # (queries, keys) or (rows, columns), from 0 to 1
     star: tuple[int, int] | None = None  # row and column of the query on an image
+    side: str = ""  # stands to the left
 
 
 def layer_of(
@@ -111,6 +112,7 @@ def panel_picture(
             axes.imshow(panel.values.numpy(), cmap=shades, vmin=0, vmax=1, interpolation="none", aspect="equal")
             axes.set_title(panel.title, fontsize=7, color=INK.fixed, parse_math=False)
             axes.set(xticks=[], yticks=[])
+            axes.set_ylabel(panel.side, fontsize=7, color=INK.fixed, parse_math=False)
             axes.spines[:].set(color=INK.fixed, alpha=0.3, linewidth=0.6)
             if panel.star:
                 axes.plot(*panel.star[::-1], marker="*", color=series_colour(1).fixed, markersize=7, linestyle="none")
@@ -165,8 +167,25 @@ def map_pictures(mean: MeanMaps, layers: list[int], title: str) -> list[Picture]
     return pictures
 
 
+def compared_maps_picture(maps: dict[str, MeanMaps], name: str, title: str) -> Picture:
+    """The first and the last layer of each model, a column for each head: maps of the same sequences."""
+    one = next(iter(maps.values()))
+    rows = []
+    for layer in sorted({0, len(one.maps) - 1}):
+        for label, mean in maps.items():
+            shades = mean.maps[layer] / mean.maps[layer].amax(-1, keepdim=True)
+            rows.append([Panel(f"head {h + 1}", shade) for h, shade in enumerate(shades)])
+            rows[-1][0] = replace(rows[-1][0], side=f"{label}\nlayer {layer}")
+    caption = (
+        f"The same sequence of the {one.split} split in every panel, {one.maps.shape[-1]} tokens: queries downwards, "
+        "keys to the right, the first and the last layer. Each row up to its largest weight."
+    )
+    inches = min(1.9, PAGE / max(map(len, rows)))
+    return replace(panel_picture(rows, name, "", inches=inches), title=title, caption=caption, wide=True)
+
+
 def _heads_picture(maps: Tensor, layers: list[int], name: str, title: str) -> Picture:
-    rows = [[Panel(f"layer {i + 1}, head {h + 1}", m) for h, m in enumerate(maps[i])] for i in layers]
+    rows = [[Panel(f"layer {i}, head {h + 1}", m) for h, m in enumerate(maps[i])] for i in layers]
     return panel_picture(rows, name, title)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, safe for colour-blind readers, light members darkened; the page has a dark set
 SERIES = ("#0072b2", "#d55e00", "#00805f", "#a8538b", "#8a6800", "#3b7fa8")
 STYLES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-WIDE, SMALL = (5.0, 3.1), (3.6, 2.7)  # inches; letters have one size, so a small chart is drawn small
+WIDE, SMALL, PAGE = (5.0, 3.1), (3.6, 2.7), 9.6  # inches; letters have one size, so a small chart is drawn small
 SOLID, DASHED, DOTTED, DASH_DOTTED = STYLES
 
 
@@ -68,6 +68,7 @@ class Picture:
     keys: list[Key]
     caption: str = ""
     description: str = ""  # written into the SVG file, unseen
+    wide: bool = False  # takes a whole line of the page
 
     def inline(self) -> str:
         import matplotlib
@@ -143,6 +144,23 @@ def new_panels(titles: list[str], x_label: str, y_label: str, size: tuple[float,
             axes.set_title(title, fontsize=9, color=INK.fixed)
             plain(axes)
     return figure, panels
+
+
+def panel_grid(count: int, across: int, x_label: str, y_label: str):
+    """(figure, axes of each panel): as wide as the page, rows of small panels on one scale."""
+    from matplotlib.figure import Figure
+
+    rows = -(-count // across)
+    figure = Figure(figsize=(PAGE, 0.4 + (1.5 if across > 2 else 2.1) * rows), layout="constrained")
+    grid = figure.subplots(rows, across, sharex=True, sharey=True, squeeze=False).flatten()
+    for axes in grid[count:]:
+        axes.remove()
+    for i, axes in enumerate(grid[:count]):
+        plain(axes)
+        axes.tick_params(labelsize=7, labelbottom=i + across >= count, labelleft=i % across == 0)
+    figure.supxlabel(x_label, fontsize=9, color=INK.fixed)
+    figure.supylabel(y_label, fontsize=9, color=INK.fixed)
+    return figure, list(grid[:count])
 
 
 def plain(axes) -> None:

@@ -23,15 +23,19 @@ UNKNOWN = "not recorded"
 
 
 def write_report(
-    runs: Iterable[Run], path: str | Path, further: Iterable[Section] = (), figures: Path | None = None
+    runs: Iterable[Run],
+    path: str | Path,
+    further: Iterable[Section] = (),
+    figures: Path | None = None,
+    maps: bool = False,
 ) -> Path:
     """Renders the page and writes it whole or not at all. Returns its path.
 
     `further` sections stand below those of the runs. With `figures` every chart is also saved in that folder, as PNG
-    and SVG, which takes as long as the page again.
+    and SVG, which takes as long as the page again. With `maps` it loads models, to show what their heads attend to.
     """
     runs, path = list(runs), Path(path)
-    sections = [*run_sections(runs), *further]
+    sections = [*run_sections(runs, maps), *further]
     html = render(runs, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), sections)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_text(path, html)

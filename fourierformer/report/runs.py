@@ -15,6 +15,7 @@ from fourierformer.plots.curves import (
     validation_metric,
 )
 from fourierformer.plots.picture import Picture
+from fourierformer.report.maps import map_charts
 from fourierformer.report.section import Charts, Section, Sheet, sheet_of, slugs, without_columns
 from fourierformer.results import Run, Table, comparison, tables
 from fourierformer.results.comparison import (
@@ -35,11 +36,11 @@ from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
 from fourierformer.results.statistics import BASELINE, LEVEL, change_text, p_text, pairs
-from fourierformer.results.tables import columns_of, head_tables
-from fourierformer.tasks import Column, Metric, Task
+from fourierformer.results.tables import columns_of, head_tables, quoted_columns
+from fourierformer.tasks import Column, Metric
 
-MANY_LINES = 16  # of intervals, beyond which they are folded away
-MANY = 4  # charts of one kind beyond which they are folded away
+MANY = 4  # lines of a chart beyond which it takes the whole page
+SHORT = 24  # letters of a label that leave half a page room for its line
 DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title and axis
     "radius": ("Learned radius per layer", "radius R"),
     "mass": ("Attended share per layer: the weight that eps leaves", "attended share"),
@@ -53,11 +54,12 @@ OVER_SEEDS = "Line: mean over seeds; band: from the lowest to the highest seed."
 PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the table of intervals
 
 
-def run_sections(runs: list[Run]) -> list[Section]:
+def run_sections(runs: list[Run], maps: bool = False) -> list[Section]:
+    """`maps`: also what each head attends to, which loads models of these runs."""
     rows = comparison(runs)
     compared = tables(rows)
     anchors = slugs(table.title for table in compared)
-    sections = [_section(table, anchor) for table, anchor in zip(compared, anchors, strict=True)]
+    sections = [_section(table, anchor, maps) for table, anchor in zip(compared, anchors, strict=True)]
     # an installed copy of the package comes without the paper's numbers
     papers = [table for table in paper_tables(rows) if table.rows] if read_paper() else []
     if papers:
@@ -66,20 +68,20 @@ def run_sections(runs: list[Run]) -> list[Section]:
     return sections
 
 
-def _section(table: Table, anchor: str) -> Section:
+def _section(table: Table, anchor: str, maps: bool) -> Section:
     sheet = sheet_of(table, _caption(table))
-    parts: list[Sheet | Charts] = [Charts(_difference_pictures(table, anchor))]
+    curves = _metric_pictures(table, anchor)
+    beside = sum(not picture.wide for picture in curves) % 2 == 1  # a free place beside one of them
+    parts: list[Sheet | Charts] = [Charts([*_difference_pictures(table, anchor, beside), *curves])]
     parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
     parts += [_intervals(intervals, table.lines) for intervals in interval_tables(table.rows)]
-    parts.append(Charts(_metric_pictures(table, anchor)))
     for heads in head_tables(table.rows):
         parts += [sheet_of(heads, HEADS, leave_out=table.lines), Charts(_layer_pictures(heads, anchor))]
-    for name, (title, _) in DIAGNOSTICS.items():
-        pictures = _diagnostic_pictures(table, anchor, name)
-        many = len(pictures) > MANY
-        parts.append(Charts(pictures, title if many else "", small=True, folded=many))
+    parts += [Charts(_diagnostic_pictures(table, anchor, name)) for name in DIAGNOSTICS]
+    parts += map_charts(table.rows, anchor) if maps else []
     shown = [part for part in parts if not isinstance(part, Charts) or part.pictures]
-    return Section(table.title, anchor, shown, headline(table))
+    debug = all(run.field("debug") for row in table.rows for run in (*row.runs, *row.others))
+    return Section(table.title, anchor, shown, headline(table), folded=debug)
 
 
 def _caption(table: Table) -> str:
@@ -102,11 +104,11 @@ def _intervals(table: Table, leave_out: list[str]) -> Sheet:
     printed = table.header.index("paper")
     if any(line[printed] != DASH for line in table.body):
         return sheet_of(table, "Every number with its interval, and what the paper prints in its place.", leave_out)
-    sheet = sheet_of(table, "Every number with its interval; the paper prints nothing to compare it with.", leave_out)
-    return replace(without_columns(sheet, PAPERS), folded=len(sheet.body) > MANY_LINES)
+    sheet = sheet_of(table, "Every number with its interval; the paper prints nothing to compare it with", leave_out)
+    return replace(without_columns(sheet, PAPERS), folded=True)
 
 
-def _difference_pictures(table: Table, anchor: str) -> list[Picture]:
+def _difference_pictures(table: Table, anchor: str, beside: bool) -> list[Picture]:
     """One, of the evaluation that a paper would quote, where softmax has rivals there."""
     columns, kind = quoted_columns(table.rows[0].task), metric(table.primary)
     compared = [pair for pair in pairs(table.rows, columns) if pair.difference.mean is not None]
@@ -114,12 +116,13 @@ def _difference_pictures(table: Table, anchor: str) -> list[Picture]:
     if column is None:
         return []
     lines = [(full_label(pair.row, table.rows), pair.difference) for pair in compared if pair.column == column]
+    if len(lines) > MANY:
+        lines.sort(key=lambda line: line[1].mean or 0.0, reverse=kind.higher_is_better)
     title = f"{kind.name.capitalize()} against {BASELINE} ({column_text(column)})"
     better = "right" if kind.higher_is_better else "left"
-    caption = (
-        f"Mean over seeds; better is to the {better}. The tests below are corrected for their number, intervals not."
-    )
-    return [difference_chart(lines, f"difference--{anchor}", title, f"difference in {kind.axis}", caption)]
+    caption = f"Mean over seeds; better is to the {better}. Tests are corrected for their number, intervals not."
+    wide = not beside or len(lines) > MANY or max(len(label) for label, _ in lines) > SHORT
+    return [difference_chart(lines, f"difference--{anchor}", title, f"difference in {kind.axis}", caption, wide)]
 
 
 def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
@@ -146,17 +149,13 @@ def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:
 
 
 def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Picture]:
+    """One, where any row has logged it."""
     title, axis = DIAGNOSTICS[diagnostic]
-    labels = [row_label(row, table.rows) for row in table.rows]
-    pictures = []
-    for row, label, name in zip(table.rows, labels, slugs(labels), strict=True):
-        curves = diagnostic_curves(row, diagnostic)
-        if curves:
-            seeds = max(curve.seeds for curve in curves)
-            caption = f"Mean over {seeds} seeds." if seeds > 1 else ""
-            of_row = f"{diagnostic}-{name}--{anchor}"
-            pictures.append(diagnostic_chart(curves, of_row, f"{title}, {label}", axis, caption))
-    return pictures
+    panels = {row_label(row, table.rows): diagnostic_curves(row, diagnostic) for row in table.rows}
+    panels = {label: curves for label, curves in panels.items() if curves}
+    seeds = max((curve.seeds for curves in panels.values() for curve in curves), default=0)
+    caption = f"Mean over {seeds} seeds." if seeds > 1 else ""
+    return [diagnostic_chart(panels, f"{diagnostic}--{anchor}", title, axis, caption)] if panels else []
 
 
 def _layer_pictures(table: Table, anchor: str) -> list[Picture]:
@@ -170,11 +169,6 @@ def _layer_pictures(table: Table, anchor: str) -> list[Picture]:
                 name = f"{key.replace('_', '-')}-per-layer-{split}--{anchor}"
                 pictures.append(layer_chart(curves, name, f"{title}, {split} split", axis, caption))
     return pictures
-
-
-def quoted_columns(task: Task) -> list[Column]:
-    """The number a paper would quote comes first."""
-    return [(split, protocol) for split in ("test", "valid") for protocol in task.quoted]
 
 
 def result_of(run: Run) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from fourierformer.plots.picture import Key, Picture
 from fourierformer.results import Table
-from fourierformer.results.statistics import significance_lines
+from fourierformer.results.formats import DASH
+from fourierformer.results.statistics import BASELINE, significance_lines
 from fourierformer.results.tables import columns_of
 
 
@@ -33,7 +34,6 @@ class Charts:
     caption: str = ""
     keys: list[Key] = field(default_factory=list)
     small: bool = False
-    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Section:
     anchor: str
     parts: Sequence[Sheet | Charts]
     headline: str = ""
+    folded: bool = False
 
 
 def sheet_of(table: Table, caption: str, leave_out: Iterable[str] = ()) -> Sheet:
@@ -52,7 +53,19 @@ def sheet_of(table: Table, caption: str, leave_out: Iterable[str] = ()) -> Sheet
     tested = significance_lines(table.rows, columns_of(table.rows)) if table.rows else []
     findings = [line for line in lines if line in tested]
     lines = [line for line in lines if line not in findings]
-    return Sheet(caption, table.header, table.body, lines, findings, frozenset(table.best), frozenset(table.starts))
+    header, body = _with_differences(table)
+    return Sheet(caption, header, body, lines, findings, frozenset(table.best), frozenset(table.starts))
+
+
+def _with_differences(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Header and body with the differences to softmax behind the last number that is compared."""
+    if not table.differences:
+        return table.header, table.body
+    place = 1 + max(column for _, column in table.best) if table.best else len(table.header)
+    body = [
+        [*line[:place], text or DASH, *line[place:]] for line, text in zip(table.body, table.differences, strict=True)
+    ]
+    return [*table.header[:place], f"against\n{BASELINE}", *table.header[place:]], body
 
 
 def without_columns(sheet: Sheet, names: Iterable[str]) -> Sheet:

@@ -26,7 +26,14 @@ COMMON = (
 
 @dataclass(frozen=True)
 class Cell:
-    """Values of one quantity by seed, so that two cells can also be compared seed by seed."""
+    """Values of one quantity by seed, so that two cells can also be compared seed by seed.
+
+    Examples:
+        >>> from fourierformer.results import Cell
+        >>> cell = Cell({1: 60.0, 2: 61.0, 3: 62.0})
+        >>> cell.n, cell.mean, cell.sd
+        (3, 61.0, 1.0)
+    """
 
     values: dict[int | str, float]
 
@@ -48,7 +55,14 @@ class Cell:
 
 @dataclass
 class Row:
-    """One configuration: its completed runs (one per seed) and the runs of it that gave no numbers."""
+    """One configuration: its completed runs (one per seed) and the runs of it that gave no numbers.
+
+    Examples:
+        >>> from fourierformer.results import collect, comparison
+        >>> (row,) = comparison(collect("runs"))
+        >>> row.attention, row.n, row.cell(("valid", "segment")).n
+        ('softmax', 1, 1)
+    """
 
     experiment: str
     model: str
@@ -114,7 +128,13 @@ class Row:
 
 
 def comparison(runs: Iterable[Run]) -> list[Row]:
-    """One row per group (the hash of the configuration without its seed). Runs set aside have no row; all others do."""
+    """One row per group (the hash of the configuration without its seed). Runs set aside have no row; all others do.
+
+    Examples:
+        >>> from fourierformer.results import collect, comparison
+        >>> [(row.model, row.attention, row.state) for row in comparison(collect("runs"))]
+        [('lm_tiny', 'softmax', 'done')]
+    """
     runs = [run for run in runs if run.state != "set aside"]
     rows: dict[tuple[str, str], Row] = {}
     for run in runs:

@@ -4,6 +4,8 @@ A generated part stands between two comments, `<!-- name:begin -->` and `<!-- na
 written by hand. `make docs` writes all of them, and a test fails where one is stale.
 """
 
+import ast
+import importlib.util
 import inspect
 import pydoc
 import re
@@ -21,6 +23,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.results.comparison import HEADS, Row, comparison, evaluations, mean_text
+from fourierformer.results.faults import fault_table
 from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_of, text_of
 from fourierformer.results.hypotheses import hypothesis_table
 from fourierformer.results.intervals import interval_tables
@@ -173,13 +176,26 @@ def reference_table(text: str) -> str:
     """One row for every object that a comment `<!-- ::: dotted.name -->` of the document names."""
     rows = []
     for name in public_names(text):
-        named: Any = pydoc.locate(name)
-        if named is None:
-            raise SetupError(f"it names {name}, which cannot be imported")
-        source = Path(inspect.getfile(named)).relative_to(REPOSITORY)
-        first = " ".join((inspect.getdoc(named) or "").split("\n\n")[0].split())
+        file, documentation = described(name)
+        source = file.relative_to(REPOSITORY)
+        first = " ".join(documentation.split("\n\n")[0].split())
         rows.append((f"[`{name}`](../{source.as_posix()})", first))
     return markdown_grid(("name", "what it is for"), rows)
+
+
+def described(name: str) -> tuple[Path, str]:
+    """File and documentation of a public object, or of a module whose library is not installed."""
+    try:
+        named: Any = pydoc.locate(name)
+    except pydoc.ErrorDuringImport:
+        module = importlib.util.find_spec(name)
+        assert module is not None  # it was there to be imported
+        assert module.origin is not None
+        file = Path(module.origin)
+        return file, ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    if named is None:
+        raise SetupError(f"it names {name}, which cannot be imported")
+    return Path(inspect.getfile(named)), inspect.getdoc(named) or ""
 
 
 def public_names(text: str) -> list[str]:
@@ -195,6 +211,7 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
     "docs/attention.md": {"attention": lambda *_: mechanism_table()},
     "docs/measurements.md": {"results": lambda _, folder: section(folder)},
     "docs/results.md": {"evidence": lambda _, folder: evidence(folder)},
+    "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
 

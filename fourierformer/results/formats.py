@@ -42,6 +42,7 @@ class Table:
     scale: list[str] = field(default_factory=list)
     protocols: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)  # to softmax, for each line of the body; empty where none is
 
     @property
     def primary(self) -> str:

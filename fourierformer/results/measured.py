@@ -42,7 +42,7 @@ def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) 
 
 def csv_row(run: Run) -> dict[str, str]:
     """Every number of a finished run, and where it comes from."""
-    summary = {key: value for key, value in run.summary.items() if key not in (*NESTED, "schema")}
+    summary = {key: value for key, value in run.summary.items() if key not in (*NESTED, "schema", "logged_rows")}
     summary |= {key: run.summary.get(key) for key in ("results", "best")}
     meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
@@ -74,14 +74,18 @@ def is_measured(path: Path) -> bool:
 
 
 def gather(sources: Iterable[str | Path]) -> list[Run]:
-    """Runs from folders of run directories and from CSV files, each once: the directory knows more."""
+    """Runs from folders of run directories and from CSV files, each once: the directory knows more.
+
+    Of several CSV files those of other measurements are left out, so that results/measured/*.csv can be named.
+    """
     paths = [Path(source) for source in sources]
     files = [path for path in paths if path.suffix == ".csv"]
     if missing := [file for file in files if not file.is_file()]:
         raise SetupError(f"{missing[0]}: no such file")
     runs = collect(path for path in paths if path not in files)
     names = {run.name for run in runs}
-    from_files = {run.name: run for file in files for run in read_measured(file)}
+    of_runs = [file for file in files if is_measured(file)] or files  # if none is, reading the first says so
+    from_files = {run.name: run for file in of_runs for run in read_measured(file)}
     return [*runs, *(run for name, run in from_files.items() if name not in names)]
 
 

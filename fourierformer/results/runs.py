@@ -1,6 +1,5 @@
 """Reading run directories: what a run says about itself, and what about it could not be read."""
 
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -9,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.files import json_object
+from fourierformer.tracking.jsonl import read_lines
 
 SCHEMA = 1
 HOW_TO_MAKE_ONE = (
@@ -25,6 +26,12 @@ SET_ASIDE = re.compile(r"\.old-\d+$")
 @dataclass(frozen=True)
 class Run:
     """One run directory.
+
+    Examples:
+        >>> from fourierformer.results import collect
+        >>> (run,) = collect("runs/my_run")
+        >>> run.summary["model"], run.field("attention"), run.config["model.layers"]
+        ('lm_tiny', 'softmax', 1)
 
     `state` is what status.json says, or one of: unfinished (no status yet), damaged (a file of it cannot be read),
     set aside (an earlier attempt that `fresh=true` renamed). Only completed runs have numbers worth comparing.
@@ -71,14 +78,26 @@ class Run:
         values = hashed_part(self._stored_config) or {f"attention.{key}": v for key, v in self.settings.items()}
         return {key: value for key, value in values.items() if key != "seed"}
 
-    @cached_property
+    @property
     def _stored_config(self) -> dict:
-        from fourierformer.config import from_yaml
+        return self._config_file[0]
 
+    @cached_property
+    def _config_file(self) -> tuple[dict, list[str]]:
+        """The config in config.yaml, empty where it is none or not the one that was run; and what is wrong with it."""
+        from fourierformer.config import config_hash, from_yaml
+
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return {}, []
         try:
-            return from_yaml(self.path / "config.yaml")
-        except SetupError:
-            return {}
+            values = from_yaml(path)
+        except SetupError as error:
+            return {}, [str(error)]
+        known = self.summary.get("config_hash") or self.meta.get("config_hash")
+        if known and config_hash(values) != known:
+            return {}, ["config.yaml is damaged: it does not match the hash of the run"]
+        return values, []
 
     @cached_property
     def heads(self) -> dict[str, dict[str, float]]:
@@ -118,7 +137,11 @@ class Run:
 
     @cached_property
     def _metrics(self) -> tuple[list[dict], list[str]]:
-        return _read_rows(self.path / "metrics.jsonl")
+        rows, problems = _read_rows(self.path / "metrics.jsonl")
+        logged = self.summary.get("logged_rows")
+        if isinstance(logged, int) and logged > len(rows) and not problems:
+            problems = [f"metrics.jsonl is damaged: it has {len(rows)} of {logged} rows"]
+        return rows, problems
 
     @property
     def metrics(self) -> list[dict]:
@@ -132,7 +155,7 @@ class Run:
 
     def remarks(self) -> list[str]:
         """Everything a reader must know before trusting this run, in plain sentences."""
-        remarks = [*self.problems, *self._metrics[1], *self._heads_file[1]]
+        remarks = [*self.problems, *self._metrics[1], *self._heads_file[1], *self._config_file[1]]
         error = self.status.get("error")
         if error:
             remarks.append(str(error))
@@ -149,7 +172,13 @@ def number(value) -> float:
 
 
 def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not."""
+    """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not.
+
+    Examples:
+        >>> from fourierformer.results import collect
+        >>> [(run.name, run.state) for run in collect("runs")]
+        [('my_run', 'completed')]
+    """
     roots = [roots] if isinstance(roots, str | Path) else list(roots)
     directories: dict[Path, Path] = {}
     for root in map(Path, roots):
@@ -215,34 +244,24 @@ def _state(path: Path, status: dict | None, summary: dict | None, damaged: bool)
 def _read_json(path: Path, problems: list[str]) -> dict | None:
     """The object in `path`; None if the file is not there, None and a named problem if it is no use."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json_object(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # torn JSON and broken UTF-8 are both ValueError
+    except ValueError as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return None
-    if not isinstance(value, dict):
-        problems.append(f"{path.name} holds a {type(value).__name__}, not an object")
-        return None
-    return value
 
 
 def _read_rows(path: Path) -> tuple[list[dict], list[str]]:
     """The rows of a metrics file, and what about it could not be read (a kill while writing leaves half a line)."""
+    if path.exists() and not path.is_file():
+        return [], [f"{path.name} cannot be read: it is not a file"]
     try:
-        lines = path.read_bytes().splitlines()
+        data = path.read_bytes()
     except FileNotFoundError:
         return [], []
     except OSError as error:
         return [], [f"{path.name} cannot be read: {error.strerror}"]
-    rows, lost = [], 0
-    for line in filter(None, lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            lost += 1
-    return rows, [f"{path.name}: {lost} unreadable line{'s' if lost > 1 else ''} skipped"] if lost else []
+    lines = read_lines(data)
+    lost = len(lines.damaged) + (not data.endswith(b"\n") and bool(data))
+    return lines.rows, [f"{path.name}: {lost} damaged line{'s' if lost > 1 else ''} left out"] if lost else []

@@ -23,7 +23,7 @@ from fourierformer.results.comparison import (
 )
 from fourierformer.results.formats import DASH, Table, text_of
 from fourierformer.results.paper import scale_lines
-from fourierformer.results.statistics import significance_lines
+from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
 from fourierformer.tasks import Column, Task
 
 Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
@@ -48,7 +48,13 @@ def render_text(rows: Iterable[Row], colour: bool = False, width: int | None = N
 
 
 def tables(rows: Iterable[Row]) -> list[Table]:
-    """One table per (experiment, data, metric): numbers that may be compared stand together, others do not."""
+    """One table per (experiment, data, metric): numbers that may be compared stand together, others do not.
+
+    Examples:
+        >>> from fourierformer.results import collect, comparison, tables
+        >>> [table.title for table in tables(comparison(collect("runs")))]
+        ['smoke, lm_tiny, data builtin_text']
+    """
     return [_table(group) for group in table_groups(rows)]
 
 
@@ -75,18 +81,38 @@ def _table(rows: list[Row]) -> Table:
     body: list[list[str]] = []
     best: set[tuple[int, int]] = set()
     starts: set[int] = set()
+    differences: list[str] = []
+    compared = pairs(rows, columns_of(rows))
     for measures in blocks:
         # what was not measured with further weights needs no line there
         shown = [row for row in rows if measures is blocks[0] or any(row.cell(*measure) for measure in measures)]
         first = len(body)
         starts |= {first} if first else set()
         body += [_line(row, rows, measures, repeated=first > 0) for row in shown]
+        measured = {column for column, _ in measures}
+        quoted = next((column for column in quoted_columns(task) if column in measured), None)
+        differences += [_difference_text(row, quoted, compared) for row in shown]
         best |= {(first + i, len(left) + j) for j, measure in enumerate(measures) for i in _best(shown, measure)}
     right = [f"{task.unit}/s", *(["data wait"] if task.waits_for_data else []), "train time", "state"]
     header = [*left, *(_head(task, measure) for measure in blocks[0]), *right]
     columns = columns_of(rows)
     protocols, notes = protocol_lines(rows, columns), [*_notes(rows), *significance_lines(rows, columns)]
-    return Table(title_of(rows), rows, header, body, best, starts, scale_lines(rows), protocols, notes)
+    differences = differences if any(differences) else []
+    return Table(title_of(rows), rows, header, body, best, starts, scale_lines(rows), protocols, notes, differences)
+
+
+def quoted_columns(task: Task) -> list[Column]:
+    """The number a paper would quote comes first."""
+    return [(split, protocol) for split in ("test", "valid") for protocol in task.quoted]
+
+
+def _difference_text(row: Row, column: Column | None, compared: list[Pair]) -> str:
+    """'-1.25 ± 0.40 (p = 0.03)', without what a single seed does not have."""
+    for pair in compared:
+        if pair.row is row and pair.column == column:
+            p = "" if pair.p is None else f" ({p_text(pair.p)})"
+            return difference_text(pair.difference, row.primary) + p
+    return ""
 
 
 def title_of(rows: list[Row]) -> str:

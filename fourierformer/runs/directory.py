@@ -5,23 +5,31 @@
 - checkpoints/: see training/checkpoint.py
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
-- meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command
+- meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command; fingerprint of the data
+- data.json: what the trained model must know of its data: vocabulary, names of classes
 """
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
+import re
 import socket
+import stat
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text, read_json
+from fourierformer.files import atomic_write_text, open_own, read_json, write_json
 from fourierformer.provenance import describe
+
+# what a run has that was killed at its start
+EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
+# what a killed process may leave beside them: files that were being replaced, and the test whether one can write
+LITTER = re.compile(r"\..+\.(\d+)\.tmp|\.writable\.(\d+)")
+RESUMES = "the same command resumes."
 
 
 class RunDirectory:
@@ -35,6 +43,10 @@ class RunDirectory:
         self.status = self.path / "status.json"
         self.summary = self.path / "summary.json"
         self.meta = self.path / "meta.json"
+        self.evaluation = self.path / "evaluation.json"
+        self.wandb_id = self.path / "wandb_id"
+        self.report = self.path / "report.html"
+        self.data_facts = self.path / "data.json"
         self.checkpoints = self.path / "checkpoints"
 
     def create(self) -> None:
@@ -46,12 +58,30 @@ class RunDirectory:
             probe.unlink()
         except OSError as error:
             raise self._not_writable(error) from error
+        for path in (self.config, self.metrics, self.status, self.summary, self.meta, self.evaluation, self.report):
+            _require_file(path)
 
     def _not_writable(self, error: OSError) -> SetupError:
         return SetupError(
             f"Cannot write the run directory {self.path} ({error.strerror}). "
             "Choose a folder that you can write to: runs_root=/some/path"
         )
+
+    def check_ours(self) -> None:
+        """SetupError for a folder with files of others: a run would mix its own with them, and fresh=true move them
+        away."""
+        try:
+            names = {path.name for path in self.path.iterdir() if not LITTER.fullmatch(path.name)}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._not_writable(error) from error
+        is_run = "config.yaml" in names and names & {"status.json", "meta.json"}
+        if not is_run and names - EARLY_FILES:
+            raise SetupError(
+                f"{self.path} is not a run directory and not empty (it has {min(names - EARLY_FILES)}): choose another "
+                "folder with run_dir="
+            )
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -62,6 +92,7 @@ class RunDirectory:
             handle = self._acquire()
         except OSError as error:
             raise self._not_writable(error) from error
+        self._remove_litter()
         try:
             yield
         finally:
@@ -70,14 +101,23 @@ class RunDirectory:
                 os.ftruncate(handle, 0)
             os.close(handle)
 
+    def _remove_litter(self) -> None:
+        """Deletes what killed processes have left, not what a script is writing now (a report, say)."""
+        for path in self.path.iterdir():
+            litter = LITTER.fullmatch(path.name)
+            pid = int(litter[1] or litter[2]) if litter else 0
+            if litter and (pid == os.getpid() or not process_exists(pid)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
     def _acquire(self) -> int:
         path = self.path / ".lock"
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = open_own(str(path), os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid = os.read(handle, 32).decode().strip() or "unknown"
+                pid = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise SetupError(
                     f"Another process (pid {pid}) is using {self.path}. Wait for it, or stop it (kill {pid}) and run "
@@ -95,6 +135,9 @@ class RunDirectory:
             # not the one of this path.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    if not re.fullmatch(rb"\d*\s*", os.pread(handle, 64, 0)):
+                        os.close(handle)
+                        raise OSError(errno.EEXIST, ".lock is not a lock file of ours", str(path))
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
                     return handle
@@ -128,7 +171,7 @@ class RunDirectory:
         status = {"state": state} | {key: before[key] for key in ("step", "steps") if key in before} | fields
         status |= {"updated": _now(), "pid": os.getpid(), "host": socket.gethostname()}
         try:
-            atomic_write_text(self.status, json.dumps(status, indent=2) + "\n")
+            write_json(self.status, status)
         except OSError as error:
             warnings.warn(f"{self.status} could not be written ({error.strerror}).", stacklevel=2)
 
@@ -136,10 +179,16 @@ class RunDirectory:
         return read_json(self.status)
 
     def write_summary(self, summary: dict) -> None:
-        self._write_json(self.summary, summary)
+        self.write(self.summary, summary)
 
     def read_summary(self) -> dict | None:
         return read_json(self.summary)
+
+    def write_data_facts(self, facts: dict) -> None:
+        self.write(self.data_facts, facts)
+
+    def read_data_facts(self) -> dict | None:
+        return read_json(self.data_facts)
 
     def write_meta(self, **extra) -> dict:
         """Writes the origin of this start of the run to meta.json and returns it. A resumed run keeps a line for each
@@ -150,28 +199,59 @@ class RunDirectory:
         except UserError:
             before = {}
         earlier = before.pop("earlier", [])
+        earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
             earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command")})
-        meta = {"started": _now()} | origin | extra | {"earlier": earlier}
+        kept = {key: before[key] for key in ("data_fingerprint",) if key in before}
+        meta = {"started": _now()} | origin | extra | kept | {"earlier": earlier}
         if diff:
             meta["dirty_diff"] = "dirty.diff"
-            self._write_text(self.path / "dirty.diff", diff)
-        self._write_json(self.meta, meta)
+            self.write(self.path / "dirty.diff", diff)
+        self.write(self.meta, meta)
         return meta
+
+    def add_to_meta(self, **facts) -> None:
+        self.write(self.meta, (self.read_meta() or {}) | facts)
 
     def read_meta(self) -> dict | None:
         return read_json(self.meta)
 
-    def _write_json(self, path: Path, values: dict) -> None:
-        self._write_text(path, json.dumps(values, indent=2) + "\n")
-
-    def _write_text(self, path: Path, text: str) -> None:
+    def write(self, path: Path, content: dict | str) -> None:
+        """Replaces a file of the run; UserError, with a way out, where that is not possible."""
         try:
-            atomic_write_text(path, text)
+            if isinstance(content, str):
+                atomic_write_text(path, content)
+            else:
+                write_json(path, content)
         except OSError as error:
             raise UserError(
                 f"Cannot write {path} ({error.strerror}). Make room or fix the permissions; the same command resumes."
             ) from error
+
+
+def _require_file(path: Path) -> None:
+    """SetupError where something stands in the place of a file that a run could not read or replace."""
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:  # a link that leads to itself, say
+        raise SetupError(f"{path} cannot be used ({error.strerror}). Move it away; {RESUMES}") from None
+    if not is_file:
+        raise SetupError(f"{path} is not a file, but a folder or the like. Move it away; {RESUMES}")
+    if not os.access(path, os.R_OK):
+        raise SetupError(f"{path} may not be read. Fix its permissions; {RESUMES}")
+
+
+def process_exists(pid) -> bool:
+    """Whether this machine has a process of that number. Signal 0 asks without disturbing it."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, TypeError, ValueError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's process, so there is one
+        return True
+    return True
 
 
 def _now() -> str:

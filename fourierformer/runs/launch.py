@@ -20,14 +20,18 @@ from fourierformer.errors import Interrupted, UserError, did_you_mean
 from fourierformer.provenance import CONFIGS, command_of
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.start import run_job
+from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
 from fourierformer.training.processes import find_processes
 from fourierformer.training.signals import exit_code
+
+NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
 
 def launch(config_name: str) -> None:
     """Runs the command line with a config of configs/, and ends the process with an exit code: 0 done, 1 crash, 2
     set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
+    make_streams_last()
     if find_processes()[0].first and not _asks_for_text(sys.argv[1:]):
         print("loading ...", flush=True)  # torch takes seconds
     train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
@@ -37,6 +41,8 @@ def launch(config_name: str) -> None:
     # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
+    # Shells leave ~ as it is after `key=`; Hydra makes the folder of a sweep before a config is read.
+    sys.argv[1:] = [re.sub(r"^(runs_root|run_dir)=(~.*)", _with_home, word) for word in sys.argv[1:]]
     SweepRecord.current = None
     try:
         with StopSweep() as stop:
@@ -48,15 +54,16 @@ def launch(config_name: str) -> None:
         sys.stdout.flush()
     except Interrupted as again:
         code = exit_code(again.signal_number)
-    except BrokenPipeError:  # `python train_lm.py | head`: nobody reads stdout any more; flushing at exit must not fail
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
     sys.exit(code)
 
 
 def _asks_for_text(arguments: list[str]) -> bool:
     """Whether Hydra prints something, --help or --cfg job, instead of running: then nothing else may be printed."""
     return any(word.startswith("-") and word not in ("-m", "--multirun") for word in arguments)
+
+
+def _with_home(override: re.Match) -> str:
+    return f"{override[1]}={os.path.expanduser(override[2])}"
 
 
 def _ended(action: Callable[[], int | None]) -> int:
@@ -69,10 +76,8 @@ def _ended(action: Callable[[], int | None]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return complain(error, error.exit_code)
-    except BrokenPipeError:
-        raise
     except Exception as error:
-        if type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
+        if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
             return complain(explain(error), 2)
         if isinstance(error, OSError):
             return complain(
@@ -95,6 +100,7 @@ def complain(message: object, code: int) -> int:
 @contextlib.contextmanager
 def exit_on_user_error():
     """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
+    make_streams_last()
     try:
         yield
     except UserError as error:
@@ -104,6 +110,8 @@ def exit_on_user_error():
 def explain(error: Exception) -> str:
     """Hydra's error as one line with the nearest valid name."""
     text = str(error)
+    if NO_NAME in text:
+        return _no_name()
     options = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if options:
         return _unknown_option(options[1], options[2], text)
@@ -132,6 +140,19 @@ def explain(error: Exception) -> str:
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}' ({text}). An override is key=value, quoted for the shell: 'key=[1,2]'"
     return text
+
+
+def _no_name() -> str:
+    """The message for a group whose value is no name, which Hydra does not repeat."""
+    groups = _groups()
+    for word in sys.argv[1:]:
+        group, _, value = word.partition("=")
+        wrong = re.search(r"(?i)(?<![^,])(null|true|false|[-+.\de]+)(?![^,])", value)  # of several, in a sweep
+        if group in groups and wrong:
+            options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+            none = f" ('~{group}' leaves it out)" if wrong[0] == "null" else ""
+            return f"{group}={wrong[0]}: no such {group}{none}. Options: {', '.join(options)}"
+    return f"a config group ({', '.join(groups)}) takes the name of one of its files, or is left out: '~debug'"
 
 
 def _groups() -> list[str]:

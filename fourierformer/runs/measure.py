@@ -1,6 +1,5 @@
 """Measures a trained run, every split under every protocol, and writes each result at once; makes its summary."""
 
-import json
 import resource
 from pathlib import Path
 
@@ -8,9 +7,10 @@ import torch
 
 from fourierformer.config import RunSpec
 from fourierformer.errors import UserError
-from fourierformer.files import atomic_write_text, read_json
+from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import Parts
+from fourierformer.runs.same_data import refuse_other_shapes
 from fourierformer.runs.spec import task_of
 from fourierformer.tasks import Poll, Watch, task_named
 from fourierformer.training.checkpoint import Checkpoints
@@ -23,26 +23,37 @@ def read_or_none(path: Path) -> dict | None:
     """The content of a JSON file that the run can write again; None where it is missing, or damaged (with a
     message)."""
     try:
-        stored = read_json(path)
+        return read_json(path)
     except UserError as error:
         print(f"{error} This run writes it again.")
         return None
-    return stored if isinstance(stored, dict) else None
+
+
+def measured_in(stored: dict) -> dict[str, dict[str, dict]]:
+    """The results of a summary or of evaluation.json, {split: {protocol: numbers}}; what has another form is left
+    out."""
+    results = stored.get("results")
+    splits = results.items() if isinstance(results, dict) else ()
+    return {
+        split: {protocol: numbers for protocol, numbers in protocols.items() if isinstance(numbers, dict)}
+        for split, protocols in splits
+        if isinstance(protocols, dict)
+    }
 
 
 class Measurements:
     """The file evaluation.json, {"step": 600, "results": {"valid": {"sliding": {...}}}}, of one checkpoint: the numbers
     of another step are dropped."""
 
-    def __init__(self, path: Path, step: int, processes: Processes):
-        self.path, self.step, self.processes = path, step, processes
-        stored = processes.on_first(lambda: read_or_none(path)) or {}
-        self.results: dict[str, dict[str, dict]] = stored.get("results", {}) if stored.get("step") == step else {}
+    def __init__(self, directory: RunDirectory, step: int, processes: Processes):
+        self.directory, self.step, self.processes = directory, step, processes
+        stored = processes.on_first(lambda: read_or_none(directory.evaluation)) or {}
+        self.results = measured_in(stored) if stored.get("step") == step else {}
 
     def add(self, split: str, protocol: str, numbers: dict) -> None:
         self.results.setdefault(split, {})[protocol] = numbers
-        text = json.dumps({"step": self.step, "results": self.results}, indent=2) + "\n"
-        self.processes.on_first(lambda: atomic_write_text(self.path, text))
+        content = {"step": self.step, "results": self.results}
+        self.processes.on_first(lambda: self.directory.write(self.directory.evaluation, content))
 
 
 def measure_best(
@@ -56,8 +67,9 @@ def measure_best(
     checkpoint = checkpoints.best() or checkpoints.latest()
     assert checkpoint is not None  # the loop has saved its last step
     step, state = checkpoint
-    parts.model.load_state_dict(state["model"])
-    measurements = Measurements(directory.path / "evaluation.json", step, parts.processes)
+    with refuse_other_shapes(directory.path):
+        parts.model.load_state_dict(state["model"])
+    measurements = Measurements(directory, step, parts.processes)
     with autocast(parts.device, parts.trainer.precision):
         for split, protocol in wanted:
             if protocol not in measurements.results.get(split, {}):

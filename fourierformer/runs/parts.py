@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from fourierformer.attention import Attention
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
 from fourierformer.runs.cpu import keep_freed_memory
+from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.runs.spec import attention_of, changed, one_layer, stored_spec, task_of
 from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
@@ -36,6 +38,10 @@ class Parts:
     def attention(self) -> Attention:
         """One of the attention layers, which differ in their weights only."""
         return next(m for m in self.model.modules() if isinstance(m, Attention))
+
+    @cached_property
+    def data_fingerprint(self) -> str | None:
+        return self.task.fingerprint(self.spec, self.corpus)
 
     @property
     def backend(self) -> str:
@@ -118,20 +124,32 @@ def open_run(
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = changed(spec, data={"root": data_root})
-    checkpoints = Checkpoints(run_dir / "checkpoints")
-    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
-    if checkpoint is None:
-        raise SetupError(f"{run_dir} has no checkpoint yet: train it first (its command is in meta.json)")
-    step, state = checkpoint
+    step, state = stored_checkpoint(run_dir, last=last)
     parts = build(spec)
-    parts.model.load_state_dict(averaged_weights(state, run_dir) if averaged else state["model"])
+    check_same_data(spec, run_dir, state.get("data_fingerprint"), parts.data_fingerprint)
+    with refuse_other_shapes(run_dir):
+        parts.model.load_state_dict(weights_of(state, run_dir, averaged))
     parts.model.eval()
     return parts, step
 
 
+def stored_checkpoint(run: Path, *, last: bool = False) -> tuple[int, dict]:
+    """A run's best checkpoint with its step, or its newest where there is no best one or with `last`."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
+    if checkpoint is None:
+        raise SetupError(f"{run} has no checkpoint yet: train it first (its command is in meta.json)")
+    return checkpoint
+
+
+def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:
+    """Those of the model in a checkpoint, or with `averaged` their moving average."""
+    return averaged_weights(state, run) if averaged else state["model"]
+
+
 def averaged_weights(state: dict, run_dir: Path) -> dict:
     """The averaged weights of a checkpoint, without the prefix of torch's AveragedModel."""
-    if state["ema"] is None:
+    if state.get("ema") is None:
         raise SetupError(f"{run_dir} was trained without averaged weights (trainer.ema_decay=null)")
     prefix = "module."
     return {key.removeprefix(prefix): value for key, value in state["ema"].items() if key.startswith(prefix)}

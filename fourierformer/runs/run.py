@@ -15,11 +15,13 @@ from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name, values_of_command
 from fourierformer.runs.launch import complain
-from fourierformer.runs.measure import read_or_none
+from fourierformer.runs.measure import measured_in, read_or_none
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
+from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.spec import read_command, task_of
 from fourierformer.runs.start import already_done, check_debug
+from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
@@ -29,12 +31,13 @@ from fourierformer.training.signals import StopSignal, exit_code
 def main(config: DictConfig) -> None:
     """Runs one job, called by Hydra. A single run that fails ends the process with its exit code; in a sweep the result
     goes into the record, and the next job begins."""
+    make_streams_last()  # in a process of a launcher, too
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
     with job.command() if job else contextlib.nullcontext():
         code, error = _outcome(config, job, processes)
     if job:
-        job.write(exit_code=code, error=error)
+        job.finish(code, error)
     elif code:
         sys.exit(code)
 
@@ -67,8 +70,9 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
             raise
         return code, str(stop)
-    except BrokenPipeError:
-        raise
+    except OSError as error:  # of the disk, at a place without a message of its own
+        label, told = job.name.prefix if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
+        return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
     except Exception as error:
         if not already_reported(error):
             traceback.print_exc()
@@ -115,13 +119,15 @@ def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, say, stack
     if job:
         job.write(run=str(directory.path.resolve()))
     task_of(spec).check_available(spec)
+    directory.check_ours()
     if spec.fresh and (aside := directory.set_aside()):
         say(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())
 
 
 def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
-    """Whether the run is complete. SetupError for a directory with a run of another config (possible with run_dir=)."""
+    """Whether the run is complete. SetupError for a directory with a run of another config (possible with run_dir=), or
+    of other data."""
     if not directory.config.exists():
         return False
     changed = differences(from_yaml(directory.config), spec.values)
@@ -130,10 +136,11 @@ def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
             f"{directory.path} holds a run of another config: {'; '.join(changed)}. "
             "Choose another run_dir=, or fresh=true to move that run aside."
         )
+    check_before_loading(spec, directory, read_or_none(directory.meta) or {})
     status, summary = read_or_none(directory.status), read_or_none(directory.summary)
     if status is None or summary is None or status.get("state") != "completed":
         return False
-    measured = summary.get("results", {})
+    measured = measured_in(summary)
     return all(protocol in measured.get(split, {}) for split, protocol in task_of(spec).measured_at_end(spec))
 
 

@@ -9,8 +9,9 @@ from omegaconf import DictConfig
 
 from fourierformer.attention import Attention, Geometry, available, build, knobs
 from fourierformer.checking import checked, resolved
-from fourierformer.config import RunSpec, completed, filed_by_data, from_yaml, schema, specified
+from fourierformer.config import RunSpec, completed, config_hash, filed_by_data, from_yaml, schema, specified
 from fourierformer.errors import SetupError
+from fourierformer.files import read_json
 from fourierformer.tasks import Task, task_named
 from fourierformer.training.processes import find_processes
 
@@ -48,6 +49,17 @@ def read_command(config: DictConfig) -> RunSpec:
 def stored_spec(run: Path) -> RunSpec:
     """The spec of a run directory."""
     values = from_yaml(run / "config.yaml")
+    known = (read_json(run / "meta.json") or {}).get("config_hash")
+    if known and config_hash(values) != known:
+        raise SetupError(
+            f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a "
+            "copy."
+        )
+    return spec_of(values)
+
+
+def spec_of(values: dict) -> RunSpec:
+    """The spec of a stored config, of this version or of an earlier one."""
     chosen = values["attention"]
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}

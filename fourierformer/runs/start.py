@@ -7,11 +7,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fourierformer.checking import resolved
-from fourierformer.config import filed_by_data, from_yaml, run_directory
+from fourierformer.config import filed_by_data, from_yaml, run_directory, specified
 from fourierformer.errors import SetupError, UserError
 from fourierformer.provenance import command_of
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.sweep import Job, in_sweep, show
+from fourierformer.tasks import task_named
 from fourierformer.training.processes import find_processes
 
 IGNORED = ("runs_root", "run_dir", "fresh")  # a run that was moved, or made anew, is still the same
@@ -59,8 +61,11 @@ def _complete(config: DictConfig) -> RunDirectory | None:
         if not directory.config.is_file() or _asked_to_stop():
             return None
         stored, status = from_yaml(directory.config), directory.read_status() or {}
-        same = _comparable(stored) == _comparable(values)
-        return directory if same and status.get("state") == "completed" and directory.read_summary() else None
+        if _comparable(stored) != _comparable(values) or status.get("state") != "completed":
+            return None
+        spec = specified(task_named(values["task"]).spec, values)
+        check_before_loading(spec, directory, directory.read_meta() or {})
+        return directory if directory.read_summary() else None
     except (UserError, KeyError, TypeError):  # a mistake in the config, or a damaged file: run.py has the message
         return None
 

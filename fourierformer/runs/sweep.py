@@ -22,10 +22,10 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
-from fourierformer.errors import Interrupted
-from fourierformer.files import atomic_write_text, read_json
+from fourierformer.errors import Interrupted, SetupError
+from fourierformer.files import atomic_write_text, json_object
 from fourierformer.runs.jobs import Name, names_of_jobs
-from fourierformer.training.signals import SIGNALS, exit_code
+from fourierformer.training.signals import SIGNALS, exit_code, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
 STOPPED = {exit_code(number) for number in SIGNALS}
@@ -42,7 +42,7 @@ class SweepRecord(Callback):
         # an override that cannot be read, or a disk that cannot be written: the sweep or its first run has the message
         with contextlib.suppress(HydraException, OmegaConfBaseException, OSError):
             SweepRecord.current.mkdir(parents=True, exist_ok=True)
-            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps(names_of_jobs(config)))
+            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps({"names": names_of_jobs(config)}))
 
 
 def in_sweep() -> bool:
@@ -65,6 +65,17 @@ class Job:
         self.facts |= facts
         self._write()
 
+    def finish(self, code: int, error: str | None) -> None:
+        """Writes the exit code. SetupError where that is impossible: a sweep without a result must not end with 0."""
+        self.facts |= {"exit_code": code, "error": error}
+        try:
+            self._replace()
+        except OSError as full:
+            raise SetupError(
+                f"{self.name.prefix}its result (exit code {code}) could not be written to {self.record} "
+                f"({full.strerror}). Make room or fix the permissions; the same command goes on."
+            ) from full
+
     def stop_asked(self) -> bool:
         return (self.record / "stop").exists()
 
@@ -81,7 +92,10 @@ class Job:
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
-            atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
+            self._replace()
+
+    def _replace(self) -> None:
+        atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
 
 
 def _name_of(number: int, names: list[Name]) -> Name:
@@ -90,12 +104,25 @@ def _name_of(number: int, names: list[Name]) -> Name:
 
 def read_record(record: Path) -> list[dict]:
     """The facts of every job that has begun."""
-    return [json.loads(path.read_text()) for path in sorted(record.glob("[0-9]*.json"))]
+    return [_read_job(path) for path in sorted(record.glob("[0-9]*.json"))]
+
+
+def _read_job(path: Path) -> dict:
+    """The facts in a job's file; of one that is damaged (a full disk leaves such files) a job without a result."""
+    unknown = {"number": int(path.stem), "pid": 0, "host": "an unknown machine"}
+    try:
+        job = json_object(path)
+    except (OSError, ValueError):
+        return unknown
+    return unknown | job if isinstance(job.get("pid"), int) else unknown
 
 
 def read_names(record: Path) -> list[Name]:
     """The names of all jobs of a sweep; none where they could not be written."""
-    return [Name(*name) for name in read_json(record / "jobs.json") or []]
+    try:
+        return [Name(*name) for name in json_object(record / "jobs.json")["names"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 class StopSweep:
@@ -106,12 +133,12 @@ class StopSweep:
         self.signal_number: int | None = None
 
     def __enter__(self) -> "StopSweep":
-        for number in SIGNALS:
+        for number in stop_signals():
             signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *exception) -> None:
-        for number in SIGNALS:  # the exit code is decided: a late Ctrl-C must not change it
+        for number in stop_signals():  # the exit code is decided: a late Ctrl-C must not change it
             signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame) -> None:
@@ -186,11 +213,14 @@ def show(runs: list[Path], report: Path) -> None:
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
     print(f"\n{render_text(comparison(collected), is_terminal, width).rstrip()}")
-    if not _is_current(report, runs):
-        from fourierformer.report import write_report
+    try:
+        if not _is_current(report, runs):
+            from fourierformer.report import write_report
 
-        write_report(collected, report)
-    print(f"\nreport: {report}")
+            write_report(collected, report)
+        print(f"\nreport: {report}")
+    except OSError as error:  # the runs are done, whatever becomes of their page
+        print(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")
 
 
 def _is_current(report: Path, runs: list[Path]) -> bool:

@@ -1,17 +1,20 @@
 """Builds, resumes, trains, measures and summarises one run. Its caller, run.py, locks the directory and keeps
 status."""
 
+import contextlib
 import os
+import re
 import uuid
 from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
-from fourierformer.errors import Interrupted, SetupError
-from fourierformer.files import atomic_write_text
+from fourierformer.errors import Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name
 from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
+from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
+from fourierformer.tasks import Checkable
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
@@ -30,6 +33,12 @@ def train_and_measure(
     seed_everything(spec.seed)
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build(spec, processes, name.say)
+    if isinstance(parts.objective, Checkable):
+        for split, protocol in parts.task.measured_at_end(spec):
+            parts.objective.check_measure(split, protocol)
+    facts = parts.task.data_facts(parts.corpus)
+    if facts is not None:
+        processes.on_first(lambda: directory.write_data_facts(facts))
     if processes.first:
         name.say(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -44,7 +53,8 @@ def train_and_measure(
         results = parts.objective.from_training(progress.records)
         results |= measure_best(parts, checkpoints, directory, stop.poll, watch)
         summary = run_summary(directory, parts, progress, results, meta)
-        processes.on_first(lambda: directory.write_summary(summary))
+        # by which a reader notices that rows were lost
+        processes.on_first(lambda: directory.write_summary(summary | {"logged_rows": trackers.metrics.rows}))
         trackers.summary(final_numbers(summary))
         code = 0
     except Interrupted as interrupted:
@@ -57,7 +67,7 @@ def train_and_measure(
 
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
-    atomic_write_text(directory.config, to_yaml(spec.values))
+    directory.write(directory.config, to_yaml(spec.values))
     # with the summary's keys: a run that fails has no summary, but needs its row in a table
     return directory.write_meta(**identity(spec))
 
@@ -128,10 +138,14 @@ def _wandb_id(directory: RunDirectory) -> str:
     fresh=true. The agent of a wandb sweep has chosen it, and waits for a run of this id."""
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         return os.environ["WANDB_RUN_ID"]
-    path = directory.path / "wandb_id"
-    if not path.exists():
-        atomic_write_text(path, uuid.uuid4().hex[:12])
-    return path.read_text().strip()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        stored = directory.wandb_id.read_text().strip() if directory.wandb_id.is_file() else ""
+        if re.fullmatch("[0-9a-f]{12}", stored):
+            return stored
+    drawn = uuid.uuid4().hex[:12]
+    with contextlib.suppress(UserError):  # wandb never stops a training
+        directory.write(directory.wandb_id, drawn)
+    return drawn
 
 
 def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log=_silent) -> Fit:
@@ -159,6 +173,7 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
         tracker=trackers,
         checkpoints=checkpoints,
         stop=stop,
+        data_fingerprint=parts.data_fingerprint,
         processes=parts.processes,
         watch=watch,
         on_log=on_log,
@@ -167,7 +182,7 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
 
 def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, watch) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
-    steps = parts.trainer.steps
+    steps, on_first = parts.trainer.steps, parts.processes.on_first
 
     def heartbeat(progress: Progress) -> None:
         if parts.processes.first:
@@ -177,10 +192,15 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
     fit = make_fit(parts, trackers, checkpoints, stop, watch=watch, on_log=heartbeat)
     if checkpoint:
         step, state = checkpoint
-        fit.restore(state)
+        recorded = state.get("data_fingerprint")
+        on_first(lambda: check_same_data(parts.spec, directory.path, recorded, parts.data_fingerprint))
+        with refuse_other_shapes(directory.path):
+            fit.restore(state)
         say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
+    on_first(lambda: directory.add_to_meta(data_fingerprint=parts.data_fingerprint))
+    on_first(checkpoints.tidy)
     try:
         return fit.run()
     finally:

@@ -3,11 +3,21 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import Answering, AnyCorpus, Column, Compilable, Metric, Objective, Poll, Task, Watch
+from fourierformer.tasks.base import (
+    AnyCorpus,
+    Checkable,
+    Column,
+    Compilable,
+    Metric,
+    Objective,
+    Poll,
+    Task,
+    Watch,
+)
 
 __all__ = [
-    "Answering",
     "AnyCorpus",
+    "Checkable",
     "Column",
     "Compilable",
     "Metric",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fourierformer.attention import Attention, Geometry
+    from fourierformer.tasks.trained import TrainedModel
     from fourierformer.training.processes import Processes
 
 Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
@@ -29,7 +30,13 @@ Column = tuple[str, str]  # (split, protocol): which evaluation a number comes f
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is measured: its names, its format, and how two of them compare."""
+    """A number that is measured: its names, its format, and how two of them compare.
+
+    Examples:
+        >>> from fourierformer.tasks import Metric
+        >>> Metric("top1", "top-1", "top-1", 2, unit="%", higher_is_better=True).text(71.234, unit=True)
+        '71.23 %'
+    """
 
     key: str  # in files: results.test.sliding.ppl
     name: str  # in sentences and charts
@@ -74,15 +81,14 @@ class Compilable(Protocol):
     def compile_blocks(self, **options) -> None: ...
 
 
-@runtime_checkable
-class Answering(Protocol):
-    """An objective whose model answers a text with a text."""
-
-    def answer(self, model: Any, text: str) -> str: ...
-
-
 class Task(ABC, Generic[Spec]):
-    """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods."""
+    """A kind of training. Tables, console and scripts use the class attributes, a run uses the methods.
+
+    Examples:
+        >>> from fourierformer.tasks import tasks
+        >>> [(task.name, task.script) for task in tasks()]
+        [('language', 'train_lm.py'), ('vision', 'train_vit.py'), ('masked', 'train_lm.py'), ('seq2seq', 'train_lm.py')]
+    """
 
     name: ClassVar[str]
     script: ClassVar[str]  # the script that trains it
@@ -99,6 +105,7 @@ class Task(ABC, Generic[Spec]):
     blocks: ClassVar[str | None] = None
     scored: ClassVar[tuple[str, ...]]  # numbers of an evaluation that must be equal for two results to be comparable
     waits_for_data: ClassVar[bool] = False  # whether tables show how long training waited for data
+    pipeline: ClassVar[str | None] = None  # the hub's word for what a trained model does: "text-generation"
     limit: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
@@ -125,6 +132,10 @@ class Task(ABC, Generic[Spec]):
     def stand_in(self, spec: Spec) -> AnyCorpus | None:
         """Data without a meaning, of the published sizes, by which a plan times steps where the data is not there; None
         where no sizes are published."""
+
+    def fingerprint(self, spec: Spec, corpus: Any) -> str | None:
+        """Hex digits that another content of the data would change; the folder may move. Without a corpus only if they
+        are known soon, without loading the data. None where the config alone decides what the data is."""
         return None
 
     @abstractmethod
@@ -157,9 +168,36 @@ class Task(ABC, Generic[Spec]):
     def scored_text(self, numbers: dict) -> str:
         """The `scored` numbers of an evaluation as text: "context 256, stride 1, 245,568 tokens scored"."""
 
+    def data_facts(self, corpus: Any) -> dict | None:
+        """What its trained models must know of the data when that is out of reach, as plain values: vocabulary, names
+        of classes. A run keeps them in data.json. None: using a model needs the data itself."""
+        return None
+
+    def corpus_of(self, spec: Spec, facts: dict) -> Any:
+        """The corpus of these `data_facts`, without any split."""
+        raise NotImplementedError(f"task {self.name} has data_facts, but no corpus_of")
+
+    def export_config(self, spec: Spec, model: nn.Module, corpus: Any) -> dict:
+        """What other libraries need in the config.json of an exported model."""
+        return {}
+
+    def trained(self, spec: Spec, model: nn.Module, corpus: Any, step: int) -> TrainedModel:
+        """A trained model as its user wants it."""
+        from fourierformer.tasks.trained import TrainedModel
+
+        return TrainedModel(model, spec, corpus, step)
+
     def measured_at_end(self, spec: Spec) -> list[Column]:
         """The evaluations of the best checkpoint when training is done, beside those during training."""
         return []
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """An objective that knows before the training whether it can be measured afterwards."""
+
+    def check_measure(self, split: str, protocol: str) -> None:
+        """SetupError where `measure` would raise one: for a text that is too short, say."""
 
 
 @runtime_checkable
@@ -176,7 +214,16 @@ class RowWise(Protocol):
 
 class Objective(Protocol):
     """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
-    own share of every global batch and of every evaluation."""
+    own share of every global batch and of every evaluation.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from fourierformer.runs.parts import open_run
+        >>> parts, step = open_run(Path("runs/my_run"), "cpu")  # with its data set
+        >>> numbers = parts.objective.measure(parts.model, "valid", "segment", lambda: None, lambda *progress: None)
+        >>> sorted(numbers)
+        ['context', 'nll', 'ppl', 'stride', 'tokens']
+    """
 
     corpus: Any  # the AnyCorpus of this task
     metric: str  # the key of the primary metric: "ppl", "top1"

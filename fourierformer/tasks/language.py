@@ -64,6 +64,7 @@ class Language(Task[LanguageSpec]):
     usual = (("valid", "segment"), ("test", "segment"))
     scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens")
     limit = "max_tokens"
+    pipeline = "text-generation"
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
         return elsewhere(self.name, section, chosen)
@@ -90,12 +91,39 @@ class Language(Task[LanguageSpec]):
         steps = 16  # enough to time
         return stand_in(spec.data, self.vocabulary(spec, None), steps * self.samples_per_step(spec))
 
+    def fingerprint(self, spec: LanguageSpec, corpus: Corpus | None) -> str | None:
+        from fourierformer.data.text.corpus import quick_fingerprint
+
+        return corpus.manifest["fingerprint"] if corpus else quick_fingerprint(spec.data)
+
     def build_model(self, spec: LanguageSpec, attention, corpus: Corpus | None):
         from fourierformer.models.lm import WordLM
 
         if spec.data.unit == "pixel":
             _check_images(spec, corpus)
         return WordLM(spec.model, self.vocabulary(spec, corpus), spec.data.cutoffs or [], attention, seed=spec.seed)
+
+    def data_facts(self, corpus: Corpus) -> dict:
+        return corpus.facts()
+
+    def corpus_of(self, spec: LanguageSpec, facts: dict) -> Corpus:
+        from fourierformer.data.text.corpus import Corpus
+
+        return Corpus.of_facts(spec.data.name, facts)
+
+    def export_config(self, spec: LanguageSpec, model, corpus: Corpus) -> dict:
+        """For transformers: integrations/hugging_face/language_model.py."""
+        return {
+            "model_type": "fourierformer",
+            "architectures": ["FourierFormerForCausalLM"],
+            "vocab_size": corpus.vocab_size,
+            "dtype": "float32",
+        }
+
+    def trained(self, spec: LanguageSpec, model, corpus: Corpus, step: int):
+        from fourierformer.tasks.trained import TrainedLanguageModel
+
+        return TrainedLanguageModel(model, spec, corpus, step)
 
     def vocabulary(self, spec: LanguageSpec, corpus: Corpus | None) -> int:
         """How many tokens there are; without a corpus, as many as are published."""

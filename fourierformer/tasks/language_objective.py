@@ -102,6 +102,10 @@ class LanguageObjective:
         result = self.measure(model, "valid", "segment", poll, watch)
         return {"valid_loss": result["nll"], self.primary: result[self.metric]}
 
+    def check_measure(self, split: str, protocol: str) -> None:
+        batches, _ = self._scored(self.corpus.splits[split], protocol)
+        next(iter(batches))
+
     @torch.inference_mode()
     def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""

@@ -48,6 +48,7 @@ class MaskedLanguage(Language):
     beside = ("accuracy",)
     protocols = quoted = ("segment",)
     scored = ("context", "tokens")
+    pipeline = "fill-mask"
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
         return elsewhere(self.name, section, chosen, own="mask_rate" if section == "model" else None)
@@ -60,6 +61,14 @@ class MaskedLanguage(Language):
 
         assert isinstance(spec.model, MaskedLMConfig)  # of a MaskedSpec
         return MaskedLM(spec.model, self.vocabulary(spec, corpus), spec.data.cutoffs or [], attention, seed=spec.seed)
+
+    def export_config(self, spec: LanguageSpec, model, corpus: Corpus) -> dict:
+        return {}
+
+    def trained(self, spec: LanguageSpec, model, corpus: Corpus, step: int):
+        from fourierformer.tasks.trained import TrainedMaskedModel
+
+        return TrainedMaskedModel(model, spec, corpus, step)
 
     def objective_class(self):
         from fourierformer.tasks.masked_objective import MaskedObjective

@@ -86,6 +86,9 @@ class MaskedObjective:
         found = self.measure(model, "valid", "segment", poll, watch)
         return {"valid_loss": found["nll"], self.primary: found[self.metric], "valid_accuracy": found["accuracy"]}
 
+    def check_measure(self, split: str, protocol: str) -> None:
+        self._segments(split, together=1)
+
     @torch.inference_mode()
     def measure(self, model: MaskedLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
         """Mean NLL, perplexity and accuracy of the masked words of a split, with the numbers that make them

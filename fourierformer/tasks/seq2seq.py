@@ -80,6 +80,7 @@ class Seq2Seq(Task[Seq2SeqSpec]):
     usual = (("valid", "greedy"), ("test", "greedy"))
     scored = ("pairs",)
     limit = "max_tokens"
+    pipeline = "text2text-generation"
 
     def wrong_group(self, section: str, chosen: dict) -> str | None:
         return elsewhere(self.name, section, chosen, own={"model": "source_length", "data": "pairs"}[section])
@@ -100,6 +101,17 @@ class Seq2Seq(Task[Seq2SeqSpec]):
         from fourierformer.models.seq2seq import EncoderDecoder
 
         return EncoderDecoder(spec.model, VOCABULARY, spec.builders, seed=spec.seed)
+
+    def data_facts(self, corpus: PairsCorpus) -> dict:
+        return {}  # its characters are those of data/text/pairs.py
+
+    def corpus_of(self, spec: Seq2SeqSpec, facts: dict) -> PairsCorpus:
+        return PairsCorpus(spec.data.name, {})
+
+    def trained(self, spec: Seq2SeqSpec, model, corpus: PairsCorpus, step: int):
+        from fourierformer.tasks.trained import TrainedEncoderDecoder
+
+        return TrainedEncoderDecoder(model, spec, corpus, step)
 
     def objective(self, spec: Seq2SeqSpec, corpus: PairsCorpus, model, device, processes):
         from fourierformer.tasks.seq2seq_objective import Seq2SeqObjective

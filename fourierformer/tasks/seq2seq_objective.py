@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fourierformer.data.images.order import ImageOrder
-from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode, encode
+from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode
 from fourierformer.errors import SetupError
 from fourierformer.models.seq2seq import EncoderDecoder, greedy
 from fourierformer.tasks.base import Poll, Watch
@@ -100,14 +100,6 @@ class Seq2SeqObjective:
             texts = self.corpus.splits[split].texts[: len(answers)]
             found["chrf"] = chrf([decode(ids) for ids in answers], [[answer for _, answer in texts]]).score
         return found | {"pairs": len(answers)}
-
-    def answer(self, model: EncoderDecoder, text: str) -> str:
-        """The model's answer to a text."""
-        ids = encode(text)
-        if len(ids) > self.config.source_length:
-            raise SetupError(f"the text has {len(ids) - 1} characters: at most {self.config.source_length - 1}")
-        source = torch.tensor([ids], device=self.device)
-        return decode(greedy(model, source, source != PAD, begin=BEGIN, end=END, padding=PAD)[0])
 
     def from_training(self, records: dict) -> dict[str, dict]:
         """No results: whole splits are measured when the training is done."""

@@ -2,14 +2,61 @@
 
 Every line is passed to the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`, and
 resuming from it calls `rewind()`, so that no step appears twice. Non-finite numbers are written as NaN and Infinity, as
-Python's json reads them.
+Python's json reads them. The last key of a line, `check`, is a checksum of the line and of the check before it: with it
+a reader notices a changed line, and the line after one that is missing. Files of earlier versions have no checks.
 """
 
+import hashlib
 import json
 import os
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fourierformer.errors import UserError
+from fourierformer.files import open_own
+
+CHECK = re.compile(rb', "check": "([0-9a-f]{16})"}$')
+
+
+@dataclass
+class Lines:
+    """What a metrics file holds: its rows without their checks, and the numbers of the lines that were damaged."""
+
+    rows: list[dict] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
+    check: str = ""  # of the last line that has one
+
+
+def read_lines(data: bytes) -> Lines:
+    """Reads the content of a metrics file, up to its last complete line."""
+    lines = Lines()
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], 1):
+        if not line:
+            continue
+        found = CHECK.search(line)
+        text = line[: found.start()] + b"}" if found else line
+        intact = _check(lines.check, text) == found[1].decode() if found else not lines.check
+        row = _object(text) if intact else None
+        if row is None:
+            lines.damaged.append(number)
+        else:
+            lines.rows.append(row)
+        if found:
+            lines.check = found[1].decode()
+    return lines
+
+
+def _check(before: str, text: bytes) -> str:
+    return hashlib.sha256(before.encode() + text).hexdigest()[:16]
+
+
+def _object(text: bytes) -> dict | None:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 class JsonlTracker:
@@ -17,18 +64,21 @@ class JsonlTracker:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed in close)
-            self._drop_torn_line()
+            self._file = open(self.path, "a+b", buffering=0, opener=open_own)  # noqa: SIM115 (closed in close)
+            self._check = read_lines(self._drop_torn_line()).check
         except OSError as error:
             raise self._failure(error) from error
 
     def log(self, row: dict) -> None:
-        line = memoryview(json.dumps(row).encode() + b"\n")
+        text = json.dumps(row).encode()
+        check = _check(self._check, text)
+        line = memoryview(text[:-1] + f', "check": "{check}"}}\n'.encode())
         try:
             while line:  # a raw write may write only a part, for example to the last free block of a disk
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise self._failure(error) from error
+        self._check = check
 
     def summary(self, values: dict) -> None:
         """Writes nothing: the final numbers are in the run's summary.json."""
@@ -49,17 +99,30 @@ class JsonlTracker:
                 f"{self.path} ({size} bytes) does not have the {offset} bytes of rows that it had when the checkpoint "
                 "was saved: it was shortened or edited. Restore it from a copy, or start again with fresh=true."
             )
+        lines = read_lines(os.pread(self._file.fileno(), offset, 0))
+        if lines.damaged:
+            raise UserError(
+                f"{self.path}, line {lines.damaged[0]} is damaged: it does not match its checksum. Restore the file "
+                "from a copy, or start again with fresh=true."
+            )
         os.ftruncate(self._file.fileno(), offset)
+        self._check = lines.check
+
+    @property
+    def rows(self) -> int:
+        """How many rows the file has."""
+        return len(read_lines(self.path.read_bytes()).rows)
 
     def close(self, exit_code: int) -> None:
         self._file.close()
 
-    def _drop_torn_line(self) -> None:
-        """Removes an incomplete last line, which a process leaves that is killed inside write()."""
+    def _drop_torn_line(self) -> bytes:
+        """Removes an incomplete last line, which a process leaves that is killed inside write(). Returns the others."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.ftruncate(self._file.fileno(), whole)
+        return data[:whole]
 
     def _failure(self, error: OSError) -> UserError:
         return UserError(
@@ -75,12 +138,7 @@ def read_metrics(path: Path | str) -> list[dict]:
         data = Path(path).read_bytes()
     except FileNotFoundError:
         return []
-    rows = []
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise UserError(
-                f"{path}, line {number} is damaged ({error}): delete that line or restore the file from a copy."
-            ) from error
-    return rows
+    lines = read_lines(data)
+    if lines.damaged:
+        raise UserError(f"{path}, line {lines.damaged[0]} is damaged: restore the file from a copy.")
+    return lines.rows

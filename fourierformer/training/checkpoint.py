@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,8 +29,8 @@ NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")  # of a complete checkpoint: step
 
 
 class Checkpoints:
-    """Keeps the last `keep` steps and the best one. Only save() changes the directory: reading beside a running
-    training is safe."""
+    """Keeps the last `keep` steps and the best one. Only save() and tidy() change the directory: reading beside a
+    running training is safe."""
 
     def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
         if keep < 1:
@@ -65,6 +66,13 @@ class Checkpoints:
         self._prune()
         return target
 
+    def tidy(self) -> None:
+        """Deletes what a killed process has left: parts of a checkpoint, and one that it no longer needed. Call after
+        `latest`: where that one is damaged, the others stay until a new one is saved."""
+        self._sweep()
+        if not self._damaged:
+            self._prune()
+
     def latest(self) -> tuple[int, dict] | None:
         """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when
         all of them are damaged."""
@@ -80,7 +88,9 @@ class Checkpoints:
         for path in candidates:
             problem = _problem(path)
             if problem is None:
-                return _order(path)[0], torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+                state, problem = _loaded(path / "state.pt")
+                if state is not None:
+                    return _order(path)[0], state
             self._damaged.add(path)
             problems.append(f"{path.name}: {problem}")
             if path != candidates[-1]:
@@ -109,6 +119,7 @@ class Checkpoints:
         for path in intact:
             newest_of_step.setdefault(_order(path)[0], path)
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
+        stay += [path for path in intact if _best_flag(path) is None]  # damaged, and may be the best
         for path in self._complete():
             if path not in stay:
                 # Renamed first: a directory that is deleted in part must not look like a checkpoint.
@@ -161,7 +172,7 @@ def _discard(aside: Path, target: Path) -> None:
 def _problem(path: Path) -> str | None:
     """What is wrong with a checkpoint, for a message; None when every byte is as it was written."""
     try:
-        manifest = json.loads((path / "MANIFEST.json").read_text())
+        manifest = _manifest(path)
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']}, this version reads {FORMAT}"
         if not isinstance(manifest["best"], bool):
@@ -169,6 +180,8 @@ def _problem(path: Path) -> str | None:
         if manifest["step"] != _order(path)[0]:
             return f"MANIFEST.json is of step {manifest['step']}"
         for name, expected in manifest["files"].items():
+            if (path / name).exists() and not (path / name).is_file():
+                return f"{name} is not a file"
             with open(path / name, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected["bytes"]:
@@ -184,9 +197,33 @@ def _problem(path: Path) -> str | None:
         return "MANIFEST.json is not readable"
 
 
+def _loaded(path: Path) -> tuple[dict | None, str]:
+    """(the state, ''), or (None, why it cannot be loaded): of a file that fits its manifest, but that no run wrote."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a file that is none of ours; the message says so
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # unpickling what somebody else has made can raise anything
+        return None, f"{path.name} is no state of a run ({_short(error)})"
+    return (state, "") if isinstance(state, dict) else (None, f"{path.name} is no state of a run")
+
+
+def _short(error: Exception) -> str:
+    """The error in one line of at most 200 characters; torch's explanations have a page."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+
+
+def _manifest(path: Path) -> dict:
+    file = path / "MANIFEST.json"
+    if file.exists() and not file.is_file():  # a pipe, say, at which reading would wait for ever
+        raise ValueError("it is not a file")
+    return json.loads(file.read_text())
+
+
 def _best_flag(path: Path) -> bool | None:
     try:
-        flag = json.loads((path / "MANIFEST.json").read_text())["best"]
+        flag = _manifest(path)["best"]
         return flag if isinstance(flag, bool) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -31,7 +31,7 @@ class TrainerConfig:
         counts = ("steps", "eval_every", "save_every", "log_every", "max_bad_steps", "micro_batch_size")
         for key in (*counts, "keep_checkpoints"):
             check_range(f"trainer.{key}", getattr(self, key), 1)
-        check_range("trainer.epochs", self.epochs, 0, above_low=True)
+        check_range("trainer.epochs", self.epochs, 0, 1e6, above_low=True)
         check_range("trainer.clip", self.clip, 0, above_low=True)
         check_range("trainer.ema_decay", self.ema_decay, 0, 1)
         if self.steps is None and self.epochs is None:
@@ -101,8 +101,10 @@ class ScheduleConfig:
     per_epoch: bool  # true = constant within an epoch, and one epoch late, as in DeiT's code
 
     def __post_init__(self):
-        for key in ("warmup_steps", "warmup_epochs", "warmup_start", "min_lr"):
-            check_range(f"schedule.{key}", getattr(self, key), 0)
+        check_range("schedule.warmup_steps", self.warmup_steps, 0)
+        check_range("schedule.warmup_epochs", self.warmup_epochs, 0, 1e6)
+        for key in ("warmup_start", "min_lr"):
+            check_range(f"schedule.{key}", getattr(self, key), 0, 1)
         if (self.warmup_steps is None) == (self.warmup_epochs is None):
             raise SetupError(
                 f"schedule.warmup_steps={self.warmup_steps} and schedule.warmup_epochs={self.warmup_epochs}: give one "

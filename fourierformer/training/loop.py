@@ -74,6 +74,7 @@ class Fit:
         tracker: Trackers,
         checkpoints: Checkpoints,
         stop: StopSignal,
+        data_fingerprint: str | None = None,
         processes: Processes | None = None,
         watch: Watch = lambda label, done, total: None,
         on_log: Callable[[Progress], None] = lambda progress: None,
@@ -81,6 +82,7 @@ class Fit:
         self.objective, self.model, self.ema, self.optimizer, self.rate = objective, model, ema, optimizer, rate
         self.config, self.seed, self.device = config, seed, device
         self.tracker, self.checkpoints, self.stop = tracker, checkpoints, stop
+        self.data_fingerprint = data_fingerprint  # of the data that it trains on, kept in every checkpoint
         self.processes = processes or Processes()
         self.watch, self.on_log = watch, on_log
         self.shared = shared_model(model, self.processes, device)
@@ -264,6 +266,7 @@ class Fit:
             "progress": asdict(self.progress),
             "counters": self.counters,
             "random": torch.get_rng_state(),
+            "data_fingerprint": self.data_fingerprint,
             "metrics_offset": self.tracker.position(),
         }
         self.checkpoints.save(self.progress.step, state, best=best)

@@ -23,7 +23,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         groups.setdefault(key, []).append(parameter)
     described = [{"params": p, "weight_decay": decay, "lr_multiplier": m} for (decay, m), p in groups.items()]
     cls = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
-    return cls(described, lr=config.lr, betas=tuple(config.betas), eps=config.eps, fused=True)
+    return cls(described, lr=config.lr, betas=tuple(map(float, config.betas)), eps=config.eps, fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -114,16 +114,38 @@ def join_processes(device_type: str) -> Iterator[Processes]:
 
     if device_type == "cuda":
         _choose_gpu(processes)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
-        store=_store(address, processes),
-        rank=processes.rank,
-        world_size=processes.world,
-    )
+    with _lost_connections():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
+            store=_store(address, processes),
+            rank=processes.rank,
+            world_size=processes.world,
+        )
+        try:
+            yield processes
+        finally:
+            # closes the connections: a process that still waits for this one gets an error
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _lost_connections() -> Iterator[None]:
+    """A context in which the end of another process is a UserError, not a traceback of the library that noticed it."""
+    import torch.distributed as dist
+
     try:
-        yield processes
-    finally:
-        dist.destroy_process_group()  # closes the connections: a process that still waits for this one gets an error
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(
+            error
+        ):  # gloo's errors have no type of their own
+            raise
+        lost = UserError(
+            f"the connection to another process of this run was lost ({str(error).splitlines()[0][:200]}). If it was "
+            "killed, or ended with an error of its own, the same command resumes at the last checkpoint."
+        )
+        lost.already_reported = already_reported(error)
+        raise lost from error
 
 
 _joined = itertools.count()

@@ -1,9 +1,9 @@
 """Stopping on request: after the first signal the run saves a checkpoint and ends, after a second Ctrl-C it ends at
 once.
 
-Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT). The handler only sets a flag, and
-whatever runs for long (training, evaluation, warm-up) calls `poll()` where stopping is safe. Several processes agree at
-each poll, so that all stop at the same one, whichever got the signal.
+Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT), a terminal that closes sends SIGHUP.
+The handler only sets a flag, and whatever runs for long (training, evaluation, warm-up) calls `poll()` where stopping
+is safe. Several processes agree at each poll, so that all stop at the same one, whichever got the signal.
 """
 
 import contextlib
@@ -16,14 +16,19 @@ import time
 from fourierformer.errors import Interrupted
 from fourierformer.training.processes import Processes
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 SAME_CTRL_C = 1.0  # seconds within which a second SIGINT is the same Ctrl-C, from the terminal and from a launcher
 
 
 def exit_code(signal_number: int) -> int:
     """The exit code after a signal: 128 + its number, as in shells. SIGUSR1, a scheduler's early SIGTERM, has
-    SIGTERM's."""
+    SIGTERM's, as has SIGHUP."""
     return 128 + (signal.SIGINT if signal_number == signal.SIGINT else signal.SIGTERM)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask to stop. Not SIGHUP where it is ignored: `nohup` does so to go on without a terminal."""
+    return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class StopSignal:
@@ -41,7 +46,7 @@ class StopSignal:
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._receive) for number in stop_signals()}
         return self
 
     def __exit__(self, kind, *exception) -> None:

@@ -41,13 +41,33 @@ WRONG = {
     "trainer.micro_batch_size=999": "micro_batch_size=999 is more than global_batch_size=",
     "global_batch_size=0": "global_batch_size=0: must be at least 1",
     "optim.lr=0": "optim.lr=0: must be more than 0",
-    "optim.lr=nan": "optim.lr=nan: must be more than 0",
+    "optim.lr=nan": "optim.lr=nan: expected a finite number",
+    "optim.lr=1e300": "optim.lr=1e+300: expected a finite number (float32)",
+    f"trainer.steps={2**63}": f"trainer.steps={2**63}: expected a whole number",
+    "trainer.steps=null trainer.epochs=1e7": "trainer.epochs=10000000.0: must be more than 0 and less than 1e+06",
+    "schedule.warmup_start=1": "schedule.warmup_start=1: must be at least 0 and less than 1",
+    "attention.eps=nan": "attention.eps=nan: expected a finite number",
+    "attention.radius=1e300": "attention.radius=1e+300: expected a finite number",
+    "attention.radius=1e30": "attention.radius=1e+30: must be at least -1e+06 and less than 1e+06",
+    "data.cutoffs=[-1]": "data.cutoffs=[-1] must grow, from at least 1",
+    "data.cutoffs=[5,3]": "data.cutoffs=[5, 3] must grow",
+    "experiment=null": "experiment=null: no such experiment ('~experiment' leaves it out). Options: builtin,",
+    "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
+    "-m attention=softmax,fourier debug=smoke,null": "debug=null: no such debug",
+    "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
+    "attention=1": "attention=1: no such attention. Options: aft_conv,",
     "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
     "schedule.warmup_steps=-1": "schedule.warmup_steps=-1: must be at least 0",
     "model.dropout=2": "model.dropout=2: must be at least 0 and less than 1",
     "model.dim=63": "model.dim=63 must be even and divisible by model.heads=4",
     "model.dim=${nope}": "cannot resolve 'model.dim': Interpolation key 'nope' not found",
     "experiment_name=a/b": "experiment_name='a/b' is the name of a folder",
+    "model.name=../../x": "model.name='../../x' is the name of a folder",
+    "experiment_name='a\0b'": "is the name of a folder: choose one without '/', without a leading dot and without",
+    "data.name=a/b": "data.name='a/b' is the name of a folder",
+    "data.cache='a\0b'": "is no path: choose a folder",
+    "run_dir=''": "run_dir='' is no path: choose a folder",
+    "run_dir='~no_such_user/x'": "there is no user of that name",
     "evaluation.protocols=[slide]": "expected a list of 'segment' or 'overlapping' or 'sliding'",
     "evaluation.max_tokens=1": "evaluation.max_tokens=1: must be at least 100",
 }
@@ -62,6 +82,36 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert error.count("\n") == 1
     assert printed == "loading ...\n"
     assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("augment.color_jitter=1e300", "augment.color_jitter=1e+300: expected a finite number"),
+        ("augment.color_jitter=255", "augment.color_jitter=255: must be at least 0 and less than 10"),
+        ("augment.eval_crop=0.0001", "augment.eval_crop=0.0001: must be at least 0.1"),
+        ("data.mean=[nan,0,0]", "data.mean=[nan, 0, 0]: expected a list of a finite number"),
+        ("data.mean=[0.5,124,0.5]", "data.mean=124: must be at least 0 and less than 1"),
+        ("data.std=[0,1,1]", "data.std=0: must be at least 0.0001"),
+    ],
+)
+def test_of_images_is_one_clear_line_too(argument, message, tmp_path, capfd):
+    assert train_vit(argument, f"runs_root={tmp_path / 'runs'}") == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_evaluation_that_cannot_work_fails_before_the_training(smoke, small_text, tmp_path, capfd):
+    """small_text has 500 tokens to test on: 50 lines of 9 words and <eos>."""
+    short = ("evaluation.protocols=[segment,sliding]", f"runs_root={tmp_path}")
+    for few, tokens in (("evaluation.max_tokens=100 model.length=100", 100), ("model.length=500", 500)):
+        assert train_lm(*smoke, *short, *few.split(), "global_batch_size=1") == 2
+        printed, error = capfd.readouterr()
+        assert error.startswith(f"error: {tokens} tokens are too few for a window of {tokens} tokens")
+        assert "loss" not in printed
+    assert not list(tmp_path.rglob("step_*"))
 
 
 def test_a_gpu_that_is_not_there(tmp_path, capfd):
@@ -118,7 +168,7 @@ def test_the_defaults_tree():
 def test_a_reader_that_leaves_early_makes_no_noise():
     process = start("--help")
     process.stdout.close()  # as `| head` does
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ import sys
 import pytest
 from command_line import REPOSITORY, only_run, rows, status, train_lm
 
+from fourierformer.errors import SetupError
+from fourierformer.results import collect
+from fourierformer.runs import cost
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.spec import stored_spec
 
 
 def directories(root) -> set[str]:
@@ -87,6 +91,23 @@ def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smok
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("fresh", ["fresh=false", "fresh=true"])
+def test_a_folder_of_another_program_is_neither_filled_nor_moved(smoke, tmp_path, fresh, capfd):
+    (tmp_path / "thesis.tex").write_text("kept")
+    assert train_lm(*smoke, f"run_dir={tmp_path}", fresh) == 2
+    assert f"error: {tmp_path} is not a run directory and not empty (it has thesis.tex)" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_home_folder_is_found(smoke, tmp_path, monkeypatch):
+    """Also by Hydra, which makes the folder of a sweep's record itself."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert train_lm("-m", *smoke, "runs_root=~/mine") == 0
+    assert only_run(tmp_path / "mine").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
     root, run = copied
     (run / "status.json").unlink()  # of a complete run it is enough to say that it is done
@@ -117,6 +138,49 @@ def test_damaged_measurements_are_made_again(copied, smoke):
     (run / "summary.json").unlink()
     assert train_lm(*smoke, f"runs_root={root}") == 0
     assert json.loads((run / "summary.json").read_text())["results"] == results
+
+
+def test_an_edited_perplexity_is_measured_again(copied, smoke):
+    root, run = copied
+    results = json.loads((run / "summary.json").read_text())["results"]
+    measured = (run / "evaluation.json").read_text()
+    ppl = str(results["valid"]["segment"]["ppl"])
+    (run / "evaluation.json").write_text(measured.replace(ppl, "1.5"))
+    (run / "summary.json").unlink()
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert json.loads((run / "summary.json").read_text())["results"] == results
+
+
+def test_a_changed_row_or_config_is_named_and_not_shown(copied):
+    root, run = copied
+    (run / "metrics.jsonl").write_text(
+        (run / "metrics.jsonl").read_text().replace('"train_loss": ', '"train_loss": 1', 1)
+    )
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("dim: 16", "dim: 32"))
+    (read,) = collect(root)
+    assert len([row for row in read.metrics if "train_loss" in row]) == 3
+    assert "metrics.jsonl: 1 damaged line left out" in read.remarks()
+    assert "config.yaml is damaged: it does not match the hash of the run" in read.remarks()
+    with pytest.raises(SetupError, match=r"config.yaml is damaged: it does not match the hash"):
+        stored_spec(run)
+
+
+def test_lost_rows_of_a_finished_run_are_named(copied):
+    root, run = copied
+    kept = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(kept[:-1]))
+    (read,) = collect(root)
+    assert f"metrics.jsonl is damaged: it has {len(kept) - 1} of {len(kept)} rows" in read.remarks()
+
+
+def test_a_run_without_its_page_is_done(smoke, tmp_path, monkeypatch, capfd):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fourierformer.report.write_report", full)
+    assert train_lm(*smoke, f"runs_root={tmp_path}", "trainer.steps=1") == 0
+    assert "could not be written (No space left on device)" in capfd.readouterr().out
+    assert status(only_run(tmp_path))["state"] == "completed"
 
 
 @pytest.mark.parametrize("damage", ["seed: [1", "just text", "\x00", ""])
@@ -180,6 +244,17 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     assert "in burst" in written["traceback"]
 
 
+@pytest.mark.full("a process of its own; tests/runs/test_streams.py has the streams alone")
+def test_without_a_console_a_run_is_completed(smoke, tmp_path):
+    """stdout closed, stderr full, and an encoding without the lines of a table."""
+    command = f"{sys.executable} {REPOSITORY}/train_lm.py {' '.join(smoke)} runs_root={tmp_path} >&- 2>/dev/full"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    assert subprocess.run(command, shell=True, env=environment, timeout=120, check=False).returncode == 0
+    run = only_run(tmp_path)
+    assert status(run)["state"] == "completed"
+    assert (run / "report.html").exists()
+
+
 def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path, capfd):
     assert train_lm(*smoke, f"runs_root={tmp_path / 'runs'}", "dry_run=true") == 0
     printed = capfd.readouterr().out
@@ -193,7 +268,8 @@ def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_dry_run_without_data_prints_the_rest_first(tmp_path, capfd):
+def test_dry_run_without_data_prints_the_rest_first(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(cost, "_measured", lambda spec, corpus: cost.StepCost(1.0, "as given"))  # it takes a minute
     arguments = ["experiment=wt103_small", f"data.root={tmp_path}/no", f"data.cache={tmp_path}/no", "dry_run=true"]
     assert train_lm(*arguments, f"runs_root={tmp_path}") == 2
     printed, error = capfd.readouterr()

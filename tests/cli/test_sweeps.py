@@ -1,6 +1,8 @@
 """Sweeps under every launcher: the result of each job is reported, and one table at the end."""
 
+import errno
 import json
+import os
 import re
 import signal
 
@@ -60,6 +62,19 @@ def test_a_crash_in_the_middle(smoke, tmp_path, monkeypatch, capfd):
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "failed", "fourier-s1": "completed"}
     assert "failed" in printed
     assert "[2/3 gaussian] ZeroDivisionError: burst pipe" in error
+
+
+def test_a_sweep_whose_record_cannot_be_written_does_not_end_with_0(smoke, tmp_path, monkeypatch, capfd):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fourierformer.runs.sweep.atomic_write_text", full)
+    assert train_lm("-m", *smoke, "seed=abc,1", "trainer.steps=1", f"runs_root={tmp_path}") == 2
+    error = capfd.readouterr().err
+    assert "its result (exit code 2) could not be written to" in error
+    assert "No space left on device" in error
+    assert "Traceback" not in error
+    assert runs_of(tmp_path) == {"softmax-s1": "completed"}, "the other job is done all the same"
 
 
 def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):

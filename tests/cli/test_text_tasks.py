@@ -5,9 +5,14 @@ import shutil
 import sys
 
 import pytest
+import torch
 from command_line import REPOSITORY, only_run, rows, train_lm
 
+import fourierformer
+from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
+from fourierformer.runs.parts import open_run
+from fourierformer.tasks import task_named
 
 SMALL = ("attention=softmax", "model.layers=1", "model.dim=16", "model.heads=2", "model.inner=16")
 MASKED = ("experiment=builtin_mlm", "debug=smoke", "model.length=8", *SMALL)
@@ -88,6 +93,27 @@ def test_a_trained_encoder_decoder_answers(trained, monkeypatch, capsys):
     assert "is made when it is needed" in capsys.readouterr().err
 
 
+def test_a_model_of_each_task_is_used_without_its_data(trained, monkeypatch):
+    _, _, run = trained
+    task = task_named(json.loads((run / "summary.json").read_text())["task"])
+    with monkeypatch.context() as absent:
+        absent.setattr(type(task), "load_data", None)
+        model = fourierformer.load_run(run, "cpu")
+    if task.name == "seq2seq":
+        assert len(model.answer("The 3rd of March, 1984")) <= 12
+        return
+    filled = model.fill("word1 [mask] word2 [mask]").split()
+    assert [filled[0], filled[2], len(filled)] == ["word1", "word2", 4]
+    parts, _ = open_run(run, "cpu")
+    ids = torch.tensor([[*parts.corpus.encode("word1"), parts.corpus.vocab_size, *parts.corpus.encode("word2")]])
+    likeliest = parts.model.log_probabilities(ids, torch.tensor([1])).argmax(-1)
+    assert model.fill("word1 [mask] word2") == f"word1 {parts.corpus.decode(likeliest)} word2"
+    with pytest.raises(SetupError, match="the text has no gap"):
+        model.fill("word1")
+    with pytest.raises(SetupError, match="the text has 9 tokens: the model reads at most 8"):
+        model.fill("[mask] " * 9)
+
+
 def script(monkeypatch, name: str, *arguments: object) -> int:
     """`python scripts/NAME.py ...` in this process; its exit code."""
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
@@ -110,7 +136,7 @@ def script(monkeypatch, name: str, *arguments: object) -> int:
         (["attention=fast_weight"], "attention=fast_weight: the encoder reads padded sources"),
         (["decoder_attention=image_2d"], "decoder_attention=image_2d: the decoder writes from left to right"),
         (["cross_attention=sofmax"], "unknown attention 'sofmax' (did you mean 'softmax'?)"),
-        (["attention=fourier", "attention.eps=-1"], "attention.eps is added to a sum of weights and must be >= 0"),
+        (["attention=fourier", "attention.eps=-1"], "attention.eps=-1: must be at least 0"),
         (["debug=smoke"], "evaluation.protocols=[greedy], and debug=smoke_seq2seq in place of debug=smoke"),
         (["model=lm_tiny"], "model=lm_tiny (of builtin_seq2seq) is not for task=seq2seq"),
         (["model=deit_tiny"], "is not for train_lm.py: python train_vit.py"),

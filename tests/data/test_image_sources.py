@@ -61,6 +61,22 @@ def test_tars_have_the_order_of_the_folder_they_were_made_from(small):
     assert folder.labels.tolist() == sorted(folder.labels)
 
 
+def test_a_fingerprint_is_of_the_images_and_their_order_not_of_files_or_folders(small, tmp_path):
+    folder = small("folder")
+    fingerprint = load_images(folder).fingerprint
+    assert load_images(small("tar")).fingerprint == load_images(small("tar_of_tars")).fingerprint == fingerprint
+    in_memory = load_images(replace(small("parquet"), in_memory=True))  # not decoded: their sizes differ
+    assert load_images(small("json_shards")).fingerprint != fingerprint  # numbers for names of classes
+    assert in_memory.fingerprint == fingerprint
+    shutil.copytree(tmp_path / "folder", tmp_path / "moved")
+    data = replace(folder, root=str(tmp_path / "moved"))
+    assert load_images(data).fingerprint == fingerprint
+    path = next((tmp_path / "moved" / "val").rglob("*.png"))
+    for change in (lambda: path.write_bytes(path.read_bytes() + b"\0"), path.unlink):
+        change()
+        assert load_images(data).fingerprint != fingerprint
+
+
 def test_a_tar_is_indexed_once_and_again_when_it_changes(small, monkeypatch):
     data = small("tar")
     lines: list[str] = []
@@ -235,7 +251,7 @@ def test_parquet_without_labels_is_refused(small):
     with pytest.raises(SetupError, match=r"has no column label or labels or fine_label \(it has: img, text\)"):
         load_images(data)
     datasets.Dataset.from_dict({"img": ["a"], "label": [-1]}).to_parquet(path)
-    with pytest.raises(SetupError, match="column 'label' does not hold a class number in every row"):
+    with pytest.raises(SetupError, match="column 'label': a label is -1, but classes are numbered from 0"):
         load_images(data)
 
 

@@ -88,7 +88,7 @@ def ask(process, word: str) -> str:
 def test_signals_do_not_reach_loader_processes_and_closing_ends_them(loading):
     process, workers = loading
     assert len(workers) == 2
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         for worker in workers:
             os.kill(worker, number)
     time.sleep(0.3)

@@ -246,7 +246,7 @@ def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
     rows = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
     write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
-    assert "Attended share per layer: the weight that eps leaves, fourier" in page(tmp_path / "with").words
+    assert "Attended share per layer: the weight that eps leaves" in page(tmp_path / "with").words
     assert "Attended share" not in page(tmp_path / "without").words
 
 

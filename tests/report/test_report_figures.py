@@ -31,7 +31,7 @@ def test_names_say_what_is_in_them(saved):
     what = [
         "difference",
         "head-distance-per-layer-test",
-        "radius-fourier",
+        "radius",
         "rank-per-layer-test",
         "train-loss",
         "valid-ppl",

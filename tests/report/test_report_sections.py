@@ -4,6 +4,7 @@ is asked for, what was measured without runs."""
 import json
 
 import pytest
+from command_line import train_lm
 from synthetic_runs import evaluation, write_heads, write_run
 from test_report import Page, two_by_three
 
@@ -13,8 +14,8 @@ from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.runs import run_sections
-from fourierformer.report.section import Charts, slugs
-from fourierformer.results import collect, comparison
+from fourierformer.report.section import Charts, sheet_of, slugs
+from fourierformer.results import collect, comparison, tables
 
 KERNELS = "shape,batch,what,name,dtype,ms,MiB,time x softmax,gpu,torch,commit\n"
 PAPER_RUN = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "tokens": 12_288_000_000}
@@ -169,3 +170,50 @@ def test_a_collected_run_has_means_of_heads_and_no_layers(tmp_path):
     run = write_run(tmp_path, "softmax", 1, changes={"heads": {"test": {"head_distance": 6.0}}})
     assert json.loads((run / "summary.json").read_text())["heads"]
     assert "per layer" not in " ".join(picture.title for picture in pictures(run_sections(collect(run))))
+
+
+def test_each_line_of_the_table_says_how_far_it_is_from_softmax(tmp_path):
+    two_by_three(tmp_path)  # seed by seed 3 apart; sliding, which a paper would quote, nine tenths of that
+    (table,) = tables(comparison(collect(tmp_path)))
+    sheet = sheet_of(table, "")
+    place = sheet.header.index("against\nsoftmax")
+    assert [line[place] for line in sheet.body] == ["-", "-2.70"]
+    assert all(sheet.header[column] == table.header[column] for _, column in table.best)
+
+
+def test_many_attentions_have_a_panel_each_on_one_scale(tmp_path):
+    for name in ("softmax", *(f"mechanism_{i}" for i in range(9))):
+        write_run(tmp_path, name, 1)
+    (section,) = run_sections(collect(tmp_path))
+    (chart,) = (picture for picture in pictures([section]) if picture.title == "Training loss")
+    panels = chart.figure.axes
+    assert [panel.get_title() for panel in panels] == [f"mechanism_{i}" for i in range(9)]
+    assert len({panel.get_ylim() for panel in panels}) == 1
+
+
+def test_values_that_hardly_differ_get_an_axis_that_can_be_read(tmp_path):
+    rows = [{"step": step, "valid_ppl": 9.0, "mass/00": 1 - 1e-9 * step} for step in (50, 100)]
+    write_run(tmp_path, "fourier", 1, rows=rows)
+    (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.startswith("Attended share"))
+    low, high = chart.figure.axes[0].get_ylim()
+    assert high - low > 0.019
+    assert chart.figure.axes[0].yaxis.get_major_formatter().get_offset() == ""
+
+
+def test_debug_runs_are_folded_away(tmp_path):
+    write_run(tmp_path / "real", "fourier", 1)
+    write_run(tmp_path / "debug", "fourier", 1, changes={"experiment": "smoke", "debug": True})
+    folded = {section.title.split(",")[0]: section.folded for section in run_sections(collect(tmp_path))}
+    assert folded == {"quickstart": False, "smoke": True}
+    assert "debug runs, no measurement" in words_of(tmp_path)
+
+
+@pytest.mark.full("trains two models")
+def test_the_heads_of_two_trained_models_look_at_the_same_sequence(tmp_path, capsys):
+    assert train_lm("-m", "debug=smoke", "attention=softmax,fourier", f"runs_root={tmp_path}") == 0
+    capsys.readouterr()
+    (section,) = run_sections(collect(tmp_path), maps=True)
+    (chart,) = (picture for picture in pictures([section]) if picture.name.startswith("maps--"))
+    sides = [panel.get_ylabel() for panel in chart.figure.axes if panel.get_ylabel()]
+    assert [side.split("\n")[0] for side in sides] == ["softmax", "fourier"] * (len(sides) // 2)
+    assert capsys.readouterr().out == ""  # the script prints where the page is, and nothing else

@@ -44,7 +44,7 @@ def test_charts_of_a_classifier(tmp_path):
     two_by_two(tmp_path)
     html = render(collect(tmp_path), "today")
     words = Page(html).words
-    for text in ("Training loss", "Validation top-1", "top-1 (%)", "Learned radius per layer, fourier"):
+    for text in ("Training loss", "Validation top-1", "top-1 (%)", "Learned radius per layer"):
         assert text in words
     assert "averaged weights" not in words
     assert not re.search(r"perplexity|\btokens?\b|\bppl\b", words)

@@ -16,7 +16,7 @@ ORDER = (
     *("errors", "files", "network", "seeds", "provenance", "checking"),
     *("training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
-    *("runs/cpu", "runs/directory", "runs/spec", "runs/parts"),
+    *("runs/cpu", "runs/directory", "runs/spec", "runs/same_data", "runs/parts"),
     *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
@@ -25,6 +25,7 @@ ONLY = {
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},
+    "transformers": {"integrations"},
     "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
     "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
     "sklearn": {"data/images/sets", "analysis/estimators"},

@@ -30,6 +30,14 @@ def test_commas_and_line_breaks_come_back_and_what_is_no_number_is_empty(tmp_pat
     assert [tuple(row.values()) for row in file.rows] == [("a, b\n# c", ""), ("#", ""), ("d", "inf")]
 
 
+def test_a_cell_is_no_formula(tmp_path):
+    names = ["=1+1", "@SUM(A1)", "'=a", "'quoted'", "-0.5", "a=b"]
+    write_csv(tmp_path / "rows.csv", [{"name": name} for name in names])
+    cells = (tmp_path / "rows.csv").read_text().splitlines()[1:]
+    assert cells == ["'=1+1", "'@SUM(A1)", "''=a", "'quoted'", "-0.5", "a=b"]
+    assert [row["name"] for row in read_csv(tmp_path / "rows.csv").rows] == names
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match=r"file/rows\.csv: .*Choose a place"):

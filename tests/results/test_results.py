@@ -134,7 +134,7 @@ def test_torn_metrics_line_is_counted_and_the_rest_read(tmp_path):
         stream.write(b'{"step": 30, "train_l')
     (run,) = collect(tmp_path)
     assert run.series("train_loss") == ([10, 20], [5.0, 4.0])
-    assert "metrics.jsonl: 1 unreadable line skipped" in run.remarks()
+    assert "metrics.jsonl: 1 damaged line left out" in run.remarks()
 
 
 def test_null_and_nan_in_metrics_become_nan(tmp_path):

@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from fourierformer import provenance
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.tracking.jsonl import JsonlTracker
 
 HOLDER = """
 import sys, time
@@ -126,6 +126,61 @@ def test_a_lock_file_of_another_user(run, monkeypatch):
         patch.setattr(os, "open", refuse)
         with pytest.raises(SetupError, match="Permission denied"), run.lock():
             pass
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+@pytest.mark.parametrize("make", [os.symlink, os.mkfifo, os.mkdir])
+def test_a_link_or_worse_in_the_place_of_a_file_is_refused_and_kept(run, tmp_path, name, make):
+    target = tmp_path / "precious"
+    target.write_text("four hundred pages")
+    run.create()
+    if make is os.symlink:
+        os.symlink(target, run.path / name)
+    else:
+        make(run.path / name)
+    open_it = run.lock().__enter__ if name == ".lock" else lambda: JsonlTracker(run.metrics)
+    with pytest.raises(UserError, match=f"{run.path}.*(is a symbolic link|is no plain file|Is a directory)"):
+        open_it()
+    assert target.read_text() == "four hundred pages"
+
+
+def test_a_lock_file_of_another_program_is_not_emptied(run):
+    run.create()
+    (run.path / ".lock").write_text('{"dependencies": []}')
+    with pytest.raises(SetupError, match="not a lock file of ours"), run.lock():
+        pass
+    assert (run.path / ".lock").read_text() == '{"dependencies": []}'
+
+
+def test_only_an_empty_folder_or_a_run_is_ours(run, tmp_path):
+    run.check_ours()  # there is none yet
+    run.create()
+    run.check_ours()
+    with run.lock():  # killed at once
+        run.write_status("running")
+        run.check_ours()
+        (run.path / "a note of mine").write_text("")
+        run.config.write_text("")
+        run.check_ours()
+    for name in ("thesis.tex", "config.yaml", "checkpoints"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("")
+        (folder / name).touch()
+        with pytest.raises(SetupError, match=f"{folder} is not a run directory and not empty .*run_dir="):
+            RunDirectory(folder).check_ours()
+
+
+def test_what_a_killed_process_left_is_deleted_at_the_next_start(run):
+    run.create()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    litter = [f".status.json.{gone.pid}.tmp", f".writable.{gone.pid}", f".summary.json.{os.getpid()}.tmp"]
+    kept = [f".report.html.{os.getppid()}.tmp", "a.tmp", ".notes.tmp"]
+    for name in litter + kept:
+        (run.path / name).touch()
+    with run.lock():
+        assert {path.name for path in run.path.iterdir()} == {".lock", *kept}
 
 
 def test_status_carries_the_last_step_into_the_failure(run):
@@ -253,7 +308,7 @@ def test_meta_says_where_the_run_comes_from(run, monkeypatch):
     monkeypatch.setattr(provenance, "git_state", lambda: ({"commit": "a" * 40, "dirty": True}, "+a = 2\n"))
     run.create()
     meta = run.write_meta(run="first")
-    assert json.loads(run.meta.read_text()) == meta
+    assert run.read_meta() == meta
     assert meta["command"] == "python train_lm.py attention=fourier 'name=a b'"
     assert meta["versions"].keys() >= {"torch", "triton", "numpy", "hydra-core", "timm", "wandb", "datasets"}
     assert (run.path / meta["dirty_diff"]).read_text() == "+a = 2\n"

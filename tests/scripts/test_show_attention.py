@@ -34,11 +34,11 @@ def test_a_pattern_becomes_two_files(script, tmp_path):
 def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
     assert train_vit(*IMAGES, "attention=axial", f"runs_root={tmp_path}") == 0
     run = only_run(tmp_path)
-    assert script(run, "--sequences", "4", "--layers", "1") == 0
+    assert script(run, "--sequences", "4", "--layers", "0") == 0
     names = {f"attention_{what}.{kind}" for what in ("maps", "by_offset") for kind in ("svg", "png")}
     assert {path.name for path in (run / "pictures").iterdir()} == names
     assert script(run, "--layers", "9") == 2
-    assert re.search("--layers 9: .* has layers 1 to ", capsys.readouterr().err)
+    assert re.search("--layers 9: .* has layers 0 to ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

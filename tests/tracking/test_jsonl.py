@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from fourierformer.errors import UserError
-from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.tracking.jsonl import JsonlTracker, read_lines, read_metrics
 
 
 def steps(path):
@@ -39,7 +39,7 @@ def test_position_is_the_length_of_what_is_safe(path):
     tracker = JsonlTracker(path)
     assert tracker.position() == 0
     tracker.log({"step": 1})
-    assert tracker.position() == path.stat().st_size == len(b'{"step": 1}\n')
+    assert tracker.position() == path.stat().st_size > len(b'{"step": 1}\n')
 
 
 def test_rewind_leaves_no_duplicate_and_no_missing_step(path):
@@ -139,3 +139,51 @@ def test_every_line_is_json(path):
     tracker.log({"step": 1, "text": "two\nlines\u2028"})
     assert [json.loads(line)["step"] for line in path.read_bytes().split(b"\n") if line] == [1]
     assert steps(path) == [1]
+
+
+def logged(path, count: int) -> list[dict]:
+    tracker, rows = JsonlTracker(path), [{"step": step, "train_loss": 5.25 / step} for step in range(1, count + 1)]
+    for row in rows:
+        tracker.log(row)
+    tracker.close(0)
+    return rows
+
+
+def test_every_flipped_bit_loses_its_row_or_changes_nothing(path):
+    rows, content = logged(path, 3), path.read_bytes()
+    for place in range(len(content)):
+        for bit in (0, 3, 6):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            lines = read_lines(bytes(damaged))
+            known = [{key: row[key] for key in rows[0]} for row in lines.rows if set(rows[0]) <= set(row)]
+            assert len(known) == len(lines.rows)
+            assert all(row in rows for row in known), (place, bit)
+            torn = place == len(content) - 1  # the last line end: as if the process had been killed there
+            assert lines.damaged or torn, (place, bit)
+
+
+def test_a_missing_and_a_repeated_row_are_noticed(path):
+    logged(path, 4)
+    first, second, third, fourth = path.read_bytes().splitlines(keepends=True)
+    assert read_lines(first + third + fourth).damaged == [2]
+    assert read_lines(first + second + second + third + fourth).damaged == [3]
+    assert read_lines(first + third + second + fourth).damaged
+
+
+def test_a_run_does_not_go_on_after_a_damaged_row(path):
+    logged(path, 3)
+    path.write_bytes(path.read_bytes().replace(b"2.625", b"2.125"))
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 2 is damaged: it does not match its checksum"):
+        JsonlTracker(path).rewind(path.stat().st_size)
+
+
+def test_a_file_of_an_earlier_version_goes_on_with_checks(path):
+    path.parent.mkdir()
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    tracker = JsonlTracker(path)
+    tracker.rewind(len('{"step": 1}\n'))
+    tracker.log({"step": 2})
+    tracker.log({"step": 3})
+    assert steps(path) == [1, 2, 3]
+    assert path.read_text().count('"check"') == 2

@@ -1,9 +1,11 @@
 """A completed checkpoint is never lost, a damaged one never loaded, and neither happens silently."""
 
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import re
 import resource
@@ -131,6 +133,11 @@ DAMAGES = {
     "list manifest": (lambda path: (path / "MANIFEST.json").write_text("[]"), "MANIFEST.json is not readable"),
     "newer format": (lambda path: (path / "MANIFEST.json").write_text('{"format": 99}'), "format 99"),
     "another step": (lambda path: shutil.copy(path.parent / "step_00000010/MANIFEST.json", path), "is of step 10"),
+    "a pipe": (lambda path: ((path / "state.pt").unlink(), os.mkfifo(path / "state.pt")), "state.pt is not a file"),
+    "a pipe for a manifest": (
+        lambda path: ((path / "MANIFEST.json").unlink(), os.mkfifo(path / "MANIFEST.json")),
+        "MANIFEST.json is not readable",
+    ),
     "a file instead of it": (lambda path: (shutil.rmtree(path), path.write_text("")), "MANIFEST.json"),
 }
 
@@ -202,6 +209,24 @@ def test_leftovers_are_ignored_then_swept(tmp_path):
     assert "step_00000020.tmp" in names(tmp_path)  # another process may be writing it while we only look
     Checkpoints(tmp_path).save(30, state(30))
     assert names(tmp_path) == ["step_00000010", "step_00000030", "step_notes"]
+
+
+def test_a_start_deletes_what_a_killed_save_left(tmp_path):
+    """Killed between the renaming of a checkpoint and the deletion of the oldest, or within the latter."""
+    checkpoints = Checkpoints(tmp_path, keep=9)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, state(step), best=step == 1)
+    (tmp_path / "step_00000005.tmp").mkdir()
+    (tmp_path / "step_00000005.tmp" / "state.pt").write_bytes(b"half")
+    killed = Checkpoints(tmp_path, keep=2)
+    assert killed.latest()[0] == 4
+    killed.tidy()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000001", "step_00000003", "step_00000004"]
+    (tmp_path / "step_00000004" / "state.pt").write_bytes(b"")
+    damaged = Checkpoints(tmp_path, keep=1, say=lambda line: None)
+    assert damaged.latest()[0] == 3
+    damaged.tidy()
+    assert len(list(tmp_path.iterdir())) == 3, "nothing good is deleted because of a damaged one"
 
 
 def test_no_room_is_seen_before_writing(tmp_path, monkeypatch):
@@ -362,6 +387,43 @@ def test_kill_at_any_moment_loses_no_completed_checkpoint(tmp_path, processes):
     Checkpoints(tmp_path).save(first, state(first))
     assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
     assert first > 15
+
+
+class Code:
+    """Unpickled without care, this makes a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda state, path: path.write_bytes(pickle.dumps(state))])
+@pytest.mark.parametrize("content", ["code", "a list"])
+def test_a_crafted_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, write, content):
+    """Its manifest fits it: only the content says that no run wrote it."""
+    saved(tmp_path / "run", [10])
+    path = tmp_path / "run" / "step_00000010"
+    write({"model": Code(tmp_path / "ran")} if content == "code" else [1], path / "state.pt")
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    data = (path / "state.pt").read_bytes()
+    manifest["files"]["state.pt"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (path / "MANIFEST.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"state.pt is no state of a run") as caught:
+        Checkpoints(tmp_path / "run").latest()
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_that_may_be_the_best_is_not_deleted(tmp_path):
+    saved(tmp_path, [10], best={10})
+    (tmp_path / "step_00000010" / "MANIFEST.json").write_text("{")
+    for step in (20, 30, 40):
+        Checkpoints(tmp_path).save(step, state(step))
+    assert "step_00000010" in names(tmp_path)
+    with pytest.raises(UserError, match="Every best checkpoint"):
+        Checkpoints(tmp_path).best()
 
 
 def test_the_manifest_is_readable_by_people(tmp_path):

@@ -33,18 +33,22 @@ except Interrupted as interrupted:
 """
 
 
-def start(poll="stop.poll()", processes=""):
+def start(poll="stop.poll()", processes="", hang_up=signal.SIG_DFL):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PROGRAM).format(poll=poll, processes=processes)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up),  # whatever the tests themselves run under
     )
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 143)],
+)
 def test_the_first_signal_saves(number, code):
     process = start()
     process.send_signal(number)
@@ -74,6 +78,14 @@ def test_ctrl_c_after_a_signal_aborts_at_once(first):
     assert out == ""
     assert "aborted" in err
     assert process.returncode == 130
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing():
+    process = start(hang_up=signal.SIG_IGN)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert err.strip().startswith("SIGTERM: stopping")
 
 
 def test_previous_handlers_come_back():

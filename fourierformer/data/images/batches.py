@@ -27,7 +27,7 @@ from fourierformer.data.images.sets import ImageSet, InMemorySet, Unreadable
 from fourierformer.errors import SetupError
 
 CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the training process decides when to stop
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the training process decides when to stop
 
 T = TypeVar("T")
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h

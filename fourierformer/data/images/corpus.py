@@ -7,9 +7,12 @@ order = ImageOrder(len(corpus.splits["train"]), 1024, seed=0, ...)
 training_batches(corpus.splits["train"], order, train_transform(data, augment, 32), start=0, workers=2, pin=False)
 """
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -50,6 +53,15 @@ class ImageCorpus:
     classes: list[str]
     splits: dict[str, ImageSet]
     notes: list[str]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that change with the classes, the labels and their order, or the content of an image that
+        is sampled; not with the folder, nor with the form of its files."""
+        digest = hashlib.sha256(json.dumps(self.classes).encode())
+        for images in self.splits.values():
+            images.add_to(digest)
+        return digest.hexdigest()[:12]
 
 
 def check_available(data: ImageData) -> None:

@@ -4,6 +4,7 @@ Loader processes are forked from a process that holds the split. Reference count
 strings into each of them, so names are one block of bytes and labels one array.
 """
 
+import hashlib
 import io
 import os
 from abc import ABC, abstractmethod
@@ -16,6 +17,8 @@ from PIL import Image
 
 from fourierformer.errors import SetupError
 
+SAMPLED = 64  # images of a split whose bytes are in its fingerprint: to read all of ImageNet takes minutes
+MOST_CLASSES = 2**20  # a larger label is a damaged one: ImageNet-21k has 21,841
 EXTENSIONS = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"))
 
 
@@ -55,14 +58,49 @@ class ImageSet(ABC):
             image = self.open(index)
             if not isinstance(image, Image.Image):
                 with Image.open(image) as encoded:
-                    image = encoded.convert("RGB")
+                    image = to_rgb(encoded)
         except Exception as error:  # damaged files make decoders raise anything from SyntaxError to struct.error
             raise Unreadable(index, self.name_of(index), f"{type(error).__name__}: {error}") from error
         return image, int(self.labels[index])
 
+    def add_to(self, digest) -> None:
+        """Adds to a hash what tells this set from another: all labels, and SAMPLED images spread evenly over it."""
+        digest.update(self.labels.astype("<i8").tobytes())
+        for index in np.linspace(0, len(self) - 1, min(SAMPLED, len(self)), dtype=int).tolist():
+            digest.update(hashlib.sha256(self.content(index)).digest())
+
+    def content(self, index: int) -> bytes:
+        """The bytes of an image as it is stored; none where they cannot be read, which `read` reports."""
+        try:
+            image = self.open(index)
+            if isinstance(image, Image.Image):
+                return image.tobytes()
+            return Path(image).read_bytes() if isinstance(image, str) else image.read()
+        except Exception:  # as in `read`
+            return b""
+
     def pixels(self, index: int) -> np.ndarray:
         """The image as integers from 0 to levels - 1, (height, width, channels)."""
         return np.asarray(self.read(index)[0])
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """The image with 8 bits per channel. Pillow's own conversion cuts 16-bit grey off at 255, which leaves it white."""
+    sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if sixteen_bits:
+        shades = np.rint(np.asarray(image) / 257).astype(np.uint8)  # 65535 = 255 * 257
+        return Image.fromarray(shades).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError("32 bits per pixel, whose range is not known: convert it to 8 or 16 bits")
+    return image.convert("RGB")
+
+
+def checked_labels(labels: np.ndarray, origin: str) -> np.ndarray:
+    """The labels as int32. SetupError for one that cannot be the number of a class."""
+    labels = np.asarray(labels)
+    for wrong in labels[(labels < 0) | (labels >= MOST_CLASSES)][:1].tolist():
+        raise SetupError(f"{origin}: a label is {wrong:,}, but classes are numbered from 0, {MOST_CLASSES:,} at most")
+    return labels.astype(np.int32)
 
 
 class Names:
@@ -104,12 +142,23 @@ class FolderSet(ImageSet):
         for name in classes:
             paths = sorted(
                 os.path.relpath(os.path.join(parent, file), self.folder)
-                for parent, _, files in os.walk(self.folder / name, followlinks=True)
+                for parent, _, files in self._folders(name)
                 for file in files
                 if os.path.splitext(file)[1].lower() in EXTENSIONS
             )
             counts.append(len(paths))
             yield from paths
+
+    def _folders(self, name: str) -> Iterable[tuple[str, list[str], list[str]]]:
+        """As os.walk, with links followed. SetupError for one that leads back: its images would be counted again and
+        again."""
+        for parent, folders, files in os.walk(self.folder / name, followlinks=True):
+            here = os.path.realpath(parent)
+            for folder in folders:
+                path = os.path.join(parent, folder)
+                if os.path.islink(path) and f"{here}/".startswith(f"{os.path.realpath(path)}/"):
+                    raise SetupError(f"{path} is a link to a folder that it lies in: remove it")
+            yield parent, folders, files
 
     def name_of(self, index: int) -> str:
         return os.path.join(self.folder, self.names[index])
@@ -143,9 +192,10 @@ class ArrowSet(ImageSet):
         self.column = self._find(self.IMAGES)
         label = self._find(self.LABELS)
         values = rows.data.column(label)
-        if values.null_count or "int" not in str(values.type) or (len(values) and np.min(values) < 0):
+        if values.null_count or "int" not in str(values.type):
             raise SetupError(f"{origin}: column '{label}' does not hold a class number in every row")
-        super().__init__(np.asarray(values, dtype=np.int32), list(getattr(rows.features[label], "names", None) or []))
+        labels = checked_labels(values.to_numpy(), f"{origin}: column '{label}'")
+        super().__init__(labels, list(getattr(rows.features[label], "names", None) or []))
 
     def _find(self, names: tuple[str, ...]) -> str:
         for name in names:
@@ -192,6 +242,9 @@ class DigitsSet(ImageSet):
         small = Image.fromarray(np.rint(self.shades[index] * (255 / 16)).astype(np.uint8))
         return small.resize((self.SIDE, self.SIDE), Image.Resampling.BICUBIC).convert("RGB")
 
+    def content(self, index: int) -> bytes:
+        return self.shades[index].tobytes()  # not of the enlarged image, which another Pillow may round differently
+
     def pixels(self, index: int) -> np.ndarray:
         """The digit as it was scanned, 8 x 8 in 17 shades."""
         return self.shades[index][..., None]
@@ -230,6 +283,9 @@ class InMemorySet(ImageSet):
 
     def name_of(self, index: int) -> str:
         return self.images.name_of(index)
+
+    def content(self, index: int) -> bytes:
+        return self.images.content(index)
 
     def open(self, index: int) -> Image.Image:
         assert self.decoded is not None  # before, read() uses the original set

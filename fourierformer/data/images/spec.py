@@ -30,8 +30,10 @@ class ImageData(DataLocation):
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != 3:
                 raise SetupError(f"data.{key}={list(values)} must be three numbers: red, green, blue")
+        for value in self.mean:
+            check_range("data.mean", value, 0, 1)
         for value in self.std:
-            check_range("data.std", value, 0, above_low=True)
+            check_range("data.std", value, 1e-4)  # a pixel is divided by it
         check_range("data.workers", self.workers, 0)
         unknown = set(self.expect or {}) - set(COUNTS)
         if unknown:
@@ -76,13 +78,14 @@ class AugmentConfig:
             value = getattr(self, key)
             if not 0 <= value <= 1:
                 raise SetupError(f"augment.{key}={value}: a probability must be between 0 and 1")
-        for key in ("color_jitter", "mixup", "cutmix"):
+        check_range("augment.color_jitter", self.color_jitter, 0, 10)  # makes an image up to 1 + this times as bright
+        for key in ("mixup", "cutmix"):
             check_range(f"augment.{key}", getattr(self, key), 0)
         check_range("augment.smoothing", self.smoothing, 0, 1)
         check_range("augment.repeats", self.repeats, 1)
         check_range("augment.mix_batch", self.mix_batch, 2)
-        if not 0 < self.eval_crop <= 1:
-            raise SetupError(f"augment.eval_crop={self.eval_crop}: must be more than 0 and at most 1")
+        if not 0.1 <= self.eval_crop <= 1:  # images are resized to size / eval_crop: 2,240 pixels a side for 224
+            raise SetupError(f"augment.eval_crop={self.eval_crop}: must be at least 0.1 and at most 1")
 
     @property
     def mixing(self) -> bool:

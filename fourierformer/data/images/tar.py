@@ -10,7 +10,6 @@ import json
 import os
 import posixpath
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names
+from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_labels
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Progress
 from fourierformer.errors import SetupError
@@ -90,7 +89,7 @@ def _entries(number: int, path: Path) -> Iterator[Entry]:
                     for image in _members(inner):
                         name = f"{folder}/{PurePosixPath(image.name).name}"
                         yield Entry(number, name, member.offset_data + image.offset_data, image.size)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, OSError, ValueError) as error:  # a damaged header also leads beyond the end of the file
         raise SetupError(
             f"{path} cannot be read as a plain tar ({error}): copy it again if it is damaged, or decompress it "
             "(gunzip), because a compressed tar has no random access"
@@ -103,6 +102,16 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             yield member
         # The tar would keep all members in memory, a gigabyte for ImageNet. typeshed lacks `members`.
         tar.members.clear()  # type: ignore[attr-defined]
+    _require_end(tar)
+
+
+def _require_end(tar: tarfile.TarFile) -> None:
+    """ReadError unless the tar ends with a block of zeros, as it is written: tarfile takes a cut or damaged header for
+    the end, and what comes after it would be left out without a word."""
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)  # where the next header would be
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError(f"it ends early or is damaged at byte {tar.offset:,}")
 
 
 def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
@@ -113,7 +122,7 @@ def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
         files=np.array([entry.file for entry in images], np.int32),
         offsets=np.array([entry.offset for entry in images], np.int64),
         sizes=np.array([entry.size for entry in images], np.int64),
-        labels=np.array(labels, np.int32),
+        labels=checked_labels(np.array(labels, object), str(paths[0])),
         classes=classes,
     )
 
@@ -170,9 +179,10 @@ def _label(path: Path, entry: Entry) -> int | None:
         value = json.loads(text)
         if isinstance(value, dict):
             value = value["label"] if "label" in value else value["cls"]
-        return int(value)
-    except (ValueError, TypeError, KeyError):
+        number = int(value)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+    return number if number == value or isinstance(value, str) else None  # 1.7 is the number of no class
 
 
 def _save(path: Path, index: TarIndex) -> None:
@@ -206,5 +216,5 @@ def _load(path: Path) -> TarIndex | None:
                 labels=arrays["labels"],
                 classes=json.loads(arrays["classes"].tobytes()),
             )
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # missing or incomplete: it is made again
+    except Exception:  # missing, incomplete or damaged, for which zipfile raises many kinds: it is made again
         return None

@@ -9,11 +9,20 @@ OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from fourierformer.data import hub
-from fourierformer.data.prepared import Progress, cache_lock, disk_errors, find_prepared, open_prepared, other_roots
+from fourierformer.data.prepared import (
+    Progress,
+    cache_lock,
+    disk_errors,
+    find_prepared,
+    open_prepared,
+    other_roots,
+    text_fingerprint,
+)
 from fourierformer.data.text import builtin, pixels
 from fourierformer.data.text.prepare import prepare
 from fourierformer.data.text.sources import SPLITS, Source, describe_missing, local_source
@@ -37,6 +46,34 @@ class Corpus:
     notes: list[str]
     folder: Path
     sequence: int | None = None  # tokens of each image, which is a sequence of its own; None = running text
+
+    def facts(self) -> dict:
+        """All but the tokens, as plain values: a model and its texts need nothing else."""
+        words = self.words if self.unit == "word" else None
+        source = self.manifest["settings"].get("source")
+        return {
+            "unit": self.unit,
+            "vocabulary": self.vocab_size,
+            "words": words,
+            "source": source,
+            "sequence": self.sequence,
+        }
+
+    @classmethod
+    def of_facts(cls, name: str, facts: dict) -> Self:
+        """The corpus of these `facts`, without any split."""
+        corpus = cls(
+            name=name,
+            unit=facts["unit"],
+            vocab_size=facts["vocabulary"],
+            splits={},
+            manifest={"settings": {"source": facts["source"]}},
+            notes=[],
+            folder=Path(),
+            sequence=facts["sequence"],
+        )
+        vars(corpus)["words"] = facts["words"]  # where cached_property would keep what it reads from the folder
+        return corpus
 
     @cached_property
     def words(self) -> list[str]:
@@ -89,6 +126,17 @@ def check_available(data: TextData) -> None:
             open_prepared(data, folder, thorough=False)
         elif source is None and (reason := hub.why_unreachable(data)):
             raise _missing(data, reason)
+
+
+def quick_fingerprint(data: TextData) -> str | None:
+    """The fingerprint of the text as it is now, prepared or not; None where only the hub has it. Text is hashed only if
+    its file times changed since it was prepared."""
+    with disk_errors(data):
+        source = _source(data)
+        folder = find_prepared(data, source, hash_text=False)
+        if folder:
+            return open_prepared(data, folder, thorough=False)["fingerprint"]
+        return text_fingerprint(data, source) if source else None
 
 
 def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpus:
@@ -180,7 +228,7 @@ def stand_in(data: TextData, vocabulary: int, tokens: int) -> Corpus | None:
         unit=data.unit,
         vocab_size=vocabulary,
         splits=splits,
-        manifest={},
+        manifest={"fingerprint": None},  # of nothing that could be compared
         notes=[],
         folder=Path(),
         sequence=data.expect.get("sequence"),

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.prepared import FORMAT, Progress, canonical, fingerprint, origin
+from fourierformer.data.prepared import FORMAT, Progress, fingerprint, origin
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
 from fourierformer.errors import SetupError
+from fourierformer.files import checksum
 
 BLOCK = 1 << 22  # ids relabelled at a time
 
@@ -31,7 +32,7 @@ def prepare(data: TextData, source: Source, progress: Progress) -> Path:
         started = time.perf_counter()
         manifest = _encode(data, source, aside, progress)
         manifest["seconds"] = round(time.perf_counter() - started, 3)
-        manifest["checksum"] = hashlib.sha256(canonical(manifest)).hexdigest()
+        manifest["checksum"] = checksum(manifest)
         with _Output(aside / "manifest.json") as file:
             file.write(json.dumps(manifest, indent=1).encode())
         aside.chmod(0o755)  # mkdtemp makes it private
@@ -48,9 +49,7 @@ def prepare(data: TextData, source: Source, progress: Progress) -> Path:
 def _encode(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
     encode = _encode_words if data.unit == "word" else _encode_bytes
     facts = encode(data, source, folder, progress)
-    empty = [split for split in SPLITS if not facts["counts"][split]]
-    if empty:
-        raise SetupError(f"data '{data.name}': the {' and '.join(empty)} text is empty")
+    _refuse_empty(data, facts["counts"])
     digests = [[entry.name, entry.digest()] for entry in source.inputs]
     return {
         "format": FORMAT,
@@ -65,6 +64,12 @@ def _encode(data: TextData, source: Source, folder: Path, progress: Progress) ->
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _refuse_empty(data: TextData, counts: dict[str, int]) -> None:
+    empty = [split for split in SPLITS if not counts[split]]
+    if empty:
+        raise SetupError(f"data '{data.name}': the {' and '.join(empty)} text is empty")
 
 
 def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
@@ -103,6 +108,7 @@ def _encode_words(data: TextData, source: Source, folder: Path, progress: Progre
     listed = listed_words(source.vocabulary, data.expect) if source.vocabulary else None
     growing = Growing({word: number for number, word in enumerate(listed or [EOS])})
     tallies = _first_pass(source, folder, growing, progress)
+    _refuse_empty(data, {split: int(tally.sum()) for split, tally in tallies.items()})
     train = tallies["train"]
     vocabulary = fixed_table(listed, growing) if listed else rank_words(growing, train, data.vocabulary_size)
     dtype = "uint16" if len(vocabulary.words) < 1 << 16 else "uint32"

@@ -135,12 +135,21 @@ def _parquet_pieces(path: Path) -> Iterator[bytes]:
     import datasets
 
     # streaming: nothing is copied into the user's datasets cache
-    rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
-    for batch in rows.iter(batch_size=10_000):
-        if "text" not in batch:
-            raise SetupError(f"{path} has no column 'text' (it has: {', '.join(batch)})")
-        yield rows_to_bytes(batch["text"])
+    try:
+        rows = datasets.load_dataset("parquet", data_files=str(path), split="train", streaming=True)
+        for batch in rows.iter(batch_size=10_000):
+            if "text" not in batch:
+                raise SetupError(f"{path} has no column 'text' (it has: {', '.join(batch)})")
+            yield rows_to_bytes(batch["text"], str(path))
+    except SetupError:
+        raise
+    except Exception as error:  # datasets and Arrow raise many kinds of errors
+        reason = " ".join(str(error).split())
+        raise SetupError(f"{path} cannot be read as parquet ({type(error).__name__}: {reason[:200]})") from error
 
 
-def rows_to_bytes(rows: list[str]) -> bytes:
+def rows_to_bytes(rows: list, origin: str) -> bytes:
+    for row in rows:
+        if not isinstance(row, str):
+            raise SetupError(f"{origin}: a row of column 'text' is {row!r:.60}, not text")
     return "".join(row if row.endswith("\n") else row + "\n" for row in rows).encode()

@@ -28,6 +28,8 @@ class TextData(DataLocation):
             raise SetupError("data.vocabulary_size is for words; bytes always have 256: data.vocabulary_size=null")
         if self.vocabulary_size is not None and self.vocabulary_size < 3:
             raise SetupError(f"data.vocabulary_size={self.vocabulary_size} must be at least 3: <eos>, <unk> and a word")
+        if self.cutoffs != sorted(set(self.cutoffs)) or min(self.cutoffs, default=1) < 1:
+            raise SetupError(f"data.cutoffs={self.cutoffs} must grow, from at least 1: they are first ids of clusters")
         splits = self.byte_splits
         if splits is not None and (self.unit != "byte" or len(splits) != 3 or min(splits) < 1):
             raise SetupError(

@@ -8,7 +8,6 @@ when "auto" should prefer it.
 import functools
 import importlib.util
 import logging
-import math
 import os
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from fourierformer.kernels.sinc import compiled, library
+from fourierformer.kernels.sinc.checks import check_mask, check_numbers, check_shapes, one_dtype
 from fourierformer.kernels.sinc.compiled import sinc_attention_compiled
 from fourierformer.kernels.sinc.portable import sinc_attention_portable
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
@@ -44,13 +44,21 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 _announced: set[tuple[str, str]] = set()
 
 
-def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4) -> tuple[str, str]:
-    """(name, reason) of the backend that computes with a query tensor like this one.
+def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, masked: bool = False) -> tuple[str, str]:
+    """(name, reason) of the backend that computes with a query tensor like this one, `masked` with a mask of pairs or
+    with dropout.
 
     ValueError for an unknown name, and for the name of a backend that cannot.
     """
     if backend not in ("auto", *BACKENDS):
         raise ValueError(f"unknown Fourier attention backend {backend!r}; available: auto, {', '.join(BACKENDS)}")
+    if masked:
+        if backend not in ("auto", "portable"):
+            raise ValueError(
+                f"Fourier attention backend {backend!r} has neither attn_mask nor dropout: take 'auto' or 'portable', "
+                "or causal=True and keep=, which every backend has"
+            )
+        return "portable", "attn_mask or dropout"
     if backend in ("portable", "reference"):
         return backend, "chosen by name"
     on_cpu = q.device.type == "cpu"
@@ -105,26 +113,33 @@ def sinc_attention(
     eps: float = 0.0,
     causal: bool = False,
     keep: Tensor | None = None,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
     backend: str = "auto",
 ) -> Tensor:
     """Fourier attention: q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D)
     -> (B, H, N, Dv).
 
     keep (B, M), bool: False for keys that no query may see (padding); their content has no influence, NaN included.
+    mask: of pairs, broadcasts to (B, H, N, M); bool, True for pairs that take part, or float, added to the logarithms
+    of the weights. dropout: the probability with which a normalised weight is left out.
     It has first derivatives by all four tensors, in reverse mode. Half-precision inputs are computed in float32 and the
     result is cast back. So it is under autocast, where q, k and v may differ in dtype.
     """
-    _check(q, k, v, radius, power, eps)
-    q, k, v = _one_dtype(q, k, v)
-    _check_shapes(q, k, v, radius, keep)
+    check_numbers(q, k, v, radius, power, eps)
+    q, k, v = one_dtype(q, k, v)
+    check_shapes(q, k, v, radius, keep)
+    check_mask(q, k, mask, dropout)
     _refuse_tangents(q, k, v, radius)
-    name, reason = choose_backend(q, backend, power=power)
+    masked = mask is not None or dropout > 0
+    name, reason = choose_backend(q, backend, power=power, masked=masked)
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)
     if 0 in (*q.shape, *v.shape):  # no queries, no keys, or values of no width
         return q.new_zeros(*q.shape[:3], v.shape[3]) + 0 * sum(t.sum() for t in (q, k, v, radius))
-    return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep)
+    options = {"mask": mask, "dropout": dropout} if masked else {}
+    return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep, **options)
 
 
 def _refuse_tangents(*tensors: Tensor) -> None:
@@ -133,57 +148,4 @@ def _refuse_tangents(*tensors: Tensor) -> None:
         raise NotImplementedError(
             "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
             "torch.autograd.grad"
-        )
-
-
-def _one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
-    """The tensors; under autocast in the widest dtype of them, because there layers differ in the dtype of their
-    results."""
-    device = tensors[0].device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
-    return [t.to(dtype) for t in tensors]
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("radius", radius)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise ValueError(f"{name} must be floating point, got {tensor.dtype}")
-        if tensor.device != q.device:
-            raise ValueError(f"q is on {q.device} but {name} is on {tensor.device}")
-    if isinstance(power, bool) or not isinstance(power, int) or power < 2 or power % 2:
-        raise ValueError(
-            f"power must be an even integer >= 2, got {power!r}: sinc changes sign, and only an even power keeps every "
-            "weight non-negative"
-        )
-    if not (0 <= eps < math.inf):
-        raise ValueError(f"eps must be a finite number >= 0, got {eps!r}: it is added to a sum of non-negative weights")
-
-
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None) -> None:
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-    if not q.dim() == k.dim() == v.dim() == 4:
-        raise ValueError(f"q, k, v must be (batch, heads, tokens, width), got {shapes}")
-    if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k, v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
-    if not q.shape[:2] == k.shape[:2] == v.shape[:2]:
-        raise ValueError(f"q, k, v must agree in batch and heads, got {shapes}")
-    if q.shape[3] != k.shape[3]:
-        raise ValueError(f"q and k must have the same width per head, got {shapes}")
-    if k.shape[2] != v.shape[2]:
-        raise ValueError(f"k and v must have the same number of tokens, got {shapes}")
-    if q.shape[3] == 0:
-        raise ValueError(f"q and k must have at least one coordinate, got {shapes}")
-    if keep is not None and (keep.dtype != torch.bool or keep.shape != (k.shape[0], k.shape[2])):
-        raise ValueError(
-            f"keep must be a bool tensor (batch, keys), got {keep.dtype} {tuple(keep.shape)} with {shapes}"
-        )
-    heads, width = q.shape[1], q.shape[3]
-    if tuple(radius.shape) not in {(), (heads, 1), (1, width), (heads, width)}:
-        raise ValueError(
-            f"radius must have shape (), ({heads}, 1) per head, (1, {width}) per coordinate or ({heads}, {width}), "
-            f"got {tuple(radius.shape)}"
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from fourierformer.kernels.sinc import library
+from fourierformer.kernels.sinc.mapping import folded_into_batch
 from fourierformer.kernels.sinc.reference import NO_SECOND_DERIVATIVE
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
@@ -134,24 +135,8 @@ def _refuse_second_derivative(ctx, *_):
 sinc_backward.register_autograd(_refuse_second_derivative)
 
 
-def _vmap(operator):
-    """The operator under torch.vmap: the mapped dimension becomes part of the batch."""
-
-    def mapped(info, in_dims, *arguments):
-        size, folded = info.batch_size, []
-        for x, dim in zip(arguments, in_dims, strict=True):
-            if isinstance(x, Tensor):
-                x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-                x = x.flatten(0, 1)
-            folded.append(x)
-        results = operator(*folded)
-        return tuple(x.unflatten(0, (size, -1)) for x in results), (0,) * len(results)
-
-    return mapped
-
-
-sinc_forward.register_vmap(_vmap(sinc_forward))
-sinc_backward.register_vmap(_vmap(sinc_backward))
+sinc_forward.register_vmap(folded_into_batch(sinc_forward))
+sinc_backward.register_vmap(folded_into_batch(sinc_backward))
 
 
 @register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu)

@@ -1,44 +1,58 @@
-"""Fourier attention in plain torch, for CPUs without a C++ compiler and any device without Triton.
+"""Fourier attention in plain torch: for any device, and the only backend with masks of pairs and with dropout.
 
 The printed formula on tiles of (some heads) x (some query rows) x (the keys they see), one after the other; the
 backward recomputes them. A sine and a logarithm per query, key and coordinate, so many times slower than `compiled`.
+Forward and backward are two torch operators, so that they can be compiled, exported and mapped.
 """
 
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fourierformer.kernels.sinc.mapping import folded_into_batch
 from fourierformer.kernels.sinc.reference import (
-    SERIES,
-    SERIES_BELOW,
+    NO_SECOND_DERIVATIVE,
     arguments,
     blank_left_out,
     differences,
-    differentiable_once,
     future,
 )
+from fourierformer.kernels.sinc.vectorised import log_sinc, log_sinc_slope, weights_of
 
 TILE = 2**20  # numbers in all tensors of a tile together: in float32 4 MiB, which stay in the last-level cache
 ROWS = 32  # query rows of a tile at most: more waste the half that causal attention does not see
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Which pairs of a query and a key take part, and with what factor."""
+
+    causal: bool
+    keep: Tensor | None  # (B, M), bool: keys that any query may see
+    mask: Tensor | None  # (B, H, N, M), bool, or float and then added to the logarithms of the weights
+    dropout: float  # the probability that a weight, once normalised, is replaced by 0; the others grow by 1 / (1 - p)
+    seed: Tensor | None  # int64, of which weights those are
+
+
 class Tiles:
     """The tiles of a call: chunks of heads, and in each chunk blocks of query rows with the keys they see."""
 
-    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, keep: Tensor | None, power: int, causal: bool):
+    def __init__(self, q: Tensor, k: Tensor, radius: Tensor, power: int, pairs: Pairs):
+        self.power, self.pairs, self.heads_per_row = power, pairs, q.shape[1]
         # (G, D, N, 1), (G, D, 1, M), (G, D, 1, 1): keys innermost, so that every operation runs along memory.
+        q, k = q.flatten(0, 1), k.flatten(0, 1)
         self.q, self.k = q.mT.contiguous()[..., None], k.mT.contiguous()[:, :, None]
-        self.radius = radius[:, :, None, None]
-        self.keep, self.power, self.causal = keep, power, causal
+        self.radius = radius.flatten(0, 1)[:, :, None, None]
         self.heads = max(1, TILE // 8 // (ROWS * k.shape[1]))
 
     def __iter__(self) -> Iterator[tuple[slice, slice, slice]]:
         """(heads, rows, columns); rows that see no key are left out."""
         (groups, _, queries, _), keys = self.q.shape, self.k.shape[3]
-        offset = keys - queries if self.causal else keys
+        offset = keys - queries if self.pairs.causal else keys
         for start in range(0, groups, self.heads):
             heads = slice(start, start + self.heads)
             for first in range(max(0, -offset), queries, ROWS):
@@ -58,42 +72,29 @@ class Tiles:
     def scores(self, heads: slice, rows: slice, columns: slice) -> Tensor:
         parts = (log_sinc(z).sum(1) for _, _, z in self.coordinates(heads, rows, columns))
         scores = self.power * sum(parts, start=next(parts))
-        if self.causal:
+        if self.pairs.causal:
             scores.masked_fill_(future(rows.stop - rows.start, columns.stop, scores.device), -math.inf)
-        if self.keep is not None:
-            scores.masked_fill_(~self.keep[heads, None, columns], -math.inf)
+        row, head = self._row_and_head(heads)
+        if self.pairs.keep is not None:
+            scores.masked_fill_(~self.pairs.keep[row, None, columns], -math.inf)
+        if self.pairs.mask is not None:
+            mask = self.pairs.mask[:, :, rows, columns][row, head]
+            scores = scores.masked_fill_(~mask, -math.inf) if mask.dtype == torch.bool else scores.add_(mask)
         return scores
 
+    def _row_and_head(self, heads: slice) -> tuple[Tensor, Tensor]:
+        """Of the batch, for each of these heads of all rows together."""
+        numbers = torch.arange(*heads.indices(len(self.q)), device=self.q.device)
+        return numbers // self.heads_per_row, numbers % self.heads_per_row
 
-# As in reference.py, but without `torch.where` and comparisons: those are not vectorised on a CPU and took three
-# quarters of the time (README.md).
-
-
-def log_sinc(z: Tensor) -> Tensor:
-    """log |sin z / z|. 0 is replaced by the smallest number, whose sine is itself: log 1."""
-    a = z.abs().clamp_min_(torch.finfo(z.dtype).tiny)
-    return torch.sin(a).div_(a).abs_().log_()
-
-
-def log_sinc_slope(z: Tensor) -> Tensor:
-    """cot z - 1/z; its series below SERIES_BELOW; 0 where the sine is 0."""
-    a = z.abs()
-    is_far = (a - SERIES_BELOW).sign_().clamp_min_(0)
-    near = a.clamp_max(SERIES_BELOW)
-    terms = len(SERIES) if z.dtype == torch.float64 else 5  # next: 6 / pi^12 * 0.5^10 = 6e-9 of the first
-    square, series = near * near, torch.full_like(near, -2 * terms * SERIES[terms - 1])
-    for k in range(terms - 1, 0, -1):
-        series.mul_(square).sub_(2 * k * SERIES[k - 1])
-    far = a.clamp_min_(SERIES_BELOW)
-    closed = torch.tan(far).reciprocal_().sub_(far.reciprocal_()).nan_to_num_(math.nan, 0.0, 0.0)
-    return series.mul_(near).lerp_(closed, is_far).mul_(z.sign())  # lerp by exactly 0 or 1 takes one of the two
-
-
-def weights_of(scores: Tensor) -> Tensor:
-    """exp of the scores, in place, and 0 below 1e-30 (float32). A CPU takes many times longer for subnormal numbers,
-    and a sharp kernel has many of them: without this threshold a backward took 2.5 times as long.
-    """
-    return torch.threshold_(scores, 0.8 * math.log(torch.finfo(scores.dtype).tiny), -math.inf).exp_()
+    def dropped(self, number: int, weights: Tensor) -> Tensor:
+        """The weights of tile `number` as dropout leaves them; the same ones whenever it is asked again."""
+        p, seed = self.pairs.dropout, self.pairs.seed
+        if p == 0 or seed is None:
+            return weights
+        generator = torch.Generator(weights.device).manual_seed(int(seed) + number)
+        stays = torch.rand(weights.shape, device=weights.device, generator=generator) >= p
+        return weights * stays / max(1 - p, torch.finfo(weights.dtype).tiny)
 
 
 @contextlib.contextmanager
@@ -108,47 +109,101 @@ def full_precision(device: torch.device):
         torch.set_float32_matmul_precision(before)
 
 
-class _SincAttention(torch.autograd.Function):
-    """q (G, N, D), k (G, M, D), v (G, M, Dv), radius (G, D), all float32 or all float64; keep (G, M) or None."""
+@torch.library.custom_op("fourierformer::sinc_attention_portable", mutates_args=())
+def sinc_forward(
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, mask: Tensor | None, seed: Tensor | None,
+    power: int, eps: float, causal: bool, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Forward pass: q, k, v (B, H, N or M, K), all float32 or all float64, radius (B, H, D), and as in `Pairs` ->
+    output, and the logarithm of each row's sum of weights (B, H, N).
+    """
+    output, log_total = _empty_results(q, v)
+    values, out, log_totals = v.flatten(0, 1), output.flatten(0, 1), log_total.flatten(0, 1)
+    log_eps = math.log(eps) if eps > 0 else -math.inf
+    out.zero_()
+    log_totals.fill_(math.inf)  # rows without any weight keep this: exp(score - inf) = 0
+    with full_precision(q.device):
+        tiles = Tiles(q, k, radius, power, Pairs(causal, keep, mask, dropout, seed))
+        for number, (heads, rows, columns) in enumerate(tiles):
+            scores = tiles.scores(heads, rows, columns)
+            top = scores.amax(-1, keepdim=True).clamp_min(log_eps)
+            top.masked_fill_(top == -math.inf, 0.0)
+            weights = weights_of(scores.sub_(top))
+            total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
+            empty = total == 0
+            weights = tiles.dropped(number, weights)
+            out[heads, rows] = (weights @ values[heads, columns]) / total.masked_fill(empty, 1.0)
+            log_totals[heads, rows] = (top + total.log()).masked_fill(empty, math.inf).squeeze(-1)
+    return output, log_total
 
-    @staticmethod
-    def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
-    ) -> Tensor:
-        output = q.new_zeros(*q.shape[:2], v.shape[2])
-        log_total = q.new_full(q.shape[:2], math.inf)  # rows without any weight keep this: exp(score - inf) = 0
-        log_eps = math.log(eps) if eps > 0 else -math.inf
-        with full_precision(q.device):
-            tiles = Tiles(q, k, radius, keep, power, causal)
-            for heads, rows, columns in tiles:
-                scores = tiles.scores(heads, rows, columns)
-                top = scores.amax(-1, keepdim=True).clamp_min(log_eps)
-                top.masked_fill_(top == -math.inf, 0.0)
-                weights = weights_of(scores.sub_(top))
-                total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
-                empty = total == 0
-                output[heads, rows] = (weights @ v[heads, columns]) / total.masked_fill(empty, 1.0)
-                log_total[heads, rows] = (top + total.log()).masked_fill(empty, math.inf).squeeze(-1)
-        ctx.save_for_backward(q, k, v, radius, keep, output, log_total)
-        ctx.power, ctx.causal = power, causal
-        return output
 
-    @staticmethod
-    def backward(ctx, doutput: Tensor):
-        q, k, v, radius, keep, output, log_total = ctx.saved_tensors
-        with torch.no_grad(), full_precision(q.device):
-            along = (doutput * output).sum(-1, keepdim=True)
-            tiles = Tiles(q, k, radius, keep, ctx.power, ctx.causal)
-            dv, *sums = (torch.zeros_like(t) for t in (v, tiles.q, tiles.k, tiles.radius))
-            for heads, rows, columns in tiles:
-                weights = weights_of(tiles.scores(heads, rows, columns).sub_(log_total[heads, rows, None]))
-                dv[heads, columns] += weights.mT @ doutput[heads, rows]
-                dweights = doutput[heads, rows] @ v[heads, columns].mT
-                dscores = dweights.sub_(along[heads, rows]).mul_(weights).mul_(ctx.power)
-                _add_slopes(sums, tiles, (heads, rows, columns), dscores[:, None])
-        dq, dk, dradius = sums
-        gradients = dq.squeeze(3).mT, dk.squeeze(2).mT, dv, dradius[..., 0, 0]
-        return *differentiable_once(gradients, q, k, v, radius, doutput), None, None, None, None
+def _empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
+
+
+@sinc_forward.register_fake
+def _(q, k, v, radius, keep, mask, seed, power, eps, causal, dropout):
+    return _empty_results(q, v)
+
+
+@torch.library.custom_op("fourierformer::sinc_attention_portable_backward", mutates_args=())
+def sinc_backward(
+    doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, mask: Tensor | None,
+    seed: Tensor | None, output: Tensor, log_total: Tensor, power: int, causal: bool, dropout: float, of_mask: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k, v, radius and of a float mask where `of_mask`, else an empty tensor."""
+    with full_precision(q.device):
+        along = (doutput * output).sum(-1, keepdim=True).flatten(0, 1)
+        doutputs, values, log_totals = doutput.flatten(0, 1), v.flatten(0, 1), log_total.flatten(0, 1)[..., None]
+        tiles = Tiles(q, k, radius, power, Pairs(causal, keep, mask, dropout, seed))
+        dv, *sums = (torch.zeros_like(t) for t in (values, tiles.q, tiles.k, tiles.radius))
+        dmask = _empty_mask_gradient(q, k, of_mask).zero_()
+        for number, (heads, rows, columns) in enumerate(tiles):
+            weights = weights_of(tiles.scores(heads, rows, columns).sub_(log_totals[heads, rows]))
+            dv[heads, columns] += tiles.dropped(number, weights).mT @ doutputs[heads, rows]
+            dweights = tiles.dropped(number, doutputs[heads, rows] @ values[heads, columns].mT)
+            dscores = dweights.sub_(along[heads, rows]).mul_(weights)
+            if of_mask:
+                dmask.flatten(0, 1)[heads, rows, columns] = dscores
+            _add_slopes(sums, tiles, (heads, rows, columns), dscores.mul_(power)[:, None])
+    dq, dk, dradius = sums
+    gradients = dq.squeeze(3).mT, dk.squeeze(2).mT, dv, dradius[..., 0, 0]
+    folded = [g.unflatten(0, q.shape[:2]).contiguous() for g in gradients]
+    return folded[0], folded[1], folded[2], folded[3], dmask
+
+
+def _empty_mask_gradient(q: Tensor, k: Tensor, of_mask: bool) -> Tensor:
+    return q.new_empty(*q.shape[:3], k.shape[2]) if of_mask else q.new_empty(q.shape[0], 0)
+
+
+@sinc_backward.register_fake
+def _(doutput, q, k, v, radius, keep, mask, seed, output, log_total, power, causal, dropout, of_mask):
+    return *(t.new_empty(t.shape) for t in (q, k, v, radius)), _empty_mask_gradient(q, k, of_mask)
+
+
+def _save(ctx, inputs, output) -> None:
+    q, k, v, radius, keep, mask, seed, ctx.power, _, ctx.causal, ctx.dropout = inputs
+    ctx.save_for_backward(q, k, v, radius, keep, mask, seed, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx, doutput, _dlog_total):
+    of_mask = ctx.needs_input_grad[5]
+    saved = ctx.saved_tensors
+    *gradients, dmask = sinc_backward(doutput, *saved, ctx.power, ctx.causal, ctx.dropout, of_mask)
+    return *gradients, None, dmask if of_mask else None, None, None, None, None, None
+
+
+sinc_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def _refuse_second_derivative(ctx, *_):
+    raise NotImplementedError(NO_SECOND_DERIVATIVE)
+
+
+sinc_backward.register_autograd(_refuse_second_derivative)
+sinc_forward.register_vmap(folded_into_batch(sinc_forward))
+sinc_backward.register_vmap(folded_into_batch(sinc_backward))
 
 
 def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slice], dscores: Tensor) -> None:
@@ -162,17 +217,30 @@ def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slic
         dradius[heads, d] += slope.mul_(difference).sum((2, 3), keepdim=True)
 
 
-@torch._disable_dynamo
 def sinc_attention_portable(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    radius: Tensor,
+    *,
+    power: int,
+    eps: float,
+    causal: bool,
+    keep: Tensor | None = None,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """Same contract as the reference. Memory beyond inputs and output: a tile, and a few numbers per token."""
-    batch, heads, _, width = q.shape
+    """Same contract as the reference, and a mask that broadcasts to (B, H, N, M) and dropout, both as in `Pairs`.
+
+    Memory beyond inputs and output: a tile, and a few numbers per token; for a mask that needs a gradient, that.
+    """
+    batch, heads, queries, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)
     if keep is not None:
         k, v = blank_left_out(keep, k, v)
-    flat = [t.to(dtype).flatten(0, 1) for t in (q, k, v)]
-    kept = None if keep is None else keep.repeat_interleave(heads, 0)
-    output = _SincAttention.apply(*flat, scale.flatten(0, 1), kept, power, eps, causal)
-    return output.unflatten(0, (batch, heads)).to(q.dtype)
+    if mask is not None:
+        mask = (mask if mask.dtype == torch.bool else mask.to(dtype)).expand(batch, heads, queries, k.shape[2])
+    seed = torch.randint(2**62, ()) if dropout else None
+    qkv = [t.to(dtype) for t in (q, k, v)]
+    return sinc_forward(*qkv, scale, keep, mask, seed, power, eps, causal, dropout)[0].to(q.dtype)

@@ -1,0 +1,115 @@
+"""Our language models as models of transformers.
+
+from transformers import AutoModelForCausalLM
+import fourierformer.integrations.hugging_face                       # registers model_type "fourierformer"
+model = AutoModelForCausalLM.from_pretrained("exported/my_model")    # a folder that scripts/export.py wrote
+model.generate(torch.tensor([ids]), max_new_tokens=20)
+
+`fourierformer.from_pretrained` of the same folder turns text into ids and back.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from fourierformer.errors import SetupError
+from fourierformer.models.lm import WordLM
+from fourierformer.runs.spec import attention_of, spec_of
+
+
+class FourierFormerConfig(PreTrainedConfig):
+    """config.json of an exported language model: its size of vocabulary, and the config of the run that trained it."""
+
+    model_type = "fourierformer"
+
+    def __init__(self, run: dict | None = None, step: int = 0, vocab_size: int = 0, **options):
+        self.run, self.step, self.vocab_size = run, step, vocab_size
+        options.setdefault("tie_word_embeddings", False)
+        super().__init__(**options)
+
+
+class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
+    """A WordLM with the inputs and outputs of transformers. Its logits are the logarithms of the probabilities."""
+
+    config_class = FourierFormerConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: FourierFormerConfig):
+        super().__init__(config)
+        if not config.run or config.run.get("task") != "language":
+            raise SetupError("config.json holds no run of a language model: write it with scripts/export.py")
+        spec = spec_of(config.run)
+        # on the CPU, also where transformers builds without memory: buffers that are not saved must have their values
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            self.model = WordLM(spec.model, config.vocab_size, spec.data.cutoffs or [], attention_of(spec))  # type: ignore[attr-defined,arg-type]
+        self._not_saved = dict(_not_saved(self.model))
+        self.post_init()
+
+    @property
+    def window(self) -> int:
+        """How many tokens the model reads at most."""
+        return self.model.config.length
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,
+        return_dict: bool = True,
+        **options: object,
+    ) -> CausalLMOutput | tuple:
+        """log p of every next token: (B, N) -> (B, N, V), or of the last `logits_to_keep` positions. With labels (B, N)
+        also the mean loss of predicting each from the tokens before it; -100 is not counted. (In our own training the
+        last token is no input, so that a position is one less: model.model(tokens[:, :-1], tokens[:, 1:]).)
+
+        attention_mask (B, N): 0 for padding, which must be on the left.
+        """
+        if input_ids.shape[1] > self.window:
+            raise ValueError(f"{input_ids.shape[1]} tokens: this model reads at most {self.window} at a time")
+        hidden = self.model.hidden(input_ids, logits_to_keep or None, keep=_kept(attention_mask))
+        flat = self.model.output.log_probabilities(hidden.flatten(0, 1), self.model.embedding.weight)
+        logits = flat.unflatten(0, hidden.shape[:2])
+        loss = None if labels is None else F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        output = CausalLMOutput(loss=loss, logits=logits)
+        return output if return_dict else output.to_tuple()
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options) -> dict:
+        """The last window of the text."""
+        kept = None if attention_mask is None else attention_mask[:, -self.window :]
+        return {"input_ids": input_ids[:, -self.window :], "attention_mask": kept, "logits_to_keep": 1}
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """For `generate`: there is nothing to keep of a window, because positions count from its end."""
+        return False
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Called by transformers when the weights are loaded: gives buffers that are not saved their values back."""
+        if module is self.model:
+            with torch.no_grad():
+                for name, buffer in _not_saved(self.model).items():
+                    buffer.copy_(self._not_saved[name])
+
+
+def _not_saved(model: nn.Module) -> dict[str, Tensor]:
+    saved = model.state_dict().keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
+
+
+def _kept(attention_mask: Tensor | None) -> Tensor | None:
+    if attention_mask is None or attention_mask.all():
+        return None
+    if not attention_mask[:, -1].all():
+        raise ValueError("pad on the left: positions of these models count from the end of the text")
+    return attention_mask.bool()
+
+
+AutoConfig.register("fourierformer", FourierFormerConfig)
+AutoModelForCausalLM.register(FourierFormerConfig, FourierFormerForCausalLM)

@@ -1,0 +1,39 @@
+"""Attention maps of trained runs beside each other: softmax and a Fourier attention on the same sequence."""
+
+import contextlib
+import sys
+
+from fourierformer.errors import SetupError
+from fourierformer.plots.picture import Picture
+from fourierformer.report.section import Charts
+from fourierformer.results.comparison import Row, row_label
+from fourierformer.results.runs import Run
+from fourierformer.results.statistics import BASELINE
+
+TITLE = "What each head attends to"
+
+
+def map_charts(rows: list[Row], anchor: str) -> list[Charts]:
+    """Empty unless a softmax run and another of the same model have their checkpoints and their data here."""
+    softmax = next((row for row in rows if row.attention == BASELINE and _trained(row)), None)
+    rivals = [row for row in rows if softmax and row.model == softmax.model and row is not softmax and _trained(row)]
+    if softmax is None or not rivals:
+        return []
+    rival = next((row for row in rivals if row.attention.startswith("fourier")), rivals[0])
+    try:
+        return [Charts([_picture({row_label(row, rows): _trained(row)[0] for row in (softmax, rival)}, anchor)])]
+    except SetupError:  # no data here, or an attention without maps
+        return []
+
+
+def _trained(row: Row) -> list[Run]:
+    return [run for run in row.runs if (run.path / "checkpoints").is_dir()]
+
+
+def _picture(runs: dict[str, Run], anchor: str) -> Picture:
+    from fourierformer.analysis.maps import mean_maps  # torch takes seconds to load
+    from fourierformer.plots.patterns import compared_maps_picture
+
+    with contextlib.redirect_stdout(sys.stderr):  # loading data talks
+        maps = {label: mean_maps(run.path, sequences=1) for label, run in runs.items()}
+    return compared_maps_picture(maps, f"maps--{anchor}", TITLE)

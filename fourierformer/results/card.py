@@ -1,0 +1,127 @@
+"""The model card of a run: what it is, how it was trained and measured, what it is not good for."""
+
+from fourierformer.provenance import without_folders
+from fourierformer.results.comparison import (
+    column_order,
+    column_text,
+    comparison,
+    evaluations,
+    metric,
+    metric_text,
+    task_behind,
+)
+from fourierformer.results.formats import markdown_grid
+from fourierformer.results.runs import Run, collect
+from fourierformer.results.statistics import half_width
+
+PAPER = """@inproceedings{nguyen2022fourierformer,
+  title     = {FourierFormer: Transformer Meets Generalized Fourier Integral Theorem},
+  author    = {Nguyen, Tan and Pham, Minh and Nguyen, Tam and Nguyen, Khai and Osher, Stanley and Ho, Nhat},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {35},
+  pages     = {29319--29335},
+  year      = {2022}
+}"""
+
+
+def model_card(run: Run, step: int, settings: dict, pipeline: str | None = None) -> str:
+    """The text of README.md beside an exported model. settings: its attention's; pipeline: the hub's word for what it
+    does ("text-generation")."""
+    name = f"{run.field('model')} with {run.field('attention')} attention, on {run.field('data')}"
+    knobs = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "name")
+    return f"""---
+license: mit
+library_name: fourierformer
+{f"pipeline_tag: {pipeline}" if pipeline else ""}
+tags: [fourierformer, attention, {run.field("attention")}]
+---
+
+# {name}
+
+Trained by the experiment `{run.field("experiment")}` of fourierformer, which compares attentions; {_size(run)}.
+The weights are those of step {step:,}. Attention: {run.field("attention")}{f" ({knobs})" if knobs else ""}.
+
+```python
+import fourierformer
+
+model = fourierformer.from_pretrained("FOLDER")  # this folder, or the name of this repository on the hub
+```
+
+## Training
+
+{_training(run)}
+
+## Results
+
+{_results(run)}
+
+{_remarks(run)}
+
+## Limits
+
+It was trained to compare mechanisms at a fixed budget, not to be used for decisions about people or facts. It knows
+what its training data holds, with that data's errors and prejudices. Numbers are comparable only where data, split and
+protocol are the same.
+
+## Licence and citation
+
+The weights have the licence of fourierformer (MIT); the training data has its own, which may limit what you do with
+them.
+
+```bibtex
+{PAPER}
+```
+"""
+
+
+def _size(run: Run) -> str:
+    parameters = run.summary.get("parameters")
+    return f"{parameters:,} parameters" if parameters else "unfinished, so without final numbers"
+
+
+def _training(run: Run) -> str:
+    meta, summary = run.meta, run.summary
+    versions = ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items() if version)
+    lines = {
+        "data": run.field("data"),
+        "seed": run.field("seed"),
+        "steps": summary.get("steps"),
+        summary.get("unit", "samples"): summary.get(summary.get("unit", "")),
+        "command": f"`{without_folders(meta['command'])}`" if meta.get("command") else None,
+        "commit": f"{meta.get('commit')}{' with uncommitted changes' if meta.get('dirty') else ''}",
+        "versions": versions,
+        "hardware": ", ".join(meta.get("gpus") or []) or meta.get("cpu"),
+        "training time": f"{summary['seconds']:,.0f} s" if summary.get("seconds") else None,
+    }
+    stated = {key: value for key, value in lines.items() if value not in (None, "")}
+    rows = [
+        (key, f"{value:,}" if isinstance(value, int) and key != "seed" else str(value)) for key, value in stated.items()
+    ]
+    return markdown_grid(("", "value"), rows)
+
+
+def _results(run: Run) -> str:
+    """Every evaluation of this run, and the same over all seeds of its configuration that stand beside it."""
+    measured = evaluations(run)
+    if not measured:
+        return "This run is not finished, or was not measured."
+    row = next(row for row in comparison(collect(run.path.parent)) if row.group == run.field("group"))
+    primary, lines = row.primary, []
+    for column in sorted(measured, key=column_order):
+        numbers, cell = measured[column], row.cell(column)
+        half = half_width(cell) if cell else None
+        over_seeds = f"{metric_text(cell.mean, primary)} ± {metric_text(half, primary)}" if cell and half else "-"
+        scored = row.task.scored_text(
+            {key: f"{value:,}" if isinstance(value, int) else value for key, value in numbers.items()}
+        )
+        value = metric_text(numbers[primary], primary, unit=True)
+        lines.append((column_text(column), scored, value, over_seeds, str(cell.n if cell else 1)))
+    header = ("evaluation", "scored", metric(primary).name, "mean over seeds, 95 % interval", "seeds")
+    return markdown_grid(header, lines, (True, True, False, False, False))
+
+
+def _remarks(run: Run) -> str:
+    task = task_behind(str(run.field("task")), str(run.field("primary")))
+    protocols = {protocol for _, protocol in evaluations(run)}
+    explained = [f"{name}: {text}" for name, text in task.protocol_notes.items() if name in protocols]
+    return "\n".join(f"- {note}" for note in (*explained, *run.summary.get("notes", [])))

@@ -1,0 +1,104 @@
+"""Trained models, ready to use in two lines: from a run directory, from a folder that was exported, from the hub."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from fourierformer.config import RunSpec
+from fourierformer.errors import SetupError, UserError
+from fourierformer.files import read_json
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.parts import pick_device, stored_checkpoint, weights_of
+from fourierformer.runs.spec import attention_of, spec_of, stored_spec, task_of
+from fourierformer.tasks.trained import TrainedModel
+
+WEIGHTS, CONFIG, FACTS = "model.safetensors", "config.json", "data.json"  # the files of an exported model
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load_run(run: Path | str, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
+    """The trained model of a run directory, ready to use; its data set is not needed.
+
+    `last` takes the newest checkpoint in place of the best, `averaged` the moving average of the weights.
+    """
+    run = Path(run)
+    spec = stored_spec(run)
+    step, state = stored_checkpoint(run, last=last)
+    return assembled(spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)
+
+
+def _corpus(run: Path, spec: RunSpec):
+    """What the run kept of its data; the data itself where it kept nothing."""
+    facts, task = RunDirectory(run).read_data_facts(), task_of(spec)
+    if facts is not None:
+        return task.corpus_of(spec, facts)
+    print(f"{run} is of a version that kept no {FACTS} with a run: its data set is loaded instead", file=sys.stderr)
+    return task.load_data(spec, lambda line: None)
+
+
+def assembled(spec: RunSpec, corpus, weights: dict, step: int, device: str = "auto") -> TrainedModel:
+    """The model of a spec with these weights, in evaluation mode. Draws nothing from torch's random numbers."""
+    task = task_of(spec)
+    with torch.random.fork_rng(devices=[]):
+        model = task.build_model(spec, attention_of(spec), corpus)
+    model.load_state_dict(weights)
+    return task.trained(spec, model.to(pick_device(device)).eval(), corpus, step)
+
+
+def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
+    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub.
+
+    Its outputs equal those of `load_run` bit by bit.
+    """
+    from safetensors.torch import load_file
+
+    folder = _folder(name)
+    config, facts = read_export(folder)
+    spec = spec_of(config["run"])
+    return assembled(
+        spec, task_of(spec).corpus_of(spec, facts), load_file(folder / WEIGHTS), config["step"], device
+    )  # fmt: skip
+
+
+def read_export(folder: Path) -> tuple[dict, dict]:
+    """config.json and data.json of an exported model."""
+    if not (folder / CONFIG).is_file():
+        hint = ": it is a run, which load_run loads" if (folder / "config.yaml").is_file() else ""
+        raise SetupError(
+            f"{folder} is no exported model, it has no {CONFIG}{hint} (python scripts/export.py RUN --to {folder} "
+            "writes one)"
+        )
+    try:
+        config, facts = read_json(folder / CONFIG) or {}, read_json(folder / FACTS)
+    except UserError as error:
+        raise SetupError(str(error)) from None
+    if "run" not in config or facts is None:
+        raise SetupError(f"{folder} was not written by scripts/export.py: it has no {FACTS}, or no run in {CONFIG}")
+    return config, facts
+
+
+def _folder(name: Path | str) -> Path:
+    """The folder of this name, or a copy of this repository of the hub."""
+    if Path(name).is_dir():
+        return Path(name)
+    if not HUB_NAME.fullmatch(str(name)):
+        raise SetupError(f"{name}: no such folder, and not the name of a repository of the hub (owner/name)")
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(str(name)))
+    except (OSError, ValueError) as error:  # not found, no network, no such name
+        raise SetupError(
+            f"{name}: no such folder, and the hub does not give it: {str(error).strip().splitlines()[0]}"
+        ) from None
+
+
+def without_paths(values: dict) -> dict:
+    """A run's config without the folders of the machine that trained it."""
+    values = json.loads(json.dumps(values))
+    values |= {"runs_root": "runs", "run_dir": None}
+    values["data"] |= {key: "data" for key in ("root", "cache") if values["data"].get(key) is not None}
+    return values

@@ -1,0 +1,57 @@
+"""Output that outlasts its reader: a run goes on without a console, because its files are the truth."""
+
+import io
+import os
+import sys
+from typing import TextIO
+
+
+def make_streams_last() -> None:
+    """Makes stdout and stderr survive a reader that leaves (`| head`), a full disk, a terminal that closes, and letters
+    that their encoding lacks. A stream that was closed (`>&-`) leads to nothing.
+
+    Without that, a table with a line of box characters would fail a completed run where the locale is C. And files that
+    are opened while descriptor 1 is free would get it, so that metrics.jsonl could receive what a library prints.
+    """
+    for number in range(3):
+        _occupy(number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed when Python started
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the process ends)
+        elif stream is getattr(sys, f"__{name}__"):  # not where a test or a notebook put its own
+            setattr(sys, name, _lasting(stream))
+
+
+class _Lasting(io.FileIO):
+    """A file that leads to nothing after the first error."""
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+def _lasting(stream: TextIO) -> TextIO:
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors="replace",
+        line_buffering=stream.isatty() or stream is sys.__stderr__,
+    )
+
+
+def _occupy(number: int) -> None:
+    """Opens the null device under this number if no file has it."""
+    try:
+        os.fstat(number)
+    except OSError:
+        opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)

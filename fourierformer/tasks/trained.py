@@ -1,0 +1,146 @@
+"""Trained models ready to use, without the data that they were trained on: one class for each kind of task.
+
+`fourierformer.load_run` and `fourierformer.from_pretrained` return them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fourierformer.config import RunSpec
+from fourierformer.data.text.corpus import Corpus
+from fourierformer.data.text.pairs import BEGIN, END, PAD, decode, encode
+from fourierformer.errors import SetupError
+from fourierformer.models.decoding import decoder, pick
+from fourierformer.models.mlm import MaskedLM
+from fourierformer.models.seq2seq import EncoderDecoder, greedy
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MASK = "[mask]"
+
+
+@dataclass
+class TrainedModel:
+    """A trained model in evaluation mode."""
+
+    model: nn.Module
+    spec: RunSpec  # how it was trained
+    corpus: Any  # what it knows of its data: vocabulary or names of classes; no split, unless the data was loaded
+    step: int  # of the checkpoint that its weights are from
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def to(self, device: str | torch.device) -> TrainedModel:
+        self.model.to(device)
+        return self
+
+
+class TrainedLanguageModel(TrainedModel):
+    """A language model that goes on with a text."""
+
+    corpus: Corpus
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. An empty one is the beginning of a line, which follows a line end: <eos>, id 0 among words,
+        or byte 10."""
+        return self.corpus.encode(text) or [0 if self.corpus.unit == "word" else 10]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.corpus.decode(ids)
+
+    @torch.inference_mode()
+    def generate(
+        self, prompt: str = "", *, tokens: int = 60, temperature: float = 0.8, top_k: int = 50, seed: int = 0
+    ) -> str:
+        """The prompt and how the model goes on, `tokens` more. temperature 0: always the likeliest token; top_k 0: any
+        token, else one of so many likeliest."""
+        return self.decode(self.continued(self.encode(prompt), tokens, temperature, top_k, seed))
+
+    @torch.inference_mode()
+    def continued(
+        self, ids: Sequence[int], tokens: int, temperature: float = 0.0, top_k: int = 0, seed: int = 0
+    ) -> list[int]:
+        """The ids, and `tokens` more."""
+        generator, decode = torch.Generator().manual_seed(seed), decoder(self.model)  # type: ignore[arg-type]
+        ids = list(ids)
+        for _ in range(tokens):
+            ids.append(pick(decode.next_token(ids).cpu(), temperature, top_k, generator))
+        return ids
+
+    @property
+    def decoding(self) -> str:
+        """How `generate` decodes: "reading up to 64 tokens again for each one"."""
+        return decoder(self.model).name  # type: ignore[arg-type]
+
+
+class TrainedMaskedModel(TrainedModel):
+    """A masked language model that fills gaps from both sides."""
+
+    corpus: Corpus
+
+    @torch.inference_mode()
+    def fill(self, text: str) -> str:
+        """The text with the likeliest word in place of every [mask]."""
+        assert isinstance(self.model, MaskedLM)
+        parts = [self.corpus.encode(part) if part.strip() else [] for part in text.split(MASK)]
+        if len(parts) == 1:
+            raise SetupError(f"the text has no gap: write {MASK} where the model is to put a word")
+        tokens = list(parts[0])
+        gaps = []
+        for part in parts[1:]:
+            gaps.append(len(tokens))
+            tokens += [self.corpus.vocab_size, *part]
+        length = self.model.config.length
+        if len(tokens) > length:
+            raise SetupError(f"the text has {len(tokens)} tokens: the model reads at most {length}")
+        ids, positions = (torch.tensor(numbers, device=self.device) for numbers in (tokens, gaps))
+        for gap, word in zip(gaps, self.model.log_probabilities(ids[None], positions).argmax(-1).tolist(), strict=True):
+            tokens[gap] = word
+        return self.corpus.decode(tokens)
+
+
+class TrainedEncoderDecoder(TrainedModel):
+    """An encoder-decoder that answers a text with a text."""
+
+    @torch.inference_mode()
+    def answer(self, text: str) -> str:
+        """The model's answer to a text, decoded greedily."""
+        assert isinstance(self.model, EncoderDecoder)
+        ids, longest = encode(text), self.model.config.source_length
+        if len(ids) > longest:
+            raise SetupError(f"the text has {len(ids) - 1} characters: at most {longest - 1}")
+        source = torch.tensor([ids], device=self.device)
+        return decode(greedy(self.model, source, source != PAD, begin=BEGIN, end=END, padding=PAD)[0])
+
+
+class TrainedClassifier(TrainedModel):
+    """An image classifier."""
+
+    @property
+    def classes(self) -> list[str]:
+        return self.corpus.classes
+
+    @cached_property
+    def transform(self):
+        """The transform of evaluation, PIL image -> (3, size, size): resized, cropped, normalised as in training."""
+        from fourierformer.data.images.corpus import eval_transform
+
+        spec: Any = self.spec
+        return eval_transform(spec.data, spec.augment, spec.model.image_size)
+
+    @torch.inference_mode()
+    def classify(self, image: Image, *, top: int = 5) -> list[tuple[str, float]]:
+        """The likeliest classes of an image with their probabilities, the likeliest first."""
+        logits: Tensor = self.model(self.transform(image.convert("RGB"))[None].to(self.device))
+        probabilities, numbers = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
+        return [(self.classes[n], p) for n, p in zip(numbers.tolist(), probabilities.tolist(), strict=True)]

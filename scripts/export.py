@@ -1,0 +1,28 @@
+"""Writes a trained model as a folder that others can load, or uploads it to the Hugging Face hub.
+
+python scripts/export.py runs/builtin/... --to exported/my_model
+python scripts/export.py runs/builtin/... --to hub:my-name/my-model
+
+Load it with fourierformer.from_pretrained("exported/my_model"), a language model also with transformers, an image
+classifier also with timm (docs/portable.md).
+"""
+
+import argparse
+
+from fourierformer.runs.launch import exit_on_user_error
+from fourierformer.runs.options import add_run_options, chosen_weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_run_options(parser, device=False)
+    parser.add_argument("--to", required=True, metavar="FOLDER|hub:OWNER/NAME", help="a new folder, or a repository")
+    arguments = parser.parse_args()
+    with exit_on_user_error():
+        from fourierformer.runs.export import export_run
+
+        print(export_run(arguments.run, arguments.to, **chosen_weights(arguments)))
+
+
+if __name__ == "__main__":
+    main()

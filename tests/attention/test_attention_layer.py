@@ -1,0 +1,89 @@
+"""fourierformer.FourierAttention: the layer for other people's models."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from command_line import REPOSITORY
+
+from fourierformer import FourierAttention
+from fourierformer.errors import SetupError
+
+
+def formula(layer, query, key, value, allowed):
+    """Heads one after the other, by the printed formula: query head h has the keys of group h * groups // heads."""
+    q, k, v = layer.q_proj(query), layer.k_proj(key), layer.v_proj(value)
+    width, heads = layer.width, query.shape[-1] // layer.width
+    groups, outputs = k.shape[-1] // width, []
+    for h in range(heads):
+        own, shared = slice(h * width, (h + 1) * width), slice(*[(h * groups // heads + e) * width for e in (0, 1)])
+        z = layer.radius * (q[:, :, None, own] - k[:, None, :, shared])
+        weights = (torch.sin(z) / z).prod(-1) ** layer.power * allowed
+        outputs.append((weights @ v[..., shared]) / (layer.eps + weights.sum(-1, keepdim=True)))
+    return layer.out_proj(torch.cat(outputs, -1))
+
+
+@pytest.mark.parametrize("kv_heads", [None, 2, 1])
+def test_it_is_the_formula_with_projections_masks_and_shared_heads(kv_heads):
+    torch.manual_seed(0)
+    layer = FourierAttention(8, 4, kv_heads=kv_heads, eps=1e-3).double()
+    query, memory = torch.randn(2, 5, 8).double(), torch.randn(2, 6, 8).double()
+    keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    pairs = torch.rand(5, 6) > 0.3
+    exact = formula(layer, query, memory, memory, keep[:, None] & pairs)
+    torch.testing.assert_close(layer(query, memory, keep=keep, attn_mask=pairs), exact)
+    values = torch.randn_like(memory)
+    torch.testing.assert_close(layer(query, memory, values), formula(layer, query, memory, values, 1.0))
+    causal = FourierAttention(8, 4, kv_heads=kv_heads, eps=1e-3, causal=True).double()
+    causal.load_state_dict(layer.state_dict())
+    # with itself, z is 0 on the diagonal, where the printed quotient is 0 / 0
+    shifted = query + 1e-9 * torch.randn_like(query)
+    torch.testing.assert_close(
+        causal(shifted, query), formula(layer, shifted, query, query, torch.ones(5, 5).tril()), atol=1e-6, rtol=0
+    )
+
+
+def test_it_starts_as_sharp_as_softmax():
+    """Near 0, sinc(x)^p = exp(-p x^2 / 6): with R = sqrt(3 / (p sqrt(D))) the weight exp(q k / sqrt(D)), up to factors
+    of q alone and k alone."""
+    layer = FourierAttention(64, 4, power=6)
+    assert layer.radius.item() == pytest.approx(math.sqrt(3 / (6 * math.sqrt(16))))
+    assert FourierAttention(64, 4, radius=1.5, radius_shape="head").radius.tolist() == [[1.5]] * 4
+
+
+def test_it_learns_and_drops_out_in_training_only():
+    torch.manual_seed(0)
+    layer = FourierAttention(8, 2, dropout=0.5, radius_shape="coordinate")
+    x = torch.randn(3, 6, 8)
+    assert not torch.equal(layer(x), layer(x))
+    layer(x).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() and parameter.grad.any() for parameter in layer.parameters())
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+    exported = torch.export.export(layer, (x,)).module()
+    torch.testing.assert_close(exported(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dim": 10, "heads": 4}, "dim 10 is not divisible by heads 4"),
+        ({"dim": 8, "heads": 4, "kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
+        ({"dim": 8, "heads": 4, "dropout": 2}, "dropout is a probability"),
+        ({"dim": 8, "heads": 4, "radius_shape": "vector"}, "radius_shape is 'scalar', 'head' or 'coordinate'"),
+    ],
+)
+def test_mistakes_are_explained(arguments, message):
+    with pytest.raises(SetupError, match=message):
+        FourierAttention(**arguments)
+
+
+def test_naming_the_class_is_what_imports_torch():
+    code = (
+        "import sys, fourierformer; before = 'torch' in sys.modules; fourierformer.FourierAttention(8, 2);"
+        "print(before, 'torch' in sys.modules, hasattr(fourierformer, 'nonsense'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "False"]

@@ -1,0 +1,221 @@
+"""Trained models away from their data: loaded in two lines, exported, uploaded, loaded by other libraries."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import IMAGES, REPOSITORY, only_run, train_vit
+from PIL import Image
+
+import fourierformer
+from fourierformer.errors import SetupError
+from fourierformer.runs.export import export_run
+from fourierformer.runs.parts import open_run
+from fourierformer.tasks import task_named
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    """No data set can be loaded."""
+    for name in ("language", "vision", "masked", "seq2seq"):
+        monkeypatch.setattr(type(task_named(name)), "load_data", None)
+
+
+@pytest.fixture(scope="module")
+def exported(finished, tmp_path_factory):
+    """(a finished run, the folder of its model)"""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_run(finished[1], folder)
+    return finished[1], folder
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    root = tmp_path_factory.mktemp("vision")
+    assert train_vit(*IMAGES, "trainer.ema_decay=0.9", f"runs_root={root}") == 0
+    return only_run(root)
+
+
+def everything(trained, ids):
+    """log p of every next token, at every position."""
+    with torch.inference_mode():
+        hidden = trained.model.hidden(torch.tensor([ids]))[0]
+        return trained.model.output.log_probabilities(hidden, trained.model.embedding.weight)
+
+
+def test_a_language_model_in_two_lines(finished, without_data):
+    before = torch.get_rng_state()
+    model = fourierformer.load_run(str(finished[1]), "cpu")
+    text = model.generate("word3 word7", tokens=5, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert text.startswith("word3 word7")
+    assert model.encode(text)[:2] == model.encode("word3 word7")
+    assert len(model.continued(model.encode("word3"), 20)) == 21  # more than the model reads at once
+    assert model.generate(tokens=4, temperature=0) == model.generate(tokens=4, temperature=0, seed=2)
+    assert not model.model.training
+
+
+def test_it_is_the_model_of_the_checkpoint(finished):
+    parts, step = open_run(finished[1], "cpu")
+    model = fourierformer.load_run(finished[1], "cpu")
+    assert model.step == step
+    assert model.corpus.words == parts.corpus.words
+    tokens = torch.arange(6)[None]
+    assert torch.equal(model.model.next_token(tokens), parts.model.next_token(tokens))
+    with pytest.raises(SetupError, match="without averaged weights"):
+        fourierformer.load_run(finished[1], "cpu", averaged=True)
+
+
+def test_an_earlier_run_is_loaded_with_its_data_and_says_so(finished, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(finished[1], copy)
+    (copy / "data.json").unlink()
+    model = fourierformer.load_run(copy, "cpu")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "kept no data.json with a run: its data set is loaded instead" in line
+    assert model.corpus.words == fourierformer.load_run(finished[1], "cpu").corpus.words
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(SetupError, match="has no checkpoint yet"):
+        fourierformer.load_run(copy, "cpu")
+
+
+def test_an_exported_model_equals_its_run_bit_by_bit(exported, without_data):
+    run, folder = exported
+    assert {path.name for path in folder.iterdir()} == {"README.md", "config.json", "data.json", "model.safetensors"}
+    own, other = fourierformer.load_run(run, "cpu"), fourierformer.from_pretrained(folder, "cpu")
+    ids = own.encode("word3 word7 word1")
+    assert other.encode("word3 word7 word1") == ids
+    assert torch.equal(everything(own, ids), everything(other, ids))
+    assert other.step == own.step
+    machine = str(run.parent.parent.parent)  # no path of the machine that trained it travels
+    assert not [path for path in folder.glob("*[nd]") if machine in path.read_text(errors="replace")]
+
+
+def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_path):
+    run, folder = exported
+    with pytest.raises(SetupError, match="exists and is not empty"):
+        export_run(run, folder)
+    with pytest.raises(SetupError, match="is written hub:owner/name"):
+        export_run(run, "hub:model")
+    with pytest.raises(SetupError, match=r"has no config\.json: it is a run, which load_run loads"):
+        fourierformer.from_pretrained(run)
+    with pytest.raises(SetupError, match="no such folder, and not the name of a repository"):
+        fourierformer.from_pretrained(tmp_path / "nothing" / "there")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SetupError, match=r"was not written by scripts/export\.py"):
+        fourierformer.from_pretrained(tmp_path)
+
+
+class StandIn:
+    """The calls of huggingface_hub.HfApi that an upload makes, with a folder in place of the hub."""
+
+    root: Path
+    error: Exception | None = None
+
+    def create_repo(self, repo_id, *, exist_ok):
+        assert exist_ok
+        if self.error:
+            raise self.error
+        (self.root / repo_id).mkdir(parents=True, exist_ok=True)
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        assert commit_message
+        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True)
+
+
+def test_the_hub_and_back(exported, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    run, folder = exported
+    monkeypatch.setattr(StandIn, "root", tmp_path, raising=False)
+    monkeypatch.setattr(huggingface_hub, "HfApi", StandIn)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name: str(tmp_path / name))
+    assert export_run(run, "hub:someone/small-model") == "https://huggingface.co/someone/small-model"
+    monkeypatch.chdir(tmp_path / "someone")  # where no folder has the repository's name
+    model = fourierformer.from_pretrained("someone/small-model", "cpu")
+    ids = model.encode("word3")
+    assert torch.equal(everything(model, ids), everything(fourierformer.from_pretrained(folder, "cpu"), ids))
+    monkeypatch.setattr(StandIn, "error", OSError("401 no token\nlong details"))
+    with pytest.raises(SetupError, match=r"was not uploaded: 401 no token \(log in with `hf auth login`\)"):
+        export_run(run, "hub:someone/small-model")
+
+
+def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
+    with pytest.raises(SetupError) as error:
+        fourierformer.from_pretrained("someone/no-such-model")
+    assert "no such folder, and the hub does not give it" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_it_is_a_model_of_transformers(exported):
+    pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
+    from transformers import AutoModelForCausalLM
+
+    import fourierformer.integrations.hugging_face
+
+    own = fourierformer.from_pretrained(exported[1], "cpu")
+    model = AutoModelForCausalLM.from_pretrained(exported[1], trust_remote_code=False)
+    ids = own.encode("word3 word7 word1")
+    tokens = torch.tensor([ids])
+    with torch.inference_mode():
+        output = model(tokens, labels=tokens)
+        assert torch.equal(output.logits[0], everything(own, ids))
+        predicted = everything(own, ids)[range(len(ids) - 1), ids[1:]]
+        torch.testing.assert_close(output.loss, -predicted.mean())
+        text = model.generate(
+            tokens, max_new_tokens=12, do_sample=False, pad_token_id=0
+        )  # beyond what it reads at once
+        assert text[0].tolist() == own.continued(ids, 12)
+        padded = torch.tensor([[0, 0, *ids], [5, 6, *ids]])
+        mask = torch.tensor([[0, 0, 1, 1, 1], [1] * 5])
+        together = model(padded, attention_mask=mask).logits
+        torch.testing.assert_close(together[0, 2:], output.logits[0])
+        with pytest.raises(ValueError, match="pad on the left"):
+            model(padded, attention_mask=mask.flip(1))
+        with pytest.raises(ValueError, match="9 tokens: this model reads at most 8"):
+            model(torch.zeros(1, 9, dtype=torch.long))
+    model.train()
+    model(tokens, labels=tokens).loss.backward()
+    assert model.get_input_embeddings().weight.grad.any()
+
+
+def test_a_classifier_with_its_classes_and_transform(vision, tmp_path, without_data):
+    import timm
+
+    import fourierformer.integrations.timm
+
+    model = fourierformer.load_run(vision, "cpu", averaged=True)
+    image = Image.new("L", (50, 40), 128)
+    (name, p), *_ = likely = model.classify(image, top=10)
+    assert name in model.classes
+    assert p == max(p for _, p in likely)
+    assert sum(p for _, p in likely) == pytest.approx(1)
+    export_run(vision, tmp_path / "model", averaged=True)
+    images = model.transform(image.convert("RGB"))[None]
+    assert torch.equal(fourierformer.from_pretrained(tmp_path / "model", "cpu").model(images), model.model(images))
+    of_timm = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    assert torch.equal(of_timm(images), model.model(images))
+    assert of_timm.pretrained_cfg["label_names"] == model.classes
+    config = timm.data.resolve_data_config(model=of_timm)
+    torch.testing.assert_close(timm.data.create_transform(**config)(image.convert("RGB"))[None], images)
+
+
+def test_scripts_of_trained_runs_share_their_options():
+    helps = {}
+    for name in ("generate", "evaluate", "export"):
+        command = [sys.executable, f"scripts/{name}.py", "--help"]
+        helps[name] = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+        assert "--checkpoint {best,last}" in helps[name]
+        assert "--weights {raw,ema}" in helps[name]
+    assert all("--device" in helps[name] for name in ("generate", "evaluate"))
+
+
+def test_what_a_run_keeps_of_its_data(finished, vision):
+    facts = json.loads((finished[1] / "data.json").read_text())
+    assert facts["unit"] == "word"
+    assert facts["vocabulary"] == len(facts["words"]) == len(set(facts["words"]))
+    assert json.loads((vision / "data.json").read_text()) == {"classes": [str(digit) for digit in range(10)]}

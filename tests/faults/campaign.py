@@ -1,0 +1,48 @@
+"""Which trials a campaign has, in which order."""
+
+from collections.abc import Iterable, Iterator
+from itertools import cycle
+
+from faults.damage import crafted_checkpoints, damaged_and_read, damaged_and_resumed, damaged_prepared_data
+from faults.disks import failing_at_operations, may_mount, really_full
+from faults.inputs import broken_streams, fuzzed_overrides
+from faults.settings import Bench
+from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
+from faults.trials import Trial, in_turn
+
+NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged")
+
+
+def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:
+    """Without end: a caller takes as many as it has time for."""
+    groups: dict[str, Iterable[Trial]] = {
+        "killed at operations": _mixed(killed_at_operations, bench, seed),
+        "killed at instants": _mixed(killed_at_instants, bench, seed),
+        "disk": _mixed(failing_at_operations, bench, seed),
+        "damaged, resumed": _mixed(damaged_and_resumed, bench, seed),
+        "damaged, read": _mixed(damaged_and_read, bench, seed),
+        "prepared": damaged_prepared_data(bench, "language", seed),
+        "crafted": _mixed(crafted_checkpoints, bench, seed),
+        "override": fuzzed_overrides(bench, seed),
+        "stream": broken_streams(bench, "language", seed),
+        "signal": _mixed(signalled, bench, seed),
+        "two processes": _mixed(one_of_two_killed, bench, seed, NAMES[:2]),
+    }
+    if may_mount(bench.folder / "mount"):
+        groups["full file system"] = _mixed(really_full, bench, seed, NAMES[:2])
+    return in_turn({name: trials for name, trials in groups.items() if only in name})
+
+
+def _mixed(make, bench: Bench, seed: str, names: tuple[str, ...] = NAMES) -> Iterator[Trial]:
+    """One trial of each setting after the other; a setting begins when its turn comes."""
+    running: dict[str, Iterator[Trial]] = {}
+    finished: set[str] = set()
+    for name in cycle(names):
+        if len(finished) == len(names):
+            return
+        running.setdefault(name, iter(make(bench, name, seed)))
+        trial = next(running[name], None)
+        if trial is None:
+            finished.add(name)
+        else:
+            yield trial

@@ -1,0 +1,157 @@
+"""One trial and its verdict; how verdicts are counted."""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults.children import Ended
+from faults.settings import Bench, Setting, left_by
+
+SAME, REFUSED, NAMED = "same result", "refused in one line", "named, not shown"
+TRACEBACK, DIFFERS, SILENT, HANGS = "traceback", "other weights", "silent change", "hang"
+GOOD, BAD = (SAME, REFUSED, NAMED), (TRACEBACK, DIFFERS, SILENT, HANGS)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: str
+    evidence: str = ""  # of a bad one: what was printed, or what differs
+
+    @property
+    def good(self) -> bool:
+        return self.kind in GOOD
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`action` harms something and judges what comes of it."""
+
+    family: str  # line of the table: "killed at a file operation"
+    target: str  # "language", "config.yaml"
+    fault: str  # what exactly was done, so that it can be repeated
+    action: Callable[[Path], Verdict]  # gets an empty folder
+
+
+@dataclass
+class Tally:
+    """What came out of many trials, by family and target."""
+
+    counts: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    failures: int = 0
+
+    def add(self, trial: Trial, verdict: Verdict, seconds: float) -> None:
+        key = trial.family, trial.target
+        line = self.counts.setdefault(key, dict.fromkeys((*GOOD, *BAD), 0))
+        line[verdict.kind] += 1
+        self.seconds[key] = self.seconds.get(key, 0) + seconds
+        self.failures += not verdict.good
+
+    def join(self, other: "Tally") -> None:
+        for key, line in other.counts.items():
+            mine = self.counts.setdefault(key, dict.fromkeys(line, 0))
+            self.counts[key] = {kind: mine[kind] + count for kind, count in line.items()}
+            self.seconds[key] = self.seconds.get(key, 0) + other.seconds[key]
+        self.failures += other.failures
+
+    @property
+    def total(self) -> int:
+        return sum(sum(line.values()) for line in self.counts.values())
+
+    def rows(self) -> list[dict]:
+        """For results/measured/faults.csv."""
+        return [
+            {"fault": key[0], "target": key[1], "trials": sum(line.values()), **line, "seconds": self.seconds[key]}
+            for key, line in sorted(self.counts.items())
+        ]
+
+
+def perform(trials: Iterable[Trial], folder: Path, *, until: float, say=print) -> Tally:
+    """Runs trials one after the other, until there are no more or the time `until` (of time.monotonic) has come."""
+    tally = Tally()
+    for number, trial in enumerate(trials):
+        if time.monotonic() > until:
+            break
+        started = time.monotonic()
+        place = folder / f"{number:05d}"
+        place.mkdir()
+        try:
+            verdict = trial.action(place)
+        except Exception as error:
+            error.add_note(f"in the trial {trial.family}, {trial.target}, {trial.fault}, in {place}")
+            raise
+        tally.add(trial, verdict, time.monotonic() - started)
+        if not verdict.good:
+            say(f"{verdict.kind}: {trial.family}, {trial.target}, {trial.fault}, in {place}\n{verdict.evidence}\n")
+        else:
+            remove(place)
+    return tally
+
+
+def remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_turn(groups: dict[str, Iterable[Trial]]) -> Iterator[Trial]:
+    """The next trial is of the group that took the least time so far: cheap faults get more trials than long ones, and
+    a campaign that is cut short has had some of all."""
+    running = {name: iter(group) for name, group in groups.items()}
+    used = dict.fromkeys(groups, 0.0)
+    while running:
+        name = min(running, key=used.__getitem__)
+        trial = next(running[name], None)
+        if trial is None:
+            del running[name]
+            continue
+        started = time.monotonic()
+        yield trial
+        used[name] += time.monotonic() - started
+
+
+def crashed(ended: Ended) -> Verdict | None:
+    """The verdict on a command that hung, crashed or printed a traceback; None for one that ended in order."""
+    if ended.code is None:
+        return Verdict(HANGS, ended.text[-3000:])
+    if ended.traceback or ended.code < 0 or ended.code == 99:
+        return Verdict(TRACEBACK, ended.text[-6000:])
+    if ended.code in (1, 2) and "error: " not in ended.text:
+        return Verdict(TRACEBACK, f"exit code {ended.code} and no reason\n{ended.text[-3000:]}")
+    return None
+
+
+def resumed(bench: Bench, setting: Setting, root: Path) -> Verdict:
+    """Runs the same command again, undisturbed: it has to end, with all that an undisturbed run leaves."""
+    ended = bench.run(setting, root)
+    if bad := crashed(ended):
+        return bad
+    if ended.code:
+        return Verdict(REFUSED, ended.text[-3000:])
+    return compared(bench, setting, root)
+
+
+def compared(bench: Bench, setting: Setting, root: Path) -> Verdict:
+    runs = [path.parent for path in root.rglob("summary.json")]
+    if len(runs) != 1:
+        return Verdict(SILENT, f"{len(runs)} finished runs in {root}")
+    expected, found = bench.undisturbed(setting.name)[1], left_by(runs[0])
+    differing = [key for key in expected if expected[key] != found[key]]
+    if "states" in differing and _same_states(expected["states"], found["states"]):
+        differing.remove("states")
+    if not differing:
+        return Verdict(SAME)
+    kind = DIFFERS if differing != ["files"] else SILENT
+    return Verdict(kind, "\n".join(f"{key}: {expected[key]}\n  now {found[key]}" for key in differing)[:6000])
+
+
+def _same_states(expected: dict[str, str], found: dict[str, str]) -> bool:
+    """Whether all intact checkpoints are as they should be, the last one among them."""
+    return max(expected) in found and all(expected.get(name) == state for name, state in found.items())
+
+
+def seeded(seed: str, *names: object) -> random.Random:
+    """A generator that depends on nothing but these."""
+    return random.Random("/".join(map(str, (seed, *names))))

@@ -1,0 +1,174 @@
+"""Fourier attention in transformers' own models, made from a config: no weights are downloaded."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+transformers = pytest.importorskip(
+    "transformers", reason='transformers is not installed: pip install -e ".[transformers]"'
+)
+
+from transformers import (  # noqa: E402 - after the check that it is there
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    BertConfig,
+    LlamaConfig,
+    MistralConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+)
+
+from fourierformer.attention.fourier import matched_radius  # noqa: E402
+from fourierformer.errors import SetupError  # noqa: E402
+from fourierformer.integrations import hugging_face  # noqa: E402
+
+SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+WORDS = {"vocab_size": 60, "max_position_embeddings": 64}
+LLAMA = LlamaConfig(**SIZE, **WORDS, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+
+
+def build(auto, config, **options):
+    torch.manual_seed(0)
+    return auto.from_config(config, attn_implementation="fourier", **options)
+
+
+def trains(model, **inputs):
+    """One step of gradient descent lowers the loss; every radius has a gradient."""
+    radii = hugging_face.learn_radius(model, per_head=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model(**inputs).loss
+    before.backward()
+    assert all(radius.grad.any() for radius in radii)
+    optimizer.step()
+    model.eval()
+    assert model(**inputs).loss < before
+
+
+def test_llama_trains_and_generates_as_if_it_had_no_cache():
+    model = build(AutoModelForCausalLM, LLAMA)
+    tokens = torch.randint(1, 60, (2, 9))
+    trains(model, input_ids=tokens, labels=tokens)
+    with_cache, without = (
+        model.generate(tokens, max_new_tokens=8, do_sample=False, use_cache=c) for c in (True, False)
+    )
+    assert with_cache.shape == (2, 17)
+    assert torch.equal(with_cache, without)
+    static = model.generate(
+        tokens, max_new_tokens=8, do_sample=False, cache_implementation="static", disable_compile=True
+    )
+    assert torch.equal(static, without)
+
+
+def test_it_is_the_formula_of_the_projected_queries_and_keys():
+    """One layer's output, by the printed formula, from the inputs that transformers hands over."""
+    model = build(AutoModelForCausalLM, LLAMA).double().eval()
+    calls = {}
+
+    def keep(module, arguments, result):
+        calls["output"] = result[0]
+
+    attention = model.model.layers[0].self_attn
+    attention.o_proj.register_forward_pre_hook(lambda _, inputs: calls.update(mixed=inputs[0]))
+    attention.register_forward_hook(keep)
+    original = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["fourier"]
+
+    def spy(module, q, k, v, mask, **options):
+        calls.setdefault("qkv", (q, k, v))
+        return original(module, q, k, v, mask, **options)
+
+    transformers.AttentionInterface.register("fourier", spy)
+    try:
+        model(torch.randint(1, 60, (1, 7)))
+    finally:
+        transformers.AttentionInterface.register("fourier", original)
+    q, k, v = calls["qkv"]
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    z = matched_radius(8, 4) * (q[:, :, :, None] - k[:, :, None])
+    weights = (torch.sinc(z / math.pi).prod(-1) ** 4).tril()
+    exact = (weights @ v / weights.sum(-1, keepdim=True)).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(calls["mixed"], exact)
+
+
+def test_left_padding_equals_no_padding():
+    model = build(AutoModelForCausalLM, LLAMA).double().eval()
+    row = torch.randint(1, 60, (1, 6))
+    padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), row], 1)
+    longer = torch.randint(1, 60, (1, 9))
+    mask = torch.tensor([[0, 0, 0, *[1] * 6], [1] * 9])
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    together = model(torch.cat([padded, longer]), attention_mask=mask, position_ids=positions).logits
+    torch.testing.assert_close(together[0, 3:], model(row).logits[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(together[1], model(longer).logits[0], rtol=1e-9, atol=1e-9)
+    both = model.generate(torch.cat([padded, longer]), attention_mask=mask, max_new_tokens=5, do_sample=False)
+    assert torch.equal(both[0, 9:], model.generate(row, max_new_tokens=5, do_sample=False)[0, 6:])
+
+
+def test_a_sliding_window_hides_what_is_older():
+    config = MistralConfig(**SIZE, **WORDS, num_key_value_heads=2, sliding_window=4)
+    model = build(AutoModelForCausalLM, config).double().eval()
+    tokens = torch.randint(1, 60, (1, 12))
+    changed = tokens.clone()
+    changed[0, 0] = tokens[0, 0] % 59 + 1
+    one, other = (model.model(t).last_hidden_state[0] for t in (tokens, changed))
+    assert not torch.equal(one[3], other[3])
+    torch.testing.assert_close(one[7:], other[7:], rtol=0, atol=0)  # two layers of four tokens reach 6 back
+
+
+def test_bert_sees_both_directions_and_no_padding():
+    model = build(AutoModelForMaskedLM, BertConfig(**SIZE, **WORDS))
+    tokens = torch.randint(1, 60, (2, 9))
+    mask = torch.tensor([[1] * 6 + [0] * 3, [1] * 9])
+    trains(model, input_ids=tokens, attention_mask=mask, labels=tokens)
+    model.double()
+    full = model(tokens, attention_mask=mask).logits
+    torch.testing.assert_close(full[0, :6], model(tokens[:1, :6]).logits[0], rtol=1e-9, atol=1e-9)
+    changed = tokens.clone()
+    changed[1, 8] = tokens[1, 8] % 59 + 1
+    assert not torch.allclose(model(changed, attention_mask=mask).logits[1, 0], full[1, 0], rtol=1e-9)
+
+
+def test_vit_and_t5_train():
+    vit = build(AutoModelForImageClassification, ViTConfig(**SIZE, image_size=16, patch_size=4, num_labels=3))
+    trains(vit, pixel_values=torch.randn(2, 3, 16, 16), labels=torch.tensor([0, 2]))
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4, "vocab_size": 60}
+    config = T5Config(**sizes, decoder_start_token_id=0)
+    config._attn_implementation = "fourier"
+    torch.manual_seed(0)
+    tokens = torch.randint(1, 60, (2, 9))
+    t5 = T5ForConditionalGeneration(config)
+    t5(input_ids=tokens, labels=tokens).loss.backward()
+    assert t5.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad.any()
+
+
+def test_it_compiles_without_a_break():
+    model = build(AutoModelForCausalLM, LLAMA).eval()
+    tokens = torch.randint(1, 60, (2, 9))
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_learned_radius_is_saved_and_loaded(tmp_path):
+    from safetensors.torch import load_file
+
+    model = build(AutoModelForCausalLM, LLAMA).eval()
+    with torch.no_grad():
+        for radius in hugging_face.learn_radius(model, radius=1.5):
+            radius += torch.rand(())
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="fourier")
+    hugging_face.learn_radius(again)
+    again.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    tokens = torch.randint(1, 60, (2, 9))
+    assert torch.equal(again.eval()(tokens).logits, model(tokens).logits)
+
+
+def test_what_it_cannot_do_is_said():
+    with pytest.raises(SetupError, match="Linear has no attention layer"):
+        hugging_face.learn_radius(nn.Linear(2, 2))
+    forward = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["fourier"]
+    with pytest.raises(SetupError, match="has no softcap, which Linear needs"):
+        forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, softcap=50.0)

@@ -1,0 +1,117 @@
+"""What timm's own tests ask of every model (its tests/test_models.py), asked of ours; and the way through its files."""
+
+import pytest
+import timm
+import torch
+from timm.models import save_for_hf
+
+import fourierformer.integrations.timm  # noqa: F401 - registers our models
+from fourierformer.errors import SetupError
+
+NAMES = ["fourierformer_tiny_patch16_224", "fourierformer_small_patch16_224"]
+SMALL = {"img_size": 32, "patch_size": 8, "depth": 3, "num_classes": 5}
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def create(name=NAMES[0], **options):
+    torch.manual_seed(0)
+    return timm.create_model(name, **(SMALL | options))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_backward_and_names_of_its_config(name):
+    model = create(name)
+    output = model(IMAGES)
+    assert output.shape == (2, 5)
+    assert output.isfinite().all()
+    output.mean().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    config, state = model.default_cfg, model.state_dict()
+    assert config["classifier"] + ".weight" in state
+    assert config["first_conv"] + ".weight" in state
+    assert config["architecture"] == name
+    assert len(model.blocks) == 3
+
+
+def test_its_head_can_be_left_out_and_replaced():
+    """With and without a head, pooled and not, as timm asks of default_cfgs."""
+    model = create(num_classes=10).eval()
+    features = model.forward_features(IMAGES)
+    assert features.shape == (2, 17, model.num_features)
+    assert torch.equal(model.forward_head(features), model(IMAGES))
+    assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
+    model.reset_classifier(0)
+    assert model(IMAGES).shape == (2, model.num_features)
+    model.reset_classifier(0, "")
+    assert torch.equal(model(IMAGES), features)
+    assert create(num_classes=0)(IMAGES).shape == (2, model.num_features)
+    model.reset_classifier(7, "avg")
+    assert model(IMAGES).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "pooled"),
+    [
+        ({}, 17, lambda x: x[:, 0]),
+        ({"global_pool": "avg"}, 17, lambda x: x[:, 1:].mean(1)),
+        ({"class_token": False}, 16, lambda x: x.mean(1)),
+    ],
+)
+def test_pooling_is_what_its_name_says(options, tokens, pooled):
+    model = create(**options).eval()
+    features = model.forward_features(IMAGES)
+    assert features.shape[1] == tokens
+    torch.testing.assert_close(model(IMAGES), model.head(model.fc_norm(pooled(features))))
+
+
+def test_intermediate_features():
+    """features_only, forward_intermediates and a pruned model agree; the last one with its norm is forward_features."""
+    model = create().eval()
+    extractor = create(features_only=True, out_indices=(0, 2)).eval()
+    shallow, deep = extractor(IMAGES)
+    assert extractor.feature_info.channels() == [192, 192]
+    assert extractor.feature_info.reduction() == [8, 8]
+    assert shallow.shape == deep.shape == (2, 192, 4, 4)
+    last, between = model.forward_intermediates(IMAGES, indices=[0, 2])
+    assert torch.equal(between[0], shallow)
+    assert torch.equal(between[1], deep)
+    torch.testing.assert_close(last, model.forward_features(IMAGES))
+    model.prune_intermediate_layers([0])
+    assert len(model.blocks) == 1
+    assert torch.equal(model.forward_intermediates(IMAGES, indices=[0], intermediates_only=True)[0], shallow)
+
+
+def test_recomputing_activations_changes_nothing():
+    model = create(attention="fourier_head")
+    model(IMAGES).square().mean().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    model.set_grad_checkpointing(True)
+    model(IMAGES).square().mean().backward()
+    assert all(torch.equal(a, b.grad) for a, b in zip(expected, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_saved_for_the_hub_and_created_again(tmp_path, safe):
+    model = create(attention_knobs={"eps": 0.0, "radius": 1.5}, global_pool="avg", mlp_ratio=2.0).eval()
+    save_for_hf(model, tmp_path, safe_serialization=safe)
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert torch.equal(again(IMAGES), model(IMAGES))
+    assert again.blocks[0].attn.eps == 0.0
+    assert timm.data.resolve_data_config(model=again)["input_size"] == (3, 32, 32)
+    other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=3).eval()
+    assert torch.equal(other.forward_features(IMAGES), model.forward_features(IMAGES))
+    assert other(IMAGES).shape == (2, 3)
+
+
+def test_a_config_of_ones_own():
+    model = create(pretrained_cfg={"crop_pct": 0.5, "mean": (0.1, 0.2, 0.3), "input_size": (3, 32, 32)})
+    config = timm.data.resolve_data_config(model=model)
+    assert (config["crop_pct"], config["mean"]) == (0.5, (0.1, 0.2, 0.3))
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(SetupError, match=r"has no argument 'dept' \(did you mean 'depth'\?\)"):
+        create(dept=3)
+    with pytest.raises(SetupError, match="pos_embed is 'learn' or 'none', got 'rope'"):
+        create(pos_embed="rope")

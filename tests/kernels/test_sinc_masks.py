@@ -1,0 +1,141 @@
+"""Masks of pairs, dropout and grouped heads, against loops and limits in float64; and what traces them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fourierformer import fourier_attention
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3
+EPS = 1e-3
+
+
+def leaves():
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    q, k, v = (normal(BATCH, HEADS, tokens, width) for tokens, width in ((QUERIES, 3), (KEYS, 3), (KEYS, 2)))
+    return q, k, v, normal(HEADS, WIDTH), normal(1, HEADS, QUERIES, KEYS)
+
+
+def loop(q, k, v, radius, factor):
+    """y_i = sum_j f_ij w_ij v_j / (eps + sum_j f_ij w_ij), one number after the other."""
+    output = torch.zeros(*q.shape[:3], v.shape[3], dtype=q.dtype)
+    for b, h, i in torch.cartesian_prod(*map(torch.arange, q.shape[:3])):
+        total = EPS
+        for j in range(k.shape[2]):
+            z = (radius[h] * (q[b, h, i] - k[b, h, j])).tolist()
+            weight = math.prod(math.sin(x) / x for x in z) ** 4 * factor.expand(BATCH, HEADS, QUERIES, KEYS)[b, h, i, j]
+            output[b, h, i] += weight * v[b, h, j]
+            total += weight
+        output[b, h, i] /= total
+    return output
+
+
+def masked(*tensors):
+    return fourier_attention(*tensors[:4], eps=EPS, attn_mask=tensors[4])
+
+
+def test_masks_of_pairs_equal_a_loop():
+    *tensors, added = leaves()
+    with torch.no_grad():
+        torch.testing.assert_close(masked(*tensors, added), loop(*tensors, added.exp()))
+        for shape in ((QUERIES, KEYS), (BATCH, 1, QUERIES, KEYS), (HEADS, 1, KEYS)):
+            allowed = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.4
+            torch.testing.assert_close(masked(*tensors, allowed), loop(*tensors, allowed.double()))
+        nothing = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
+        assert not masked(*tensors, nothing).any()
+
+
+def test_gradients_through_a_mask_and_through_dropout():
+    """The float mask's too: it may be a learned bias of positions."""
+    tensors = leaves()
+    assert torch.autograd.gradcheck(masked, tensors, fast_mode=True)
+
+    def dropped(*arguments):
+        torch.manual_seed(3)
+        return fourier_attention(*arguments, eps=EPS, dropout_p=0.4, causal=True)
+
+    assert torch.autograd.gradcheck(dropped, tensors[:4], fast_mode=True)
+
+
+def test_a_mask_of_keys_alone_is_keep_and_every_backend_has_it():
+    q, k, v, radius, _ = leaves()
+    keep = torch.tensor([[True] * KEYS, [True, False, True, True, False, True, True]])
+    exact = fourier_attention(q, k, v, radius, keep=keep, backend="reference")
+    torch.testing.assert_close(
+        fourier_attention(q, k, v, radius, attn_mask=keep[:, None, None], backend="reference"), exact
+    )
+    torch.testing.assert_close(
+        fourier_attention(q, k, v, radius, attn_mask=keep[:, None, None].expand(-1, -1, QUERIES, -1)), exact
+    )
+
+
+def test_dropout_leaves_out_the_share_it_promises_and_keeps_the_mean():
+    """With values that name their key, the output is the row of weights: 0, or the weight / (1 - p)."""
+    q, k, _, radius, _ = leaves()
+    identity = torch.eye(KEYS, dtype=q.dtype).expand(BATCH, HEADS, -1, -1)
+    with torch.no_grad():
+        weights = fourier_attention(q, k, identity, radius)
+        torch.manual_seed(0)
+        draws = torch.stack([fourier_attention(q, k, identity, radius, dropout_p=0.25) for _ in range(200)])
+    torch.testing.assert_close(draws.amax(0), weights / 0.75)
+    assert (draws == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)  # sd of 56,000 draws: 0.002
+    assert not torch.equal(draws[0], draws[1])
+    assert not fourier_attention(q, k, identity, radius, dropout_p=1.0).any()
+
+
+def test_grouped_heads_are_repeated_heads():
+    q, k, v, radius, _ = leaves()
+    few_k, few_v = k[:, :2], v[:, :2]
+    repeated = [torch.stack([x[:, h // 2] for h in range(HEADS)], 1) for x in (few_k, few_v)]
+    exact = fourier_attention(q, *repeated, radius)
+    torch.testing.assert_close(fourier_attention(q, few_k, few_v, radius, enable_gqa=True), exact)
+    with pytest.raises(ValueError, match="a divisor of q's 4, got 3 and 3"):
+        fourier_attention(q, k[:, :3], v[:, :3], radius, enable_gqa=True)
+
+
+class Module(nn.Module):
+    def forward(self, *tensors):
+        return masked(*tensors)
+
+
+def test_it_compiles_exports_and_maps():
+    tensors = [t.detach() for t in leaves()]
+    exact = masked(*tensors)
+    compiled = torch.compile(masked, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*tensors), exact)
+    torch.testing.assert_close(torch.export.export(Module(), tuple(tensors)).module()(*tensors), exact)
+    several = torch.stack([tensors[0], tensors[0] + 0.1])
+    mapped = torch.vmap(masked, in_dims=(0, None, None, None, None))(several, *tensors[1:])
+    torch.testing.assert_close(mapped, torch.stack([masked(q, *tensors[1:]) for q in several]))
+    randomly = torch.compile(lambda q: fourier_attention(q, q, q, 1.0, dropout_p=0.5), fullgraph=True, backend="eager")
+    assert randomly(tensors[0]).shape == tensors[0].shape
+
+
+def test_torch_accepts_the_operators():
+    q, k, v, radius, mask = leaves()
+    scale = radius.detach().expand(BATCH, -1, -1).contiguous().requires_grad_()
+    full = mask.detach().expand(BATCH, -1, -1, -1)
+    keep = torch.ones(BATCH, KEYS, dtype=torch.bool)
+    settings = (keep, full, torch.tensor(5), 4, EPS, True, 0.3)
+    torch.library.opcheck(torch.ops.fourierformer.sinc_attention_portable, (q, k, v, scale, *settings))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attn_mask": torch.ones(3, KEYS)}, "broadcast to .* = .2, 4, 5, 7., got torch.float32 .3, 7."),
+        ({"attn_mask": torch.ones(QUERIES, KEYS, dtype=torch.int)}, "must be bool or float"),
+        ({"dropout_p": 1.5}, "a probability, from 0 to 1, got 1.5"),
+        ({"dropout_p": 0.5, "backend": "reference"}, "'reference' has neither attn_mask nor dropout: take 'auto'"),
+    ],
+)
+def test_mistakes_are_explained(options, message):
+    q, k, v, radius, _ = leaves()
+    with pytest.raises(ValueError, match=message):
+        fourier_attention(q, k, v, radius, **options)

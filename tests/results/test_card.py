@@ -1,0 +1,42 @@
+"""Model cards: their numbers are those of the runs, with the interval over seeds."""
+
+from synthetic_runs import write_run, write_vision_run
+
+from fourierformer.results import collect
+from fourierformer.results.card import model_card
+
+
+def test_a_card_has_the_numbers_with_their_interval_and_what_one_must_know(tmp_path):
+    for seed, ppl in enumerate((60.0, 61.0, 62.0), start=1):
+        write_run(tmp_path, "fourier", seed, ppl, changes={"notes": ["your data is not the paper's data"]})
+    write_run(tmp_path, "softmax", 1, 90.0)
+    run = next(run for run in collect(tmp_path) if run.field("attention") == "fourier" and run.field("seed") == 2)
+    card = model_card(run, 540, {"name": "fourier", "radius": "paper", "eps": 1e-6}, "text-generation")
+    # sd 1, three seeds: t = 4.303 at 95 % with two degrees of freedom, 4.303 / sqrt(3) = 2.48
+    assert "| test segment | context 64, stride 64, 21,000 tokens scored | 61.00 | 61.00 ± 2.48 | 3 |" in card
+    for fact in (
+        "pipeline_tag: text-generation",
+        "license: mit",
+        "lm_tiny with fourier attention, on builtin_text",
+        "1,234,567 parameters",
+        "step 540",
+        "radius=paper, eps=1e-06",
+        "commit | 0123abcd",
+        "your data is not the paper's data",
+        "@inproceedings{nguyen2022fourierformer",
+    ):
+        assert fact in card, fact
+    assert "90.00" not in card
+
+
+def test_a_card_of_one_seed_or_of_an_unfinished_run_claims_nothing(tmp_path):
+    write_vision_run(tmp_path, seed=1, ema=True)
+    (run,) = collect(tmp_path)
+    card = model_card(run, 540, {})
+    assert "| valid best | 360 images scored | 93.00 % | - | 1 |" in card
+    assert "ema_last: averaged weights at the end of training" in card
+    write_run(tmp_path / "other", state="interrupted")
+    (run,) = collect(tmp_path / "other")
+    card = model_card(run, 20, {})
+    assert "not finished" in card
+    assert "±" not in card

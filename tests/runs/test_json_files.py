@@ -1,0 +1,91 @@
+"""JSON files of a run notice every change of their values; what is no such file is named."""
+
+import json
+import os
+
+import pytest
+
+from fourierformer.errors import SetupError, UserError
+from fourierformer.files import read_csv, read_json, write_json
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.sweep import read_record
+
+VALUES = {"schema": 1, "results": {"test": {"sliding": {"ppl": 61.25, "tokens": 245_568}}}, "notes": ["é", None, True]}
+
+
+def test_every_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
+    path = tmp_path / "summary.json"
+    write_json(path, VALUES)
+    assert read_json(path) == VALUES
+    content, noticed = path.read_bytes(), 0
+    for place in range(len(content)):
+        for bit in (0, 4, 7):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                values = read_json(path)
+            except UserError:
+                noticed += 1
+                continue
+            # only the name of the checksum's key can be damaged unseen, which then is one more value
+            assert {key: value for key, value in values.items() if key in VALUES} == VALUES, (place, bit)
+    assert noticed > 2.5 * len(content)  # spaces between values mean nothing
+
+
+def test_an_edited_number_is_noticed_and_a_file_without_checksum_is_read(tmp_path):
+    path = tmp_path / "evaluation.json"
+    write_json(path, VALUES)
+    path.write_text(path.read_text().replace("61.25", "16.25"))
+    with pytest.raises(UserError, match=r"evaluation.json is damaged .*does not match its checksum"):
+        read_json(path)
+    path.write_text(json.dumps(VALUES))  # as earlier versions wrote it
+    assert read_json(path) == VALUES
+
+
+@pytest.mark.parametrize("content", ["[]", "7", "null", '"text"', "{", "", "\x00", "[" * 100_000])
+def test_what_is_no_object_is_named(tmp_path, content):
+    path = tmp_path / "status.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"status.json is damaged \(.+\): restore it from a copy, or delete it"):
+        read_json(path)
+
+
+def in_the_way(path, kind: str) -> None:
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(path.name)
+    else:
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+def test_what_stands_in_the_place_of_a_file_is_refused_before_anything_is_trained(tmp_path, kind):
+    for name in ("config.yaml", "metrics.jsonl", "status.json", "summary.json", "meta.json", "evaluation.json"):
+        run = RunDirectory(tmp_path / name / "run")
+        run.path.mkdir(parents=True)
+        in_the_way(run.path / name, kind)
+        with pytest.raises(SetupError, match=f"{name} .*Move it away; the same command resumes"), run.lock():
+            pass
+
+
+def test_a_damaged_record_of_a_job_is_a_job_without_a_result(tmp_path):
+    (tmp_path / "00000.json").write_text(
+        '{"number": 0, "overrides": ["seed=1"], "pid": 1, "host": "a", "exit_code": 0}'
+    )
+    (tmp_path / "00001.json").write_text('{"number": 1, "over')
+    (tmp_path / "00002.json").write_text("[]")
+    whole, *damaged = read_record(tmp_path)
+    assert whole["exit_code"] == 0
+    assert len(damaged) == 2
+    assert not any("exit_code" in job for job in damaged)
+
+
+def test_a_csv_file_in_another_encoding_is_named(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes("run,experiment\nréseau,a\n".encode("latin-1"))
+    with pytest.raises(SetupError, match=r"runs.csv is not a CSV file in UTF-8"):
+        read_csv(path)
+    with pytest.raises(SetupError, match="cannot be read: Is a directory"):
+        read_csv(tmp_path)
