@@ -1,12 +1,12 @@
 """Plans (dry_run=true): the cost of a command before it runs; the sweeps of the paper's tables."""
 
-import json
 import re
 
 import pytest
 from command_line import IMAGES, train_lm, train_vit
 
 from fourierformer.runs import cost
+from fourierformer.runs.directory import RunDirectory
 
 COST = re.compile(r"([\d,.]+) CPU-(minutes|hours)")
 
@@ -31,8 +31,8 @@ def test_a_batch_larger_than_what_was_timed_counts_in_full(tmp_path, monkeypatch
 def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, tmp_path, capfd):
     assert train_lm(*smoke, "seed=1", f"runs_root={tmp_path}") == 0
     (run,) = tmp_path.glob("smoke/*-s1-*")
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"seconds": 8.0, "steps": 4}))
+    directory = RunDirectory(run)
+    directory.write_summary(directory.read_summary() | {"seconds": 8.0, "steps": 4})
     capfd.readouterr()
     assert train_lm("-m", *smoke, "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
     lines = capfd.readouterr().out.splitlines()
