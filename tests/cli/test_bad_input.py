@@ -79,7 +79,7 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert error.startswith("error: ")
     assert WRONG[arguments] in error
     assert error.count("\n") == 1
-    assert printed == ""
+    assert printed == "loading ...\n"
     assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
 
 
@@ -175,3 +175,19 @@ def test_a_reader_that_leaves_early_makes_no_noise():
     process = start("--help")
     process.stdout.close()  # as `| head` does
     assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("train", "arguments", "right"),
+    [
+        (train_vit, "debug=smoke", "debug=smoke is for language models: python train_vit.py debug=smoke_vit"),
+        (train_lm, "experiment=imagenet_deit_tiny", "Its command: python train_vit.py experiment=imagenet_deit_tiny"),
+        (train_lm, "debug=smoke_vit", "debug=smoke_vit is for images: python train_lm.py debug=smoke"),
+        (train_vit, "experiment=wt103_small", "python train_lm.py"),
+    ],
+)
+def test_what_is_for_the_other_script_names_the_right_command(train, arguments, right, tmp_path, capfd):
+    assert train(*arguments.split(), f"runs_root={tmp_path / 'runs'}") == 2
+    error = capfd.readouterr().err
+    assert right in error
+    assert error.count("\n") == 1
