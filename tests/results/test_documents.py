@@ -8,6 +8,7 @@ from synthetic_runs import write_run, write_vision_run
 
 from fourierformer import attention
 from fourierformer.errors import SetupError
+from fourierformer.files import write_csv
 from fourierformer.results import collect
 from fourierformer.results.documents import (
     DOCUMENTS,
@@ -19,6 +20,7 @@ from fourierformer.results.documents import (
     section,
     updated,
 )
+from fourierformer.results.faults import BAD, GOOD, fault_table
 from fourierformer.results.measured import write_measured
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -127,3 +129,23 @@ def test_every_attention_has_a_row_with_what_it_costs():
         "+8",
         "+16",
     ]
+
+
+def test_faults_are_summed_by_kind_and_stand_with_their_origin(tmp_path):
+    assert "No fault injection" in fault_table(tmp_path)
+    results = dict.fromkeys((*GOOD, *BAD), 0)
+    rows = [
+        {"fault": "killed", "target": "language", "trials": 600, **results, "same result": 600, "seconds": 9.5},
+        {"fault": "killed", "target": "vision", "trials": 500, **results, "same result": 499, "hang": 1, "seconds": 9},
+        {"fault": "disk", "target": "language", "trials": 7, **results, "same result": 3, "traceback": 4, "seconds": 1},
+    ]
+    write_csv(tmp_path / "faults.csv", rows, "# commit: 0123abc\n# seed: 5\n")
+    header, _, killed, disk, everything, _, origin = fault_table(tmp_path).splitlines()
+    assert header.startswith("| fault | trials | same result |")
+    assert killed == "| killed | 1,100 | 1,099 | 0 | 0 | 0 | 0 | 0 | 1 |"
+    assert disk == "| disk | 7 | 3 | 0 | 0 | 4 | 0 | 0 | 0 |"
+    assert everything == "| **all** | 1,107 | 1,102 | 0 | 0 | 4 | 0 | 0 | 1 |"
+    assert origin == "From `results/measured/faults.csv`: commit: 0123abc; seed: 5."
+    (tmp_path / "faults.csv").write_text("fault,trials\nkilled,many\n")
+    with pytest.raises(SetupError, match="not as `make faults` writes it"):
+        fault_table(tmp_path)
