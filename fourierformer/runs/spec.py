@@ -21,6 +21,8 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
     name = (config.get("attention") or {}).get("name")
     if name is None:
         raise SetupError("no attention chosen: attention=fourier, or another of " + ", ".join(available()))
+    if not isinstance(name, str):
+        raise SetupError(f"attention.name={name!r}: expected text")
     task = task_named(config.get("task"))
     _check_groups(task, config)
     spec = specified(task.spec, checked(config, schema(task.spec, knobs(name))))

@@ -54,6 +54,7 @@ WRONG = {
     "experiment=null": "experiment=null: no such experiment ('~experiment' leaves it out). Options: builtin,",
     "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
+    "attention.name=[1]": "attention.name=[1]: expected text",
     "attention=1": "attention=1: no such attention. Options: aft_conv,",
     "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
     "schedule.warmup_steps=-1": "schedule.warmup_steps=-1: must be at least 0",
