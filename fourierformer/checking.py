@@ -21,8 +21,7 @@ Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; sect
 
 def checked(config: DictConfig | dict, schema: Schema) -> dict:
     """The config as plain resolved values. SetupError for the first key or value that does not fit the schema."""
-    values = _resolved(config)
-    values.pop("scale", None)  # chooses the experiments of a sweep (configs/scale) and has no part in a run
+    values = resolved(config)
     sections = {name for name in schema if name}
     for key in values:
         if key not in sections and key not in schema[""]:
@@ -35,7 +34,8 @@ def checked(config: DictConfig | dict, schema: Schema) -> dict:
     return values
 
 
-def _resolved(config: DictConfig | dict) -> dict:
+def resolved(config: DictConfig | dict) -> dict:
+    """The config as plain values. SetupError for a value that is missing, or that cannot be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -51,7 +51,8 @@ def _resolved(config: DictConfig | dict) -> dict:
         assert isinstance(values, dict)  # of a DictConfig
     except OmegaConfBaseException as error:
         raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
-    return {str(k): v for k, v in values.items()}
+    # `scale` chooses the experiments of a sweep (configs/scale) and has no part in a run
+    return {str(k): v for k, v in values.items() if k != "scale"}
 
 
 def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:

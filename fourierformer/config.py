@@ -203,6 +203,15 @@ def run_directory(values: dict) -> Path:
     return Path(values["runs_root"]).expanduser() / values["experiment_name"] / name
 
 
+def filed_by_data(values: dict) -> dict:
+    """The values of a command, with its run not filed under `builtin` where its data is not: the default experiment
+    is for embedded data, and `data=wikitext2` alone would be filed among its runs. builtin_vit becomes cifar10_vit."""
+    data, name = values.get("data") or {}, str(values.get("experiment_name"))
+    if data.get("source") != "files" or not name.startswith("builtin"):
+        return values
+    return values | {"experiment_name": name.replace("builtin", str(data.get("name")), 1)}
+
+
 def differences(old: dict, new: dict) -> list[str]:
     """'trainer.steps: 600 -> 700' for every difference that changes what is computed."""
     old, new = hashed_part(old), hashed_part(new)

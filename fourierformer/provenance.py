@@ -11,7 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-MEASURED = REPOSITORY / "results" / "measured"  # what was measured and committed
+# configs, scripts and the paper's numbers: in an installed package a folder of it, else the repository
+INSTALLED = Path(__file__).resolve().parent / "share"
+SHARE = INSTALLED if INSTALLED.is_dir() else REPOSITORY
+CONFIGS = SHARE / "configs"
+MEASURED = SHARE / "results" / "measured"  # what was measured and committed
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
 RESULTS = ":!results/measured"  # written after runs, so a new result there must not mark the next run as dirty
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is not kept: it is data rather than a change to be read
@@ -27,9 +31,20 @@ def describe() -> tuple[dict, str | None]:
         "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)),
         "gpus": _gpus(),
-        "command": "python " + shlex.join(sys.argv),
+        "command": command(),
     }
     return facts, diff
+
+
+def command() -> str:
+    """This process's command line, as a user would type it."""
+    program, *arguments = sys.argv
+    return f"{command_of(program)} {shlex.join(arguments)}".strip()
+
+
+def command_of(program: str) -> str:
+    """How a program is started: a script by Python, the installed command, `fourierformer train lm`, by itself."""
+    return shlex.join(["python", program]) if program.endswith(".py") else program
 
 
 def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:

@@ -11,7 +11,9 @@ from fourierformer.runs.launch import exit_on_user_error
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory; heads.json is put there")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run directories, or folders of them; heads.json is put there"
+    )
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument("--sequences", type=int, default=1000, help="look at so many at most (default: 1000)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the numbers of all runs into this file too")
@@ -26,7 +28,7 @@ def compare_heads(arguments: argparse.Namespace) -> None:
 
     check_range("--sequences", arguments.sequences, 1)
     report = []
-    for run in arguments.runs:
+    for run in runs_among(arguments.runs):
         print(run)
         split, numbers = measure_run(run, arguments.split, arguments.sequences)
         save(run, split, numbers)
@@ -34,6 +36,18 @@ def compare_heads(arguments: argparse.Namespace) -> None:
         print(table(split, numbers))
     if arguments.json:
         write_numbers(arguments.json, report)
+
+
+def runs_among(paths: list[Path]) -> list[Path]:
+    """The run directories at or below these paths. Of runs/builtin/* the shell also names the report, its figures and
+    runs that were set aside, which are left out."""
+    from fourierformer.errors import SetupError
+    from fourierformer.results import collect
+
+    runs = [run.path for run in collect(path for path in paths if not path.is_file()) if run.state != "set aside"]
+    if not runs:
+        raise SetupError(f"no runs among {', '.join(map(str, paths))}")
+    return runs
 
 
 def table(split: str, numbers: dict) -> str:

@@ -9,11 +9,12 @@ python scripts/make_tables.py --docs                                       what 
 import argparse
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.provenance import MEASURED, REPOSITORY
+from fourierformer.provenance import MEASURED, REPOSITORY, SHARE
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.formats import latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
@@ -38,6 +39,8 @@ def parse() -> argparse.Namespace:
 
 
 def main(arguments: argparse.Namespace) -> None:
+    if SHARE != REPOSITORY and (arguments.docs or arguments.collect is not None):
+        raise SetupError("--docs and --collect write into the repository: use its scripts/make_tables.py")
     if arguments.docs:
         write_docs()
         return
@@ -50,7 +53,8 @@ def main(arguments: argparse.Namespace) -> None:
     rows = comparison(runs)
     shown = paper_tables(rows) if arguments.paper else [*tables(rows), *interval_tables(rows), *head_tables(rows)]
     if arguments.format == "text":
-        print(text_of(shown, colour=sys.stdout.isatty()), end="")
+        is_terminal = sys.stdout.isatty()
+        print(text_of(shown, is_terminal, shutil.get_terminal_size().columns if is_terminal else None), end="")
     else:
         print({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
 

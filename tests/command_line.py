@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hydra
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -61,13 +60,11 @@ def one_job(arguments: list[str]) -> list[str]:
 
 
 def _train(script: str, *arguments: str) -> int:
-    from fourierformer.runs.run import main
-
     GlobalHydra.instance().clear()
     before, handlers = sys.argv, {number: signal.getsignal(number) for number in SIGNALS}
     sys.argv = [f"{script}.py", *map(str, arguments)]
     try:
-        launch(hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=script)(main))
+        launch(script)
     except SystemExit as end:
         return end.code
     finally:

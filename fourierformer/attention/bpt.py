@@ -164,12 +164,12 @@ class BinaryPartitionTree(SparseAttention):
         seen = None if keep is None else torch.cat([keep, *(count[:, 0, :, 0] > 0 for count in counts)], dim=1)
         return torch.cat([x, *means], dim=2), seen
 
-    @torch.compiler.disable  # made once, by no compiled code
+    @torch._disable_dynamo  # made once, by no compiled code
     def _groups(self, tokens: int, queries: int, device: torch.device) -> list[Group]:
         heads = self.geometry.heads
         return self._made((tokens, queries, device), lambda: self.tree.groups(heads, tokens, queries, device))
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _tree_mask(self, tokens: int, queries: int, device: torch.device) -> Tensor:
         i = torch.arange(tokens - queries, tokens)
         key = "mask", tokens, queries, device

@@ -107,7 +107,7 @@ class SparseAttention(Attention):
         mask[..., len(first) :] &= last >= len(first)  # no key twice, and none before the first
         return masked_attention(q, keys.to(q.dtype), values.to(v.dtype), mask), (position + 1, keys, values)
 
-    @torch.compiler.disable  # made once, by no compiled code
+    @torch._disable_dynamo  # made once, by no compiled code
     def _mask(self, device: torch.device) -> Tensor:
         """For as many tokens as are ever masked; that of fewer is its upper left part."""
         return self._made(("mask", device), lambda: self._largest_mask(device))
@@ -116,7 +116,7 @@ class SparseAttention(Attention):
         j = torch.arange(min(self.geometry.length + self.slots, DENSE), device=device)
         return self.visibility.mask(j, j, len(j))
 
-    @torch.compiler.disable
+    @torch._disable_dynamo
     def _of_length(self, make, tokens: int, queries: int, device: torch.device) -> Any:
         """make(visibility, tokens, queries, device): tiles, or the block mask of flex_attention."""
         key = make, tokens, queries, device

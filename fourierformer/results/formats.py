@@ -4,13 +4,14 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fourierformer.results.comparison import Row
 
 DASH = "-"
 # columns of words; all others hold numbers and stand to the right
 TEXT_COLUMNS = frozenset({"model", "attention", "weights", "state", "split", "evaluation", "status of the paper's"})
+DISPENSABLE = ("data wait", "train time", "/s", "parameters")  # ends of headers, the least important one first
 SCREEN = 120  # columns that the lines under a table may take
 LATEX = {
     **{char: rf"\{char}" for char in "&%$#_{}"},
@@ -54,25 +55,58 @@ class Table:
         return [*self.scale, *self.protocols, *self.notes]
 
 
-def text_of(tables: Iterable[Table], colour: bool = False) -> str:
-    """For the terminal. The best value of a column has a star, since colour may be off."""
+def text_of(tables: Iterable[Table], colour: bool = False, width: int | None = None) -> str:
+    """For the terminal; with its `width` without the columns that do not fit. The best value of a column has a star,
+    since colour may be off."""
     from rich.console import Console
     from rich.text import Text
 
-    # wide enough never to wrap a cell: a terminal that is too narrow wraps the line itself, nothing is cut
+    # wide enough never to wrap a cell: where the last columns do not fit, nothing is cut
     page = io.StringIO()
     console = Console(file=page, force_terminal=colour, no_color=not colour, width=1000)
     # a path or a name is never broken, or it could not be copied
     fold = textwrap.TextWrapper(
-        SCREEN, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        min(SCREEN, width or SCREEN),
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     for table in tables:
+        table = _fitting(table, width) if width else table
         console.print(_grid(table))
         star = [f"* best of its column{' for the same weights' if table.starts else ''}"] if table.best else []
         for sentence in [*star, *table.lines]:
             console.print(Text(fold.fill(sentence)), soft_wrap=True)
         console.print()
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def _fitting(table: Table, width: int) -> Table:
+    """The table without as many columns as it needs to fit: time and size first, then the validation split."""
+    dispensable = [name for end in DISPENSABLE for name in table.header if name.endswith(end)]
+    left_out: list[str] = []
+    for name in [*dispensable, *(name for name in table.header if name.startswith("valid"))]:
+        if _width_of(table) <= width:
+            break
+        table = _without(table, table.header.index(name))
+        left_out.append(name.replace("\n", " "))
+    note = [f"not shown at {width} columns: {', '.join(left_out)}"] if left_out else []
+    return replace(table, notes=[*table.notes, *note])
+
+
+def _width_of(table: Table) -> int:
+    """Columns of a terminal: cells and stars, and two blanks between neighbours."""
+    star = {j: 2 for _, j in table.best}
+    columns = zip(table.header, *table.body, strict=True)
+    lengths = [max(len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
+    return sum(length + star.get(j, 0) + 2 for j, length in enumerate(lengths))
+
+
+def _without(table: Table, column: int) -> Table:
+    header, *body = ([*line[:column], *line[column + 1 :]] for line in (table.header, *table.body))
+    best = {(i, j - (j > column)) for i, j in table.best if j != column}
+    return replace(table, header=header, body=body, best=best)
 
 
 def _grid(table: Table):

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv
-from fourierformer.provenance import REPOSITORY
+from fourierformer.provenance import SHARE
 from fourierformer.results.comparison import Row
 from fourierformer.tasks import Column
 
-PAPER = REPOSITORY / "results" / "paper.csv"
+PAPER = SHARE / "results" / "paper.csv"
 TABLES = ("1", "2", "3")
 STATUSES = ("verified", "derived", "recalled")
 # Samples (tokens, images) of the whole training may be off by this share: an epoch's last slice of text is shorter than

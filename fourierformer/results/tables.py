@@ -43,8 +43,8 @@ HEAD_NOTE = (
 )
 
 
-def render_text(rows: Iterable[Row], colour: bool = False) -> str:
-    return text_of(tables(rows), colour)
+def render_text(rows: Iterable[Row], colour: bool = False, width: int | None = None) -> str:
+    return text_of(tables(rows), colour, width)
 
 
 def tables(rows: Iterable[Row]) -> list[Table]:

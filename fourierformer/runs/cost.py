@@ -10,7 +10,9 @@ from fourierformer.config import RunSpec
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import build, pick_device
+from fourierformer.runs.spec import task_of
 from fourierformer.runs.train import make_fit
+from fourierformer.tasks import AnyCorpus
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.processes import Processes
@@ -35,11 +37,16 @@ def hours_text(hours: float, device: str) -> str:
     return f"{hours:,.1f} {device}-hours" if hours >= 1 or not hours else f"{60 * hours:.1f} {device}-minutes"
 
 
-def step_cost(spec: RunSpec) -> StepCost:
-    """The cost of a step of this config on this machine, the same for all seeds. Its data must be there."""
+def step_cost(spec: RunSpec, corpus: AnyCorpus | None) -> StepCost | None:
+    """The cost of a step of this config on this machine, the same for all seeds; without its data measured on data
+    that stands in for it, and None where there is nothing to stand in."""
     key = (spec.group, spec.directory.parent, spec.trainer.device)
     if key not in _known:
-        _known[key] = _earlier(spec) or _measured(spec)
+        data = corpus or task_of(spec).stand_in(spec)
+        cost = _earlier(spec) or (_measured(spec, data) if data else None)
+        if cost is None:
+            return None
+        _known[key] = cost
     return _known[key]
 
 
@@ -56,12 +63,12 @@ def _earlier(spec: RunSpec) -> StepCost | None:
     return None
 
 
-def _measured(spec: RunSpec) -> StepCost:
+def _measured(spec: RunSpec, corpus: AnyCorpus) -> StepCost:
     """Measures the first steps of the run, without writing anything. The very first one is a warm-up, not measured."""
     batch, micro = spec.global_batch_size, spec.trainer.micro_batch_size
     share = batch if pick_device(spec.trainer.device).type == "cuda" else min(batch, CPU_SAMPLES)
     trainer = replace(spec.trainer, micro_batch_size=micro and min(micro, share))
-    parts = build(replace(spec, global_batch_size=share, trainer=trainer), Processes(), say=lambda line: None)
+    parts = build(replace(spec, global_batch_size=share, trainer=trainer), Processes(), corpus=corpus)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     try:
         parts.model.train()

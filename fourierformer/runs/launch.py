@@ -10,26 +10,33 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import hydra
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean
-from fourierformer.provenance import REPOSITORY
+from fourierformer.provenance import CONFIGS, command_of
 from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.start import run_job
 from fourierformer.runs.streams import make_streams_last
-from fourierformer.runs.sweep import StopSweep, SweepRecord, summarise
+from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
+from fourierformer.training.processes import find_processes
 from fourierformer.training.signals import exit_code
 
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
 
-def launch(train: Callable[[], None]) -> None:
-    """Runs a Hydra main and ends the process with an exit code: 0 done, 1 crash, 2 set-up or config error, 3 diverged,
-    130/143 interrupted with a checkpoint saved."""
+def launch(config_name: str) -> None:
+    """Runs the command line with a config of configs/, and ends the process with an exit code: 0 done, 1 crash, 2
+    set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
     make_streams_last()
+    if find_processes()[0].first and not _asks_for_text(sys.argv[1:]):
+        print("loading ...", flush=True)  # torch takes seconds
+    train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
+    os.environ[PROGRAM] = sys.argv[0]
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
     # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
@@ -48,6 +55,11 @@ def launch(train: Callable[[], None]) -> None:
     except Interrupted as again:
         code = exit_code(again.signal_number)
     sys.exit(code)
+
+
+def _asks_for_text(arguments: list[str]) -> bool:
+    """Whether Hydra prints something, --help or --cfg job, instead of running: then nothing else may be printed."""
+    return any(word.startswith("-") and word not in ("-m", "--multirun") for word in arguments)
 
 
 def _with_home(override: re.Match) -> str:
@@ -110,7 +122,11 @@ def explain(error: Exception) -> str:
     if foreign:
         group, name, lacking = foreign.groups()
         script = Path(sys.argv[0]).name
-        return f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have"
+        right = command_of(re.sub(r"lm|vit", lambda kind: {"lm": "vit", "vit": "lm"}[kind[0]], script))
+        return (
+            f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have. "
+            f"Its command: {right} {group}={name}"
+        )
     group = re.search(r"Could not override '([^']+)'", text)
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
@@ -133,14 +149,14 @@ def _no_name() -> str:
         group, _, value = word.partition("=")
         wrong = re.search(r"(?i)(?<![^,])(null|true|false|[-+.\de]+)(?![^,])", value)  # of several, in a sweep
         if group in groups and wrong:
-            options = sorted(path.stem for path in (REPOSITORY / "configs" / group).glob("*.yaml"))
+            options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
             none = f" ('~{group}' leaves it out)" if wrong[0] == "null" else ""
             return f"{group}={wrong[0]}: no such {group}{none}. Options: {', '.join(options)}"
     return f"a config group ({', '.join(groups)}) takes the name of one of its files, or is left out: '~debug'"
 
 
 def _groups() -> list[str]:
-    return sorted(path.name for path in (REPOSITORY / "configs").iterdir() if path.is_dir())
+    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
 
 
 def _unknown_option(group: str, name: str, text: str) -> str:

@@ -141,5 +141,5 @@ def final_numbers(summary: dict) -> dict:
         if name in (metric, *task.beside)
     }
     cost = {name: summary[name] for name in ("parameters", "seconds", f"{summary['unit']}_per_s")}
-    best = {f"best/val_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"]}
+    best = {f"best/valid_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"]}
     return best | final | cost

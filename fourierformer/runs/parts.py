@@ -75,13 +75,14 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def build(spec: RunSpec, processes: Processes | None = None, say=print) -> Parts:
-    """Builds the objects of a run, the data first, so that a missing file is known before a model is built."""
+def build(spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None) -> Parts:
+    """Builds the objects of a run, the data first (if not given), so that a missing file is known before a model is
+    built."""
     processes, task, trainer = processes or Processes(), task_of(spec), spec.trainer
     device = pick_device(trainer.device)
     if device.type == "cpu":
         keep_freed_memory()
-    corpus = _load_data(task, spec, processes, say)
+    corpus = corpus or _load_data(task, spec, processes, say)
     set_matmul_precision(trainer.precision)
     if trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first call

@@ -1,31 +1,29 @@
 """The plan of a command (dry_run=true): what it would do, and how long it would take. In a sweep one line per job."""
 
+from collections.abc import Callable
+
 import torch
 
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import SetupError
-from fourierformer.runs.cost import hours_text, step_cost
+from fourierformer.runs.cost import StepCost, hours_text, step_cost
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import pick_device
 from fourierformer.runs.spec import attention_of, task_of
+from fourierformer.tasks import AnyCorpus
 from fourierformer.training.processes import find_processes
 
 DONE = "done"
 
 
 def print_plan(spec: RunSpec) -> None:
-    """Prints config, size, steps, memory, data, directory and cost. SetupError if data is missing, after the rest."""
+    """Prints size, steps, memory, data, directory and cost, then the config. SetupError if data is missing, after the
+    rest."""
     task = task_of(spec)
-    corpus = problem = None
-    try:
-        task.check_available(spec)
-        corpus = task.load_data(spec, lambda line: None)
-    except SetupError as error:
-        problem = error
+    corpus, problem = _data(spec)
     with torch.device("meta"):
         model = task.build_model(spec, attention_of(spec), corpus)
     parameters = sum(p.numel() for p in model.parameters())
-    print(to_yaml(spec.values))
     lines = {
         "device": f"{pick_device(spec.trainer.device)}, {spec.trainer.precision}",
         "parameters": f"{parameters:,}",
@@ -37,24 +35,45 @@ def print_plan(spec: RunSpec) -> None:
         print(f"{name:12} {text}")
     for note in corpus.notes if corpus else []:
         print(f"{'':12} {note}")
-    print(f"directory    {spec.directory} ({_state(spec)})")
+    print(f"directory    {spec.directory} ({_state(spec)})", flush=True)
+    cost = step_cost(spec, corpus)
+    if cost is None:
+        print("cost         unknown: no sizes of this data are published, by which it could be timed without it")
+    else:
+        hours = hours_text(cost.hours(_length(spec, corpus)), _device(spec))
+        print(f"cost         {hours}: {cost.seconds:.3g} s per step ({_origin(cost, corpus)})")
+    print(f"\n{to_yaml(spec.values)}")
     if problem:
         raise SetupError("the data is missing (see above): nothing would run")
-    cost = step_cost(spec)
-    hours = hours_text(cost.hours(_length(spec, corpus)), _device(spec))
-    print(f"cost         {hours}: {cost.seconds:.3g} s per step ({cost.origin})")
 
 
-def plan_of_job(spec: RunSpec) -> dict:
-    """Prints the plan of a sweep's job in one line. Returns its cost, which is 0 if it is done."""
-    task, state, device = task_of(spec), _state(spec), _device(spec)
-    task.check_available(spec)
-    corpus = task.load_data(spec, lambda line: None)
-    cost, steps = step_cost(spec), _length(spec, corpus)
+def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupError | None]:
+    """Prints the plan of a sweep's job in one line. Returns its cost, which is 0 if it is done, and what is wrong with
+    its data."""
+    state, device = _state(spec), _device(spec)
+    corpus, problem = _data(spec)
+    cost = step_cost(spec, corpus)
+    if cost is None:
+        raise problem or SetupError("nothing to time")
+    steps = _length(spec, corpus)
     hours = cost.hours(steps) if state != DONE else 0.0
     what = f"{steps:,} steps of {cost.seconds:.3g} s, {hours_text(hours, device)}"
-    print(f"{spec.directory} ({state}): {what} ({cost.origin})")
-    return {"hours": hours, "device": device}
+    say(f"{spec.directory} ({state}): {what} ({_origin(cost, corpus)})")
+    return {"hours": hours, "device": device}, problem
+
+
+def _data(spec: RunSpec) -> tuple[AnyCorpus | None, SetupError | None]:
+    """The data, or what is wrong with it."""
+    task = task_of(spec)
+    try:
+        task.check_available(spec)
+        return task.load_data(spec, lambda line: None), None
+    except SetupError as error:
+        return None, error
+
+
+def _origin(cost: StepCost, corpus: AnyCorpus | None) -> str:
+    return cost.origin if corpus else f"{cost.origin}, on random data in place of the missing one"
 
 
 def _state(spec: RunSpec) -> str:

@@ -13,14 +13,16 @@ from omegaconf import DictConfig
 from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.jobs import Name, values_of_command
 from fourierformer.runs.launch import complain
 from fourierformer.runs.measure import measured_in, read_or_none
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.same_data import check_before_loading
-from fourierformer.runs.spec import read_spec, task_of
+from fourierformer.runs.spec import read_command, task_of
+from fourierformer.runs.start import already_done, check_debug
 from fourierformer.runs.streams import make_streams_last
-from fourierformer.runs.sweep import Job, SweepRecord, in_sweep, show
+from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.training.signals import StopSignal, exit_code
@@ -32,7 +34,8 @@ def main(config: DictConfig) -> None:
     make_streams_last()  # in a process of a launcher, too
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
-    code, error = _outcome(config, job, processes)
+    with job.command() if job else contextlib.nullcontext():
+        code, error = _outcome(config, job, processes)
     if job:
         job.finish(code, error)
     elif code:
@@ -43,19 +46,22 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
     """Runs a job, and prints its error on stderr. Returns exit code and error."""
     try:
         if job and job.stop_asked():
-            return 143, "not begun: the sweep was stopped"
+            return 143, NOT_BEGUN
         spec = _checked(config, processes)
         if not spec.dry_run:
             _run(spec, job)
         elif job:
-            job.write(plan=plan_of_job(spec))
+            plan, problem = plan_of_job(spec, job.name.say)
+            job.write(plan=plan)
+            if problem:
+                raise SetupError("its data is missing; dry_run=true of this job alone says how to get it")
         elif processes.first:
             print_plan(spec)
         return 0, None
     except UserError as error:
         # an error of all processes is printed by the first one
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
-        label = f"{job.label}: " if job else "" if processes.first else f"process {processes.rank}: "
+        label = job.name.prefix if job else "" if processes.first else f"process {processes.rank}: "
         return error.exit_code if silent else complain(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
         code = exit_code(stop.signal_number)
@@ -65,7 +71,7 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
             raise
         return code, str(stop)
     except OSError as error:  # of the disk, at a place without a message of its own
-        label, told = f"{job.label}: " if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
+        label, told = job.name.prefix if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
         return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
     except Exception as error:
         if not already_reported(error):
@@ -82,39 +88,40 @@ def _checked(config: DictConfig, processes: Processes) -> RunSpec:
                 "each run with torchrun by itself, or sweep without torchrun, for example with "
                 "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
             )
-        return read_spec(config)
+        check_debug(config)
+        return read_command(config)
     except UserError as error:
         error.already_reported = not processes.first
         raise
 
 
 def _run(spec: RunSpec, job: Job | None) -> None:
-    directory = RunDirectory(spec.directory)
+    directory, name = RunDirectory(spec.directory), job.name if job else Name(differs=values_of_command())
     check_device(spec)
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(join_processes(pick_device(spec.trainer.device).type))
-        processes.on_first(lambda: _prepare(spec, directory, job, stack))
+        processes.on_first(lambda: _prepare(spec, directory, job, name.say, stack))
         done = processes.on_first(lambda: _already_done(directory, spec))
         if done and processes.first:
-            print(f"already done: {directory.path} (fresh=true runs it again)")
+            name.say(already_done(directory))
         if not done:
             with StopSignal(processes) as stop, _status(directory, processes):
                 if job and job.stop_asked():  # its signal came before this process had a handler
                     stop.signal_number = signal.SIGTERM
                 stop.poll()
-                train_and_measure(spec, directory, stop, processes)
+                train_and_measure(spec, directory, stop, processes, name)
         if job is None and processes.first:
             show([directory.path], report=directory.path / "report.html")
 
 
-def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, stack: contextlib.ExitStack) -> None:
+def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, say, stack: contextlib.ExitStack) -> None:
     """Checks the data and locks the run directory, before anything takes time."""
     if job:
         job.write(run=str(directory.path.resolve()))
     task_of(spec).check_available(spec)
     directory.check_ours()
     if spec.fresh and (aside := directory.set_aside()):
-        print(f"fresh=true: the earlier run is now {aside}")
+        say(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())
 
 

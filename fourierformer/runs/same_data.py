@@ -12,7 +12,7 @@ from pathlib import Path
 from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import SetupError
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.spec import task_of
+from fourierformer.tasks import task_named
 
 
 def check_before_loading(spec: RunSpec, directory: RunDirectory, meta: dict) -> None:
@@ -26,7 +26,7 @@ def check_before_loading(spec: RunSpec, directory: RunDirectory, meta: dict) -> 
 
 def _quick_fingerprint(spec: RunSpec, directory: RunDirectory) -> str | None:
     """That of the data as it is now. None where only loading it would tell, and it is in the folder that it was in."""
-    task = task_of(spec)
+    task = task_named(spec.task)
     fingerprint = task.fingerprint(spec, None)
     root_before = from_yaml(directory.config)["data"].get("root")
     if fingerprint is None and root_before != getattr(spec.data, "root", None):

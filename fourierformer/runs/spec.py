@@ -8,8 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from fourierformer.attention import Attention, Geometry, available, build, knobs
-from fourierformer.checking import checked
-from fourierformer.config import RunSpec, completed, config_hash, from_yaml, schema, specified
+from fourierformer.checking import checked, resolved
+from fourierformer.config import RunSpec, completed, config_hash, filed_by_data, from_yaml, schema, specified
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
 from fourierformer.tasks import Task, task_named
@@ -31,6 +31,18 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
             f"multiple of {world}"
         )
     one_layer(spec)
+    return spec
+
+
+def read_command(config: DictConfig) -> RunSpec:
+    """The spec of a command's config. SetupError also for data.root= where nothing reads it."""
+    spec = read_spec(filed_by_data(resolved(config)))
+    source, root = (getattr(spec.data, key, None) for key in ("source", "root"))
+    if source == "builtin" and root:
+        raise SetupError(
+            f"data.root={root} would not be read: data={spec.data.name} is made from what is installed. "
+            "Choose the data set in that folder (data=wikitext2, data=cifar10, ...), or leave data.root out"
+        )
     return spec
 
 

@@ -1,25 +1,35 @@
 """What all sweeps have in common, whichever launcher runs the jobs: a record of each, one table at the end, one Ctrl-C.
 
 Jobs run in this process (basic), in workers (joblib), or in processes on other machines (submitit). Each writes
-`<record>/<number>.json` to a folder that all share, so nothing depends on what a launcher returns or prints. A job does
-not begin when there is a file `stop` in the folder.
+`<record>/<number>.json` to a folder that all share, so nothing depends on what a launcher returns or prints. Its
+file `jobs.json` has the names of all jobs, begun or not. A job does not begin when there is a file `stop` in the
+folder.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
+from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text, json_object
-from fourierformer.training.signals import stop_signals
+from fourierformer.runs.jobs import Name, names_of_jobs
+from fourierformer.training.signals import SIGNALS, exit_code, stop_signals
+
+NOT_BEGUN = "not begun: the sweep was stopped"
+STOPPED = {exit_code(number) for number in SIGNALS}
+PROGRAM = "FOURIERFORMER_PROGRAM"  # environment variable: the program that the user started, also in processes of jobs
 
 
 class SweepRecord(Callback):
@@ -29,6 +39,10 @@ class SweepRecord(Callback):
 
     def on_multirun_start(self, config, **_):
         SweepRecord.current = Path(config.hydra.sweep.dir)
+        # an override that cannot be read, or a disk that cannot be written: the sweep or its first run has the message
+        with contextlib.suppress(HydraException, OmegaConfBaseException, OSError):
+            SweepRecord.current.mkdir(parents=True, exist_ok=True)
+            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps({"names": names_of_jobs(config)}))
 
 
 def in_sweep() -> bool:
@@ -42,13 +56,9 @@ class Job:
         hydra = HydraConfig.get()
         self.record = Path(hydra.sweep.dir)
         self.number = hydra.job.num
-        self.facts = {
-            "number": self.number,
-            "overrides": list(hydra.overrides.task),
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-        }
-        self.label = _label(self.facts)
+        self.overrides = list(hydra.overrides.task)
+        self.name = _name_of(self.number, read_names(self.record))
+        self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
         self._write()
 
     def write(self, **facts) -> None:
@@ -62,12 +72,23 @@ class Job:
             self._replace()
         except OSError as full:
             raise SetupError(
-                f"{self.label}: its result (exit code {code}) could not be written to {self.record} ({full.strerror}). "
-                "Make room or fix the permissions; the same command goes on."
+                f"{self.name.prefix}its result (exit code {code}) could not be written to {self.record} "
+                f"({full.strerror}). Make room or fix the permissions; the same command goes on."
             ) from full
 
     def stop_asked(self) -> bool:
         return (self.record / "stop").exists()
+
+    @contextlib.contextmanager
+    def command(self) -> Iterator[None]:
+        """A context in which this process's command line is that of a run of this job alone, for meta.json and wandb: a
+        worker process has one of its launcher, and in one process all jobs would have that of the sweep."""
+        before = sys.argv
+        sys.argv = [os.environ.get(PROGRAM, before[0]), *self.overrides]
+        try:
+            yield
+        finally:
+            sys.argv = before
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
@@ -77,24 +98,31 @@ class Job:
         atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
 
 
-def _label(facts: dict, common: frozenset[str] = frozenset()) -> str:
-    own = [override for override in facts["overrides"] if override not in common]
-    return f"job {facts['number']} ({', '.join(own)})"
+def _name_of(number: int, names: list[Name]) -> Name:
+    return names[number] if number < len(names) else Name(str(number + 1), "")
 
 
 def read_record(record: Path) -> list[dict]:
+    """The facts of every job that has begun."""
     return [_read_job(path) for path in sorted(record.glob("[0-9]*.json"))]
 
 
 def _read_job(path: Path) -> dict:
     """The facts in a job's file; of one that is damaged (a full disk leaves such files) a job without a result."""
-    unknown = {"number": path.stem, "overrides": [], "pid": 0, "host": "an unknown machine"}
+    unknown = {"number": int(path.stem), "pid": 0, "host": "an unknown machine"}
     try:
         job = json_object(path)
     except (OSError, ValueError):
         return unknown
-    known = isinstance(job.get("overrides"), list) and isinstance(job.get("pid"), int)
-    return unknown | job if known else unknown
+    return unknown | job if isinstance(job.get("pid"), int) else unknown
+
+
+def read_names(record: Path) -> list[Name]:
+    """The names of all jobs of a sweep; none where they could not be written."""
+    try:
+        return [Name(*name) for name in json_object(record / "jobs.json")["names"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 class StopSweep:
@@ -141,7 +169,7 @@ def _signal_others(record: Path, number: int) -> bool:
 def summarise(record: Path) -> int:
     """Prints the table of the sweep's runs, writes their report, and prints a line for each job that failed. Returns
     the first exit code that is not 0."""
-    jobs = read_record(record)
+    jobs, names = read_record(record), read_names(record)
     runs = [Path(job["run"]) for job in jobs if job.get("run")]
     runs = [run for run in dict.fromkeys(runs) if run.is_dir()]
     if runs:
@@ -149,14 +177,22 @@ def summarise(record: Path) -> int:
     plans = [job["plan"] for job in jobs if "plan" in job]
     if plans:
         print(_total(plans))
-    failed = [job for job in jobs if job.get("exit_code") != 0]
-    common = frozenset.intersection(*(frozenset(job["overrides"]) for job in jobs)) if len(jobs) > 1 else frozenset()
+    begun = [job for job in jobs if job.get("error") != NOT_BEGUN]
+    failed = [job for job in begun if job.get("exit_code") != 0]
     for job in failed:
         error = job.get("error", f"ended without a result: killed, out of memory, or still running on {job['host']}")
-        print(f"{_label(job, common)}: {error}", file=sys.stderr)
-    if failed:
-        print(f"{len(failed)} of {len(jobs)} jobs failed; the same command tries them again", file=sys.stderr)
+        print(f"{_name_of(job['number'], names).prefix}{error}", file=sys.stderr)
+    not_begun = max(len(names), len(jobs)) - len(begun)
+    if jobs and (failed or not_begun):
+        print(f"{_counts(len(begun), failed, not_begun)}; the same command goes on with the rest", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
+
+
+def _counts(begun: int, failed: list[dict], not_begun: int) -> str:
+    """'1 of 4 done, 1 failed, 1 stopped, 1 not begun'."""
+    stopped = sum(job.get("exit_code") in STOPPED for job in failed)
+    others = {"failed": len(failed) - stopped, "stopped": stopped, "not begun": not_begun}
+    return f"{begun - len(failed)} of {begun + not_begun} done" + "".join(f", {n} {s}" for s, n in others.items() if n)
 
 
 def _total(plans: list[dict]) -> str:
@@ -170,13 +206,26 @@ def _total(plans: list[dict]) -> str:
 
 
 def show(runs: list[Path], report: Path) -> None:
-    """Prints the table of these runs, and writes the page with their curves."""
-    from fourierformer.report import write_report
+    """Prints the table of these runs, and writes the page with their curves unless it is there."""
     from fourierformer.results import collect, comparison, render_text
 
     collected = collect(runs)
-    print(f"\n{render_text(comparison(collected), colour=sys.stdout.isatty()).rstrip()}")
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    print(f"\n{render_text(comparison(collected), is_terminal, width).rstrip()}")
     try:
-        print(f"\nreport: {write_report(collected, report)}")
+        if not _is_current(report, runs):
+            from fourierformer.report import write_report
+
+            write_report(collected, report)
+        print(f"\nreport: {report}")
     except OSError as error:  # the runs are done, whatever becomes of their page
         print(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")
+
+
+def _is_current(report: Path, runs: list[Path]) -> bool:
+    """Whether a page of one run, in its directory, is newer than all that it shows: drawing it takes seconds."""
+    if [report.parent] != runs or not report.is_file():
+        return False
+    sources = [path for path in report.parent.iterdir() if path.suffix in (".json", ".jsonl", ".yaml")]
+    return report.stat().st_mtime >= max(path.stat().st_mtime for path in sources)

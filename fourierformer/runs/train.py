@@ -2,6 +2,7 @@
 status."""
 
 import contextlib
+import os
 import re
 import uuid
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.jobs import Name
 from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
@@ -25,21 +27,23 @@ from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code
 
 
-def train_and_measure(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes) -> None:
+def train_and_measure(
+    spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name
+) -> None:
     seed_everything(spec.seed)
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
-    parts = build(spec, processes)
+    parts = build(spec, processes, name.say)
     if isinstance(parts.objective, Checkable):
         for split, protocol in parts.task.measured_at_end(spec):
             parts.objective.check_measure(split, protocol)
     if processes.first:
-        print(headline(parts, directory))
+        name.say(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
     checkpoint = _same_everywhere(checkpoints, processes)
-    console = _console(parts, step=checkpoint[0] if checkpoint else 0) if processes.first else None
+    console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else _silent
     watch = console.evaluating if console else _silent
-    trackers = _trackers(spec, directory, console) if console else NoTrackers()
+    trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
     code = 1
     try:
         progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, say, watch)
@@ -102,39 +106,43 @@ def headline(parts: Parts, directory: RunDirectory) -> str:
     )
 
 
-def _console(parts: Parts, step: int) -> ConsoleTracker:
+def _console(parts: Parts, name: Name, step: int) -> ConsoleTracker:
     return ConsoleTracker(
         parts.trainer.steps,
         parts.objective.samples_per_step,
-        parts.spec.attention.name,
+        name.label or parts.spec.attention.name,
+        prefix=name.prefix,
         step=step,
         task=parts.task,
         metric=parts.objective.metric,
     )
 
 
-def _trackers(spec: RunSpec, directory: RunDirectory, console: ConsoleTracker) -> Trackers:
-    tracker, wandb = spec.tracker, None
-    model, attention = spec.model.name, spec.attention.name
+def _trackers(parts: Parts, directory: RunDirectory, console: ConsoleTracker, name: Name) -> Trackers:
+    spec, wandb = parts.spec, None
+    tracker, model, attention = spec.tracker, spec.model.name, spec.attention.name
     if tracker.name == "wandb":
         wandb = {
             "run_dir": directory.path,
             "project": tracker.project,
             "entity": tracker.entity,
             "mode": tracker.mode,
-            "name": f"{model}-{attention}-s{spec.seed}",
-            "group": f"{model}/{attention}/{spec.group}",
+            "name": f"{model}-{attention}-s{spec.seed} {name.differs}".strip(),
+            "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
             "tags": [spec.experiment_name, spec.data.name, attention],
-            "run_id": _wandb_id(directory),
+            "run_id": wandb_id(directory),
             "config": spec.values,
+            "samples": (parts.task.unit, parts.objective.samples_after),
         }
     return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
 
 
-def _wandb_id(directory: RunDirectory) -> str:
+def wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
-    fresh=true."""
+    fresh=true. The agent of a wandb sweep has chosen it, and waits for a run of this id."""
+    if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
+        return os.environ["WANDB_RUN_ID"]
     with contextlib.suppress(OSError, UnicodeDecodeError):
         stored = directory.wandb_id.read_text().strip() if directory.wandb_id.is_file() else ""
         if re.fullmatch("[0-9a-f]{12}", stored):

@@ -129,6 +129,10 @@ class Task(ABC, Generic[Spec]):
     def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
         """Loads the data, and prepares it first where that has not been done."""
 
+    def stand_in(self, spec: Spec) -> AnyCorpus | None:
+        """Data without a meaning, of the published sizes, by which a plan times steps where the data is not there; None
+        where no sizes are published."""
+
     def fingerprint(self, spec: Spec, corpus: Any) -> str | None:
         """Hex digits that another content of the data would change; the folder may move. Without a corpus only if they
         are known soon, without loading the data. None where the config alone decides what the data is."""

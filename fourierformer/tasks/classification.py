@@ -86,6 +86,11 @@ class Classification(Task[VisionSpec]):
 
         return load_images(spec.data, progress=say)
 
+    def stand_in(self, spec: VisionSpec) -> ImageCorpus | None:
+        from fourierformer.data.images.corpus import stand_in
+
+        return stand_in(spec.data, spec.model.image_size)
+
     def fingerprint(self, spec: VisionSpec, corpus: ImageCorpus | None) -> str | None:
         # Without a corpus unknown: listing the 1.28 million files of ImageNet takes 13 seconds.
         return corpus.fingerprint if corpus else None

@@ -85,6 +85,12 @@ class Language(Task[LanguageSpec]):
 
         return load_corpus(spec.data, progress=say)
 
+    def stand_in(self, spec: LanguageSpec) -> Corpus | None:
+        from fourierformer.data.text.corpus import stand_in
+
+        steps = 16  # enough to time
+        return stand_in(spec.data, self.vocabulary(spec, None), steps * self.samples_per_step(spec))
+
     def fingerprint(self, spec: LanguageSpec, corpus: Corpus | None) -> str | None:
         from fourierformer.data.text.corpus import quick_fingerprint
 

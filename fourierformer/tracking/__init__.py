@@ -19,7 +19,7 @@ class Tracker(Protocol):
         """One row; it has "step"."""
 
     def summary(self, values: dict) -> None:
-        """Final or best-so-far numbers, e.g. {"best/val_ppl": 61.2}; a later value replaces an earlier one."""
+        """Final or best-so-far numbers, e.g. {"best/valid_ppl": 61.2}; a later value replaces an earlier one."""
 
     def close(self, exit_code: int) -> None: ...
 

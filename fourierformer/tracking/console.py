@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 SLOW_DATA = 0.1  # the share of time spent waiting for data from which it is shown
 LINES_PER_RUN = 20  # plain training lines of a short run; a long one prints one a minute
 SECONDS_BETWEEN_LINES = 60
+SHORTEST = "loss 12.345"  # of the numbers beside a bar, what is always to be seen
 
 
 class ConsoleTracker:
     """Shows training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
-    (tokens, images). metric: the task's primary metric."""
+    (tokens, images). prefix: begins every line, where several runs share a screen. metric: the task's primary one."""
 
     def __init__(
         self,
@@ -31,12 +32,13 @@ class ConsoleTracker:
         samples_per_step: int,
         title: str,
         *,
+        prefix: str = "",
         step: int = 0,
         task: Task | None = None,
         metric: str = "",
         stream: TextIO | None = None,
     ):
-        self.steps, self.samples_per_step, self.title, self.step = steps, samples_per_step, title, step
+        self.steps, self.samples_per_step, self.prefix, self.step = steps, samples_per_step, prefix, step
         self.unit, self.rate_key = (task.short_unit, f"{task.unit}_per_s") if task else ("samples", "samples_per_s")
         self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
         # is a function of the training loss; other metrics are known only after an evaluation
@@ -49,6 +51,7 @@ class ConsoleTracker:
 
     def say(self, message: str) -> None:
         """Prints a line, above the bar if there is one."""
+        message = self.prefix + message
         if self._live:
             self._live.say(message)
         else:
@@ -91,15 +94,9 @@ class ConsoleTracker:
             speed.append(f"waiting for data {100 * row['data_wait']:.0f} %")
         if self._live:
             memory = f"{row.get('memory_bytes', _resident_bytes()) / 2**30:.1f} GiB"
-            # A narrow terminal cuts off the end: the least important numbers are last.
-            self._live.update(row["step"], "  ".join(loss + speed + rate + [memory]))
+            self._live.update(row["step"], [*loss, *speed, *rate, memory])
         elif self._due(row["step"]):
-            parts = loss + rate + speed
-            print(
-                f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(parts)}",
-                file=self.stream,
-                flush=True,
-            )
+            self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(loss + rate + speed)}")
 
     def _measure(self, row: dict) -> None:
         """Updates the rate: the row's own if it has one, else from the time between two rows, smoothed."""
@@ -131,25 +128,36 @@ class _LiveBar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         console = Console(file=stream, highlight=False)
+        self.bar = 24 if console.width >= 110 else 8
+        self.beside = self.bar + 2 * len(str(steps)) + 4  # bar, '310/600', a blank between columns
+        self.title = _cut(title, console.width - self.beside - len(SHORTEST))
+        self.names = max(len(self.title), self.bar // 2 + 4)  # width of their column: an evaluation has a name too
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24 if console.width >= 110 else 8),
+            BarColumn(bar_width=self.bar),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             console=console,
             refresh_per_second=4,
         )
-        self.training = self.progress.add_task(_escape(title), total=steps, completed=step, numbers="")
+        self.training = self.progress.add_task(_escape(self.title), total=steps, completed=step, numbers="")
         self.evaluation: TaskID | None = None
         self.progress.start()
 
     def say(self, message: str) -> None:
         self.progress.console.print(message, markup=False, soft_wrap=True)  # a long path can be copied as one line
 
-    def update(self, step: int, numbers: str) -> None:
-        self.progress.update(self.training, completed=step, numbers=_escape(numbers))
+    def update(self, step: int, numbers: list[str]) -> None:
+        """Shows as many of the numbers as fit into a line, the most important ones first."""
+        text, room = numbers[0], self.progress.console.width - self.beside - self.names
+        for number in numbers[1:]:
+            if len(text) + 2 + len(number) > room:
+                break
+            text += f"  {number}"
+        self.progress.update(self.training, completed=step, numbers=_escape(text))
 
     def evaluating(self, label: str, done: int, total: int) -> None:
+        label = _cut(label, self.names)  # both bars share their columns
         if self.evaluation is None:
             self.evaluation = self.progress.add_task(_escape(label), total=total, numbers="")
         self.progress.update(self.evaluation, description=_escape(label), completed=done, total=total)
@@ -168,6 +176,11 @@ def _is_terminal(stream: TextIO) -> bool:
     cannot redraw."""
     alone = multiprocessing.current_process().name == "MainProcess"
     return alone and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _cut(text: str, width: int) -> str:
+    width = max(width, 4)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _escape(text: str) -> str:

@@ -32,7 +32,10 @@ Mode = Literal["auto", "online", "offline", "disabled"]
 
 
 class WandbTracker:
-    """Logs rows and final numbers to wandb; without effect where wandb cannot start."""
+    """Logs rows and final numbers to wandb; without effect where wandb cannot start.
+
+    samples: ("tokens", how many after a step), logged beside the step, as another x-axis to choose on the web page.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,13 @@ class WandbTracker:
         tags: Sequence[str],
         run_id: str,
         config: dict,
+        samples: tuple[str, Callable[[int], int]],
         mode: Mode = "auto",
         entity: str | None = None,
         say: Callable[[str], None] = print,
     ):
         self.say = say
+        self._unit, self._samples_after = samples
         self._run: wandb.Run | None = None
         self._highest = -1
         arguments: dict[str, Any] = {"dir": str(run_dir), "project": project, "entity": entity, "name": name}
@@ -65,7 +70,7 @@ class WandbTracker:
         # equal bit by bit.
         if self._run is not None and row["step"] >= self._highest:
             self._highest = row["step"]
-            self._run.log(row, step=row["step"])
+            self._run.log(row | {self._unit: self._samples_after(row["step"])}, step=row["step"])
 
     def summary(self, values: dict) -> None:
         if self._run is not None:

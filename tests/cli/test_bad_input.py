@@ -53,7 +53,6 @@ WRONG = {
     "data.cutoffs=[5,3]": "data.cutoffs=[5, 3] must grow",
     "experiment=null": "experiment=null: no such experiment ('~experiment' leaves it out). Options: builtin,",
     "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
-    "-m attention=softmax,fourier debug=smoke,null": "debug=null: no such debug",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
     "attention=1": "attention=1: no such attention. Options: aft_conv,",
     "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
@@ -80,8 +79,15 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert error.startswith("error: ")
     assert WRONG[arguments] in error
     assert error.count("\n") == 1
-    assert printed == ""
+    assert printed == "loading ...\n"
     assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
+
+
+def test_no_name_among_the_names_of_a_sweep(tmp_path, capfd):
+    assert train_lm("-m", "attention=softmax,fourier", "debug=smoke,null", f"runs_root={tmp_path}") == 2
+    assert capfd.readouterr().err.startswith(
+        "error: debug=null: no such debug ('~debug' leaves it out). Options: smoke,"
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,3 +175,19 @@ def test_a_reader_that_leaves_early_makes_no_noise():
     process = start("--help")
     process.stdout.close()  # as `| head` does
     assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("train", "arguments", "right"),
+    [
+        (train_vit, "debug=smoke", "debug=smoke is for language models: python train_vit.py debug=smoke_vit"),
+        (train_lm, "experiment=imagenet_deit_tiny", "Its command: python train_vit.py experiment=imagenet_deit_tiny"),
+        (train_lm, "debug=smoke_vit", "debug=smoke_vit is for images: python train_lm.py debug=smoke"),
+        (train_vit, "experiment=wt103_small", "python train_lm.py"),
+    ],
+)
+def test_what_is_for_the_other_script_names_the_right_command(train, arguments, right, tmp_path, capfd):
+    assert train(*arguments.split(), f"runs_root={tmp_path / 'runs'}") == 2
+    error = capfd.readouterr().err
+    assert right in error
+    assert error.count("\n") == 1

@@ -1,12 +1,12 @@
 """Plans (dry_run=true): the cost of a command before it runs; the sweeps of the paper's tables."""
 
-import json
 import re
 
 import pytest
 from command_line import IMAGES, train_lm, train_vit
 
 from fourierformer.runs import cost
+from fourierformer.runs.directory import RunDirectory
 
 COST = re.compile(r"([\d,.]+) CPU-(minutes|hours)")
 
@@ -31,12 +31,13 @@ def test_a_batch_larger_than_what_was_timed_counts_in_full(tmp_path, monkeypatch
 def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, tmp_path, capfd):
     assert train_lm(*smoke, "seed=1", f"runs_root={tmp_path}") == 0
     (run,) = tmp_path.glob("smoke/*-s1-*")
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps(summary | {"seconds": 8.0, "steps": 4}))
+    directory = RunDirectory(run)
+    directory.write_summary(directory.read_summary() | {"seconds": 8.0, "steps": 4})
     capfd.readouterr()
     assert train_lm("-m", *smoke, "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
     lines = capfd.readouterr().out.splitlines()
-    first, second = (line for line in lines if line.startswith(str(tmp_path)))
+    first, second = (line for line in lines if f"{tmp_path}/smoke" in line)
+    assert (first[:13], second[:13]) == ("[1/2 seed=1] ", "[2/2 seed=2] ")
     assert "(done): 4 steps of 2 s, 0.0 CPU-hours" in first
     # the run with the other seed says what a step takes
     assert f"(new): 4 steps of 2 s, 0.1 CPU-minutes (as in {run.name})" in second
@@ -50,9 +51,9 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
 )
 def test_sweeps_of_the_papers_tables(script, sweep, runs, tmp_path, monkeypatch, capfd):
     """Every job is a run of its own, under the name that the same run has without a sweep."""
-    monkeypatch.setattr(cost, "_measured", lambda values: cost.StepCost(1.0, "as given"))
+    monkeypatch.setattr(cost, "_measured", lambda spec, corpus: cost.StepCost(1.0, "as given"))
     assert script(f"sweep={sweep}", "scale=quick", f"runs_root={tmp_path}", "dry_run=true") == 0
-    planned = {line.split()[0] for line in capfd.readouterr().out.splitlines() if line.startswith(str(tmp_path))}
+    planned = set(re.findall(rf"^\[\d+/{runs} .*\] ({tmp_path}\S+)", capfd.readouterr().out, flags=re.M))
     assert len(planned) == runs
     if script is train_lm:
         experiment = "builtin_short" if sweep == "radius" else "builtin"
@@ -67,3 +68,35 @@ def test_a_scale_without_the_sweeps_experiment_is_one_line(tmp_path, capfd):
     assert error == (
         "error: this scale has no experiment 'vision': choose another, for example scale=quick (configs/scale)\n"
     )
+
+
+def test_the_plan_comes_first_and_has_a_cost_without_the_data(tmp_path, monkeypatch, capfd):
+    """Timed on random data; it is missing all the same, so the exit code is 2."""
+    monkeypatch.setattr(cost, "_time_steps", lambda fit, device: (fit.train_step(), (0.5, 1))[1])
+    small = ("model.layers=1", "model.dim=16", "model.inner=16", "model.length=13", "global_batch_size=8")
+    missing = ("data=wikitext2_bytes", "data.hub=null", f"data.root={tmp_path}/none", f"data.cache={tmp_path}/cache")
+    arguments = (*missing, *small, f"runs_root={tmp_path}", "dry_run=true")
+    assert train_lm(*arguments, "trainer.steps=7200") == 2
+    printed, error = capfd.readouterr()
+    assert error == "error: the data is missing (see above): nothing would run\n"
+    lines = printed.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["loading", "device", "parameters"]
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("cost ")]
+    # 7200 steps of half a second
+    assert (
+        "1.0 CPU-hours: 0.5 s per step (measured now, 1 step, on random data in place of the missing one)" in lines[at]
+    )
+    assert lines[at + 2] == "task: language"
+
+    assert train_vit("experiment=cifar10_deit", "model.depth=1", "data.hub=null", *missing[2:], "dry_run=true") == 2
+    assert re.search(r"^cost .* on random data in place", capfd.readouterr().out, flags=re.M)
+
+
+def test_a_sweep_without_its_data_is_planned_too(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(cost, "_measured", lambda spec, corpus: cost.StepCost(1.8, "as given"))
+    missing = ("data=wikitext2", "data.hub=null", f"data.root={tmp_path}/none", f"data.cache={tmp_path}/cache")
+    sweep = ("-m", *missing, "seed=1,2", "trainer.steps=2000", f"runs_root={tmp_path}", "dry_run=true")
+    assert train_lm(*sweep) == 2
+    printed, error = capfd.readouterr()
+    assert "2 of 2 runs are to be done: 2.0 CPU-hours" in printed  # 2 runs of 2,000 steps of 1.8 s
+    assert "[2/2 seed=2] its data is missing; dry_run=true of this job alone says how to get it" in error

@@ -12,6 +12,7 @@ from command_line import REPOSITORY, only_run, rows, status, train_lm
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect
+from fourierformer.runs import cost
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import stored_spec
 
@@ -109,6 +110,7 @@ def test_the_home_folder_is_found(smoke, tmp_path, monkeypatch):
 
 def test_a_directory_in_use_is_refused_with_the_pid(copied, smoke, capfd):
     root, run = copied
+    (run / "status.json").unlink()  # of a complete run it is enough to say that it is done
     with RunDirectory(run).lock():
         assert train_lm(*smoke, f"runs_root={root}") == 2
         assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 2
@@ -266,7 +268,8 @@ def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_dry_run_without_data_prints_the_rest_first(tmp_path, capfd):
+def test_dry_run_without_data_prints_the_rest_first(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(cost, "_measured", lambda spec, corpus: cost.StepCost(1.0, "as given"))  # it takes a minute
     arguments = ["experiment=wt103_small", f"data.root={tmp_path}/no", f"data.cache={tmp_path}/no", "dry_run=true"]
     assert train_lm(*arguments, f"runs_root={tmp_path}") == 2
     printed, error = capfd.readouterr()
@@ -275,3 +278,16 @@ def test_dry_run_without_data_prints_the_rest_first(tmp_path, capfd):
     assert "Data 'wikitext103' is missing" in printed
     assert error.startswith("error: the data is missing")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_complete_run_is_said_to_be_done_without_torch(smoke, finished):
+    """Loading torch and drawing the page would take seconds."""
+    root, run = finished
+    absent = "import sys; sys.modules |= dict.fromkeys(('torch', 'matplotlib'))"
+    code = f"{absent}; from fourierformer.runs.launch import launch; launch('train_lm')"
+    command = [sys.executable, "-c", code, *smoke, f"runs_root={root}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    loading, first, *table = done.stdout.splitlines()
+    assert (loading, first) == ("loading ...", f"already done: {run} (fresh=true runs it again)")
+    assert table[-1] == f"report: {run}/report.html"

@@ -1,6 +1,7 @@
 """Sweeps under every launcher: the result of each job is reported, and one table at the end."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -32,9 +33,11 @@ def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
     printed, error = capfd.readouterr()
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "completed"}
     check_table(printed, tmp_path)
-    assert "\njob 1 (attention=softmax, seed=abc): seed='abc': expected a whole number\n" in error
-    assert "\njob 3 (attention=gaussian, seed=abc): seed='abc'" in error
-    assert "2 of 4 jobs failed" in error
+    assert "\n[2/4 softmax seed=abc] seed='abc': expected a whole number\n" in error
+    assert "\n[4/4 gaussian seed=abc] seed='abc'" in error
+    assert "2 of 4 done, 2 failed" in error
+    assert re.search(r"^\[3/4 gaussian seed=1\] step .* loss", printed, flags=re.M)
+    assert all(line.startswith(("[", "loading")) for line in printed.partition("\n\n")[0].splitlines())
     assert "Traceback" not in error
 
     assert train_lm(*(a.replace("1,abc", "1,2") for a in sweep)) == 0
@@ -58,7 +61,7 @@ def test_a_crash_in_the_middle(smoke, tmp_path, monkeypatch, capfd):
     printed, error = capfd.readouterr()
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "failed", "fourier-s1": "completed"}
     assert "failed" in printed
-    assert "job 1 (attention=gaussian): ZeroDivisionError: burst pipe" in error
+    assert "[2/3 gaussian] ZeroDivisionError: burst pipe" in error
 
 
 def test_a_sweep_whose_record_cannot_be_written_does_not_end_with_0(smoke, tmp_path, monkeypatch, capfd):
@@ -89,7 +92,7 @@ def test_every_attention_trains_or_is_refused_with_its_reason(train, debug, caus
     error = capfd.readouterr().err
     assert "Traceback" not in error
     for name in set(attention.available()) - set(able):
-        assert re.search(rf"^job \d+ \(attention={name}\): attention '{name}' (cannot be|needs)", error, flags=re.M)
+        assert re.search(rf"^\[\d+/\d+ {name}\] attention '{name}' (cannot be|needs)", error, flags=re.M)
 
 
 @pytest.mark.full("sweeps in processes of their own")
@@ -102,6 +105,13 @@ def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
     assert process.returncode == 0, output
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "completed"}
     check_table(output, tmp_path)
+    if launcher == "joblib":  # submitit's jobs write to files
+        assert re.search(r"^\[1/2 softmax\] step .* loss", output, flags=re.M)
+        assert re.search(r"^\[2/2 gaussian\] step .* loss", output, flags=re.M)
+    for run in tmp_path.glob("smoke/*-s1-*"):  # the command of this run alone, not of the worker or of the sweep
+        command = json.loads((run / "meta.json").read_text())["command"]
+        assert re.match(r"python \S*train_lm.py debug=smoke ", command)
+        assert f"attention={run.name.split('-')[1]} " in command
 
 
 @pytest.mark.full("sweeps in processes of their own")
@@ -119,8 +129,8 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
     assert runs_of(tmp_path) == {"softmax-s1": "interrupted", "softmax-s2": "interrupted"}
-    assert "job 0 (seed=1): stopped by SIGTERM" in output
-    assert "job 2 (seed=3): not begun: the sweep was stopped" in output
+    assert "[1/3 seed=1] stopped by SIGTERM" in output
+    assert "0 of 3 done, 2 stopped, 1 not begun" in output
 
     assert train_lm("-m", *smoke, *length, "seed=1,2", f"runs_root={tmp_path}") == 0
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "softmax-s2": "completed"}
@@ -139,6 +149,7 @@ def test_ctrl_c_ends_a_sweep_in_one_process(smoke, tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert runs_of(tmp_path) == {"softmax-s1": "interrupted"}
+    assert "0 of 2 done, 1 stopped, 1 not begun" in output
 
 
 def test_slurm_is_configured_to_resume():

@@ -17,11 +17,11 @@ ORDER = (
     *("training/config", "config", "training/processes"),
     *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/same_data", "runs/parts"),
-    *("analysis", "results", "plots", "report", "runs", "integrations"),
+    *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
-    "hydra": {"runs/launch", "runs/sweep"},
-    "omegaconf": {"checking", "config", "runs/launch", "runs/run", "runs/spec"},
+    "hydra": {"runs/launch", "runs/sweep", "runs/jobs", "runs/start"},
+    "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
     "datasets": {"data"},

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import tomllib
-from fnmatch import fnmatch
 
 import pytest
 import yaml
@@ -11,6 +10,8 @@ from command_line import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from fourierformer.__main__ import SCRIPTS, help_text, main
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 PINS = [Requirement(line) for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if line.strip()]
@@ -64,8 +65,23 @@ def test_make_help_lists_every_target():
     assert set(re.findall(r"^ *make ([a-z-]+)", listed, flags=re.M)) == targets
 
 
-def test_only_the_package_is_installed():
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    packages = [path.parent.name for path in REPOSITORY.glob("*/__init__.py")]
-    assert {"fourierformer", "benchmarks"} == set(packages)
-    assert [name for name in packages if any(fnmatch(name, p) for p in settings["include"])] == ["fourierformer"]
+def test_every_command_is_a_script_of_one_line():
+    """`fourierformer --help` lists them by the first lines of their docstrings."""
+    listed = re.findall(r"^  (\w+)\b.* {2,}(\S.*)$", help_text(), flags=re.M)
+    assert [name for name, _ in listed] == ["train", *SCRIPTS]
+    for name, line in listed:
+        assert len(line.split()) > 3, f"{name}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["reprot"], "error: no command 'reprot' (did you mean 'report'?)"),
+        (["train"], "error: train what? fourierformer train lm | vit [overrides]"),
+    ],
+)
+def test_a_wrong_command_is_one_line(command, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fourierformer", *command])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == message + "\n"

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -286,3 +287,22 @@ def test_make_tables_prints_both_forms(tmp_path):
     assert "61.20" in text
     assert "\x1b" not in text  # not a terminal: no escape codes
     assert "| attention |" in markdown
+
+
+def test_a_table_fits_a_terminal_without_its_least_important_columns(tmp_path):
+    """Whole it has more than 80 columns; at every width each cell that is left stands as before, with its star."""
+    for attention, ppl in (("softmax", 60.0), ("fourier_matched", 58.0)):
+        write_run(tmp_path, attention, 1, ppl)
+    rows = comparison(collect(tmp_path))
+    whole = render_text(rows)
+    grid = [line for line in whole.splitlines() if line.startswith(" ") and not line.startswith("  ")]
+    assert max(map(len, grid)) > 80
+    for width in (80, 60):
+        text = render_text(rows, width=width)
+        assert max(map(len, text.splitlines())) <= width
+        (note,) = [line for line in text.splitlines() if line.startswith(f"  not shown at {width} columns: train time")]
+        assert set(re.findall(r"[\d.]+ \*", text)) <= set(re.findall(r"[\d.]+ \*", whole))
+        assert re.search(r"[\d.]+ \*", text)
+        assert "test" in text
+        assert "train time" not in text.replace(note, "")
+    assert render_text(rows, width=200).count("not shown") == 0

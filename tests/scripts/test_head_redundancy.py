@@ -10,6 +10,7 @@ import torch
 from command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
 
 from fourierformer.analysis.heads import saved, watch_heads
+from fourierformer.errors import SetupError
 from fourierformer.runs.parts import open_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
@@ -109,3 +110,17 @@ def test_a_run_with_one_head_is_refused(script, text, tmp_path, capsys):
 def test_no_run_is_refused(script, tmp_path, capsys):
     assert script(tmp_path) == 2
     assert "error: " in capsys.readouterr().err
+
+
+def test_what_a_glob_names_beside_runs_is_left_out(tmp_path):
+    """Of runs/builtin/*: the report, the folder of its charts, and a run that was moved aside."""
+    for name in ("lm_tiny-softmax-s1-12345678", "lm_tiny-softmax-s1-12345678.old-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "report.html").write_text("")
+    assert [run.name for run in head_redundancy.runs_among(sorted(tmp_path.iterdir()))] == [
+        "lm_tiny-softmax-s1-12345678"
+    ]
+    with pytest.raises(SetupError, match="no runs among"):
+        head_redundancy.runs_among([tmp_path / "report.html"])

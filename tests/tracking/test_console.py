@@ -189,8 +189,15 @@ def test_a_terminal_gets_a_bar_with_everything_above_it():
     assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l") >= 0  # the cursor is back
 
 
-def test_eighty_columns_show_the_time_that_is_left():
-    assert "8.2k tok/s  ETA 4:20" in without_escapes(on_a_terminal(TERMINAL, COLUMNS="80"))
+@pytest.mark.parametrize(("columns", "beside"), [("80", "  ppl 148.4  8.2k tok/s  ETA 4:20"), ("60", "  ppl 148.4")])
+def test_a_narrow_terminal_shows_bar_step_and_loss(columns, beside):
+    drawn = without_escapes(on_a_terminal(TERMINAL, COLUMNS=columns))
+    assert re.search(rf"fourier \[s1\] [━╸╺]{{8}} 340/600 loss 5.000{beside}", drawn)
+    assert max(len(line.rstrip()) for line in re.split(r"[\r\n]+", drawn)) <= int(columns)
+    long = TERMINAL.replace("fourier [s1]", "12/24 fourier_first_coordinate lr=0.002 layers=2 seed=1")
+    assert re.search(
+        r"12/24 fourier_fir\S*.*… [━╸╺]{8} 340/600 loss 5.000", without_escapes(on_a_terminal(long, COLUMNS=columns))
+    )
 
 
 def test_no_color_is_respected():

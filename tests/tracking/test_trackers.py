@@ -33,11 +33,11 @@ class Watcher:
 def session(trackers):
     trackers.log({"step": 1})
     trackers.log({"step": 2})
-    trackers.summary({"best/val_ppl": 61.2})
+    trackers.summary({"best/valid_ppl": 61.2})
     trackers.close(0)
 
 
-EVERYTHING = [("log", {"step": 1}), ("log", {"step": 2}), ("summary", {"best/val_ppl": 61.2}), ("close", 0)]
+EVERYTHING = [("log", {"step": 1}), ("log", {"step": 2}), ("summary", {"best/valid_ppl": 61.2}), ("close", 0)]
 
 
 @pytest.mark.parametrize("method", ["log", "summary", "close"])

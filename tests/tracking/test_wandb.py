@@ -29,6 +29,7 @@ SETTINGS = {
     "tags": ["quickstart"],
     "run_id": "a1b2c3d4",
     "config": {"attention": {"name": "fourier", "power": 4}, "seed": 1},
+    "samples": ("tokens", (1000).__mul__),  # a thousand at each step
 }
 
 
@@ -81,7 +82,7 @@ def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
     tracker.log({"step": 10, "train_loss": 5.5, "lr": 1e-3})
     tracker.log({"step": 20, "train_loss": 5.25})
     tracker.log({"step": 20, "valid_ppl": 190.5, "radius/00": 2.0})
-    tracker.summary({"best/val_ppl": 190.5})
+    tracker.summary({"best/valid_ppl": 190.5})
     tracker.log({"step": 15, "train_loss": 9.0})  # comes again after a resume: no harm, no second point
     tracker.log({"step": 30, "train_loss": 5.0})
     tracker.close(0)
@@ -91,8 +92,9 @@ def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
     summary = json.loads(inspect(directory, "--summary"))
     assert [row["_step"] for row in history] == [10, 20, 30]
     assert [row["train_loss"] for row in history] == [5.5, 5.25, 5.0]
+    assert [row["tokens"] for row in history] == [10_000, 20_000, 30_000]  # an x-axis to choose
     assert (history[1]["valid_ppl"], history[1]["radius/00"]) == (190.5, 2.0)
-    assert summary["summary"]["best/val_ppl"] == 190.5
+    assert summary["summary"]["best/valid_ppl"] == 190.5
     assert (summary["state"], summary["exit_code"]) == ("finished", 0)
     assert summary["config"] == SETTINGS["config"]  # nested, as the UI groups it
     assert (run["run_group"], run["run_id"], run["job_type"]) == (SETTINGS["group"], "a1b2c3d4", "train")
@@ -116,15 +118,14 @@ def test_a_kill_loses_about_a_second(run_dir):
     code = """
         import json, os, signal, sys, time
         from fourierformer.tracking.wandb import WandbTracker
-        tracker = WandbTracker(sys.argv[1], **json.loads(sys.argv[2]), mode="offline")
+        tracker = WandbTracker(sys.argv[1], **json.loads(sys.argv[2]), samples=("tokens", int), mode="offline")
         for step in range(10):
             tracker.log({"step": step, "train_loss": 1.0})
         time.sleep(5)  # well over the second we ask for, well under the 15 that wandb would wait
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), run_dir, json.dumps(SETTINGS)], capture_output=True
-    )
+    plain = json.dumps({key: value for key, value in SETTINGS.items() if key != "samples"})
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), run_dir, plain], capture_output=True)
     assert done.returncode == -signal.SIGKILL
     history, _, _ = read_back(offline_runs(run_dir)[0])
     assert len(history) >= 9  # the newest row stays open until the next step begins
@@ -133,7 +134,7 @@ def test_a_kill_loses_about_a_second(run_dir):
 def test_disabled_writes_nothing(run_dir):
     tracker = WandbTracker(run_dir, **SETTINGS, mode="disabled")
     tracker.log({"step": 1})
-    tracker.summary({"best/val_ppl": 1.0})
+    tracker.summary({"best/valid_ppl": 1.0})
     tracker.close(0)
     assert list(run_dir.iterdir()) == []
 
@@ -225,7 +226,7 @@ def test_no_wandb_at_all_is_one_line(monkeypatch, run_dir):
     messages = []
     trackers = build_trackers(run_dir / "metrics.jsonl", wandb={"run_dir": run_dir, **SETTINGS}, say=messages.append)
     trackers.log({"step": 1})
-    trackers.summary({"best/val_ppl": 1.0})
+    trackers.summary({"best/valid_ppl": 1.0})
     trackers.close(0)
     assert len(messages) == 1
     assert "wandb is off for this run" in messages[0]

@@ -1,0 +1,73 @@
+"""The command `fourierformer`, or `python -m fourierformer`: trains, and shows what was trained.
+
+fourierformer train lm attention=softmax     as train_lm.py does in a copy of the repository
+fourierformer train vit --help               as train_vit.py does
+fourierformer report runs                    a script of the repository, by its name
+"""
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+from fourierformer.errors import did_you_mean
+from fourierformer.provenance import SHARE
+
+TRAIN = {"lm": "train_lm", "vit": "train_vit"}  # with the config of this name
+# in the order of use; scripts that are not here are for work on the repository itself
+SCRIPTS = (
+    *("doctor", "prepare_data", "tune", "sweep_status", "report", "make_tables"),
+    *("evaluate", "generate", "head_redundancy", "show_attention"),
+)
+
+
+def main() -> None:
+    """Runs the subcommand that the command line names, and ends the process."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(help_text())
+    elif name == "train":
+        _train(arguments)
+    elif name in SCRIPTS:
+        path = _script(name)
+        sys.argv = [str(path), *arguments]
+        runpy.run_path(str(path), run_name="__main__")
+    else:
+        _refuse(f"no command '{name}'{did_you_mean(name, ('train', *SCRIPTS))}")
+
+
+def help_text() -> str:
+    """The module's own lines, and one of each script."""
+    commands = {"train lm | vit": "trains a language model or a vision transformer; --help has examples"}
+    commands |= {name: _first_line(_script(name)) for name in SCRIPTS}
+    listed = "\n".join(f"  {name:16} {line}" for name, line in commands.items())
+    return f"{(__doc__ or '').strip()}\n\n{listed}\n\nEach of them takes --help."
+
+
+def _train(arguments: list[str]) -> None:
+    kind, *overrides = arguments or [""]
+    if kind not in TRAIN:
+        _refuse(f"train what? fourierformer train {' | '.join(TRAIN)} [overrides]")
+    from fourierformer.runs.launch import launch
+
+    sys.argv = [f"fourierformer train {kind}", *overrides]
+    launch(TRAIN[kind])
+
+
+def _script(name: str) -> Path:
+    return SHARE / "scripts" / f"{name}.py"
+
+
+def _first_line(script: Path) -> str:
+    """What a script is for: the first sentence of its docstring, without running it."""
+    text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+    return text.splitlines()[0].partition(": python ")[0].removesuffix(".")
+
+
+def _refuse(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

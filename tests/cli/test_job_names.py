@@ -1,0 +1,54 @@
+"""How the runs of a sweep are told apart, on the console and in wandb."""
+
+from command_line import train_lm
+
+from fourierformer.runs import train
+from fourierformer.runs.jobs import names
+from fourierformer.tracking import build_trackers
+
+
+def test_a_job_is_called_by_the_overrides_in_which_it_differs():
+    overrides = ["debug=smoke", "attention=softmax,fourier", "optim.lr=1e-3,2e-3", "model.layers=2", "runs_root=/tmp/x"]
+    assert [name.label for name in names(overrides)] == [
+        "1/4 softmax lr=0.001",
+        "2/4 softmax lr=0.002",
+        "3/4 fourier lr=0.001",
+        "4/4 fourier lr=0.002",
+    ]
+    assert [name.differs for name in names(overrides)] == ["lr=0.001", "lr=0.002"] * 2
+
+
+def test_seeds_and_equal_last_parts_of_keys():
+    labels = [name.label for name in names(["seed=range(1,3)", "optim.eps=1e-8,1e-6", "attention.eps=0,1e-6"])]
+    assert labels[0] == "1/8 seed=1 optim.eps=1e-08 attention.eps=0"
+    assert labels[-1] == "8/8 seed=2 optim.eps=1e-06 attention.eps=1e-06"
+
+
+def test_a_later_override_counts_and_a_single_job_has_its_number_only():
+    (name,) = names(["attention=softmax,fourier", "attention=fourier"])
+    assert (name.label, name.differs) == ("1/1", "")
+
+
+def wandb_settings(monkeypatch, *overrides) -> list[dict]:
+    """What wandb would be given by the runs of a command."""
+    given = []
+
+    def without_wandb(metrics, *, wandb, **others):
+        given.append(wandb)
+        return build_trackers(metrics, **others)
+
+    monkeypatch.setattr(train, "build_trackers", without_wandb)
+    assert train_lm(*overrides) == 0
+    return given
+
+
+def test_wandb_shows_what_differs_the_data_and_the_count_of_tokens(smoke, tmp_path, monkeypatch):
+    command = (*smoke, "tracker=wandb", "tracker.mode=offline", f"runs_root={tmp_path}")
+    first, second = wandb_settings(monkeypatch, "-m", *command, "optim.lr=1e-3,2e-3")
+    assert (first["name"], second["name"]) == ("lm_tiny-softmax-s1 lr=0.001", "lm_tiny-softmax-s1 lr=0.002")
+    assert first["group"].startswith("wikitext2/lm_tiny/softmax/")
+    assert first["group"] != second["group"]
+    unit, after = first["samples"]
+    assert (unit, after(3)) == ("tokens", 3 * 2 * 8)  # steps, sequences, length: debug=smoke and MODEL
+    (single,) = wandb_settings(monkeypatch, *command, "optim.lr=3e-3")
+    assert single["name"] == "lm_tiny-softmax-s1 layers=1 dim=16 inner=16 length=8 expect=null lr=0.003"

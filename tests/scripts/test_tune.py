@@ -1,0 +1,102 @@
+"""The search for hyper-parameters: its trials, what is judged, and how it goes on after a stop. No run is trained."""
+
+import json
+import signal
+
+import pytest
+
+from fourierformer.errors import SetupError
+
+pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[tune]'")
+tune = pytest.importorskip("scripts.tune")
+
+SPACE = ("attention=softmax", "optim.lr=tag(log,interval(1e-4,1e-2))", "model.layers=int(interval(1,3))")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """tune(trials, ...) -> (exit code, the overrides of each training). The perplexity of a run is 1 / lr + its
+    layers: the best has the highest rate."""
+    outcomes: list[int] = []  # what the next trainings end with, where it is not 0
+
+    def run(trials, *overrides, ends=(), name="study"):
+        outcomes[:] = ends
+        trained = []
+
+        def wait(self):
+            chosen = self.command[5:]
+            trained.append(chosen)
+            code = outcomes.pop(0) if outcomes else 0
+            if code == 130:
+                self.stop = signal.SIGINT
+            elif code == 0:
+                spec = tune.spec_of("lm", chosen)
+                spec.directory.mkdir(parents=True)
+                best = {"valid_ppl": 1 / spec.optim.lr + spec.model.layers}
+                (spec.directory / "summary.json").write_text(json.dumps({"best": best}))
+            return code
+
+        monkeypatch.setattr(tune.Child, "wait", wait)
+        given = ("lm", *(overrides or SPACE), f"runs_root={tmp_path}", "--trials", str(trials), "--name", name)
+        monkeypatch.setattr("sys.argv", ["tune.py", *given])
+        with pytest.raises(SystemExit) as end:
+            tune.main()
+        return end.value.code, trained
+
+    return run
+
+
+def test_a_study_goes_on_after_a_stop_with_the_values_it_was_trying(command, capsys):
+    code, first = command(3, ends=[0, 130])
+    assert (code, len(first)) == (130, 2)
+    assert "the same command goes on" in capsys.readouterr().err
+    code, second = command(3)
+    assert (code, len(second)) == (0, 2)
+    assert second[0] == first[1]
+    assert all(run[0] == "attention=softmax" for run in first + second)
+    rates = [float(run[2].removeprefix("optim.lr=")) for run in [first[0], *second]]
+    assert all(1e-4 <= rate <= 1e-2 for rate in rates)
+    assert len(set(rates)) == 3
+    assert {run[3] for run in [first[0], *second]} <= {f"model.layers={n}" for n in (1, 2, 3)}
+    assert f"optim.lr={max(rates)}" in capsys.readouterr().out.splitlines()[-1]
+    assert command(3) == (0, [])  # it has its three
+
+
+def test_a_diverged_trial_counts_and_a_set_up_error_ends_the_search(command, capsys):
+    code, trained = command(2, ends=[3], name="diverging")
+    assert (code, len(trained)) == (0, 2)
+    assert "diverged" in capsys.readouterr().out
+    code, trained = command(2, ends=[2], name="broken")
+    assert (code, len(trained)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("optim.lr=1e-3",), "nothing to search"),
+        (("optim.lrr=choice(1,2)",), "unknown key 'optim.lrr'"),
+        (("optim.lr=interval(2,1)",), "optim.lr=interval(2,1): "),
+        (("optim.lr=choice(",), "cannot read 'optim.lr=choice('"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_trained(command, overrides, message, capsys):
+    assert command(2, *overrides) == (2, [])
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_a_study_keeps_its_search_space(command):
+    assert command(1)[0] == 0
+    code, trained = command(1, "optim.lr=choice(1e-3,2e-3)")
+    assert (code, trained) == (2, [])
+
+
+def test_choices_and_ranges_become_values_of_the_config():
+    fixed, searched = tune.split(["a=1", "b=choice(1,2.5,true,x)", "c=range(1,4)", "d=interval(0.0,1.0)"])
+    assert fixed == ["a=1"]
+    assert searched["b"][1].choices == (1, 2.5, True, "x")
+    assert searched["c"][1].choices == (1, 2, 3)
+    assert (searched["d"][1].low, searched["d"][1].high) == (0.0, 1.0)
+    with pytest.raises(SetupError):
+        tune.split(["a=1"])
