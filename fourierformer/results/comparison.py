@@ -227,7 +227,8 @@ def evaluations(run: Run) -> dict[Column, dict]:
     for split, protocols in splits.items() if isinstance(splits, dict) else ():
         for protocol, values in protocols.items() if isinstance(protocols, dict) else ():
             if isinstance(values, dict):
-                numbers[str(split), str(protocol)] = values
+                plain = {key: value for key, value in values.items() if not isinstance(value, list | dict)}
+                numbers[str(split), str(protocol)] = plain
     return numbers
 
 

@@ -58,7 +58,16 @@ class RunDirectory:
             probe.unlink()
         except OSError as error:
             raise self._not_writable(error) from error
-        for path in (self.config, self.metrics, self.status, self.summary, self.meta, self.evaluation, self.report):
+        for path in (
+            self.config,
+            self.metrics,
+            self.status,
+            self.summary,
+            self.meta,
+            self.evaluation,
+            self.report,
+            self.data_facts,
+        ):
             _require_file(path)
 
     def _not_writable(self, error: OSError) -> SetupError:

@@ -27,7 +27,7 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
     run = Path(run)
     spec = stored_spec(run)
     step, state = stored_checkpoint(run, last=last)
-    return assembled(spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)
+    return _assembled(run, spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)
 
 
 def _corpus(run: Path, spec: RunSpec):
@@ -39,12 +39,16 @@ def _corpus(run: Path, spec: RunSpec):
     return task.load_data(spec, lambda line: None)
 
 
-def assembled(spec: RunSpec, corpus, weights: dict, step: int, device: str = "auto") -> TrainedModel:
+def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, device: str) -> TrainedModel:
     """The model of a spec with these weights, in evaluation mode. Draws nothing from torch's random numbers."""
     task = task_of(spec)
     with torch.random.fork_rng(devices=[]):
         model = task.build_model(spec, attention_of(spec), corpus)
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split("\n")[-1].split())
+        raise SetupError(f"{where}: its weights do not fit its model ({reason}): restore it from a copy") from None
     return task.trained(spec, model.to(pick_device(device)).eval(), corpus, step)
 
 
@@ -53,14 +57,17 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
 
     Its outputs equal those of `load_run` bit by bit.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     folder = _folder(name)
     config, facts = read_export(folder)
     spec = spec_of(config["run"])
-    return assembled(
-        spec, task_of(spec).corpus_of(spec, facts), load_file(folder / WEIGHTS), config["step"], device
-    )  # fmt: skip
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise SetupError(f"{folder / WEIGHTS} cannot be read ({error}): restore it from a copy") from None
+    return _assembled(folder, spec, task_of(spec).corpus_of(spec, facts), weights, config["step"], device)
 
 
 def read_export(folder: Path) -> tuple[dict, dict]:

@@ -36,9 +36,6 @@ def train_and_measure(
     if isinstance(parts.objective, Checkable):
         for split, protocol in parts.task.measured_at_end(spec):
             parts.objective.check_measure(split, protocol)
-    facts = parts.task.data_facts(parts.corpus)
-    if facts is not None:
-        processes.on_first(lambda: directory.write_data_facts(facts))
     if processes.first:
         name.say(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
@@ -64,6 +61,14 @@ def train_and_measure(
     finally:
         parts.objective.close()
         trackers.close(code)
+
+
+def _keep_facts_of_data(parts: Parts, directory: RunDirectory) -> None:
+    """The fingerprint by which a resumed run knows its data again, and what a user of the model must know of it."""
+    directory.add_to_meta(data_fingerprint=parts.data_fingerprint)
+    facts = parts.task.data_facts(parts.corpus)
+    if facts is not None:
+        directory.write_data_facts(facts)
 
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
@@ -126,14 +131,14 @@ def _trackers(parts: Parts, directory: RunDirectory, console: ConsoleTracker, na
             "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
             "tags": [spec.experiment_name, spec.data.name, attention],
-            "run_id": _wandb_id(directory),
+            "run_id": wandb_id(directory),
             "config": spec.values,
             "samples": (parts.task.unit, parts.objective.samples_after),
         }
     return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
 
 
-def _wandb_id(directory: RunDirectory) -> str:
+def wandb_id(directory: RunDirectory) -> str:
     """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
     fresh=true. The agent of a wandb sweep has chosen it, and waits for a run of this id."""
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
@@ -199,7 +204,7 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
         say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
-    on_first(lambda: directory.add_to_meta(data_fingerprint=parts.data_fingerprint))
+    on_first(lambda: _keep_facts_of_data(parts, directory))
     on_first(checkpoints.tidy)
     try:
         return fit.run()

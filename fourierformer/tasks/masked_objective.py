@@ -53,9 +53,7 @@ class MaskedObjective:
         self.vocab_size, self.split_targets = model.vocab_size, model.output.split
         self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
         self.steps_per_epoch = self.order.steps_per_epoch
-        own = global_batch_size // self.processes.world  # `order` refuses a batch that cannot be shared equally
-        self.micro_batch_size = min(micro_batch_size or own, own)
-        self.micro_steps = -(-own // self.micro_batch_size)
+        _, self.micro_batch_size, self.micro_steps = self.processes.share(global_batch_size, micro_batch_size)
         self.samples_per_step = global_batch_size * self.length
         self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
         self.max_tokens = max_tokens  # evaluations use only the first so many tokens

@@ -58,9 +58,7 @@ class Seq2SeqObjective:
             train, global_batch_size, seed=seed, repeats=1, mix_batch=None, mixing=False, micro_batch=None
         )
         self.steps_per_epoch, self.samples_per_step = self.order.steps_per_epoch, global_batch_size
-        self.own = global_batch_size // self.processes.world
-        self.micro_batch_size = min(micro_batch_size or self.own, self.own)
-        self.micro_steps = -(-self.own // self.micro_batch_size)
+        self.own, self.micro_batch_size, self.micro_steps = self.processes.share(global_batch_size, micro_batch_size)
         length = self.config.source_length + self.config.target_length
         self.pairs_per_forward = max(1, tokens_per_forward // length)
         self.max_pairs = None if max_tokens is None else max(1, max_tokens // length)

@@ -35,6 +35,13 @@ class Processes:
     def first(self) -> bool:
         return self.rank == 0
 
+    def share(self, global_batch_size: int, micro_batch_size: int | None) -> tuple[int, int, int]:
+        """This process's part of a global batch, the size of the micro-batches it is cut into, and their number. The
+        order of the data refuses a batch that cannot be shared equally; the last micro-batch may be smaller."""
+        own = global_batch_size // self.world
+        micro = min(micro_batch_size or own, own)
+        return own, micro, -(-own // micro)
+
     def on_first(self, action: Callable[[], T]) -> T:
         """Runs the action in process 0, and returns its (picklable) result in all of them. Its UserError or Interrupted
         is raised in all; another error is a RuntimeError in the others. Errors raised by the others on its behalf are

@@ -53,7 +53,6 @@ WRONG = {
     "data.cutoffs=[5,3]": "data.cutoffs=[5, 3] must grow",
     "experiment=null": "experiment=null: no such experiment ('~experiment' leaves it out). Options: builtin,",
     "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
-    "-m attention=softmax,fourier debug=smoke,null": "debug=null: no such debug",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
     "attention=1": "attention=1: no such attention. Options: aft_conv,",
     "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
@@ -82,6 +81,13 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert error.count("\n") == 1
     assert printed == "loading ...\n"
     assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
+
+
+def test_no_name_among_the_names_of_a_sweep(tmp_path, capfd):
+    assert train_lm("-m", "attention=softmax,fourier", "debug=smoke,null", f"runs_root={tmp_path}") == 2
+    assert capfd.readouterr().err.startswith(
+        "error: debug=null: no such debug ('~debug' leaves it out). Options: smoke,"
+    )
 
 
 @pytest.mark.parametrize(

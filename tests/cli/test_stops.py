@@ -45,7 +45,7 @@ def after(process, text: str, wait: float = 0) -> str:
         (signal.SIGTERM, 143),
         *(
             pytest.param(*case, marks=pytest.mark.full("a training begun twice, once more"))
-            for case in ((signal.SIGINT, 130), (signal.SIGUSR1, 143))
+            for case in ((signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGHUP, 143))
         ),
     ],
 )

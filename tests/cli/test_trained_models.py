@@ -13,6 +13,7 @@ from PIL import Image
 
 import fourierformer
 from fourierformer.errors import SetupError
+from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.export import export_run
 from fourierformer.runs.parts import open_run
 from fourierformer.tasks import task_named
@@ -105,6 +106,16 @@ def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_p
         fourierformer.from_pretrained(run)
     with pytest.raises(SetupError, match="no such folder, and not the name of a repository"):
         fourierformer.from_pretrained(tmp_path / "nothing" / "there")
+    shutil.copytree(folder, tmp_path / "copy")
+    with open(tmp_path / "copy/model.safetensors", "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(SetupError, match=r"model\.safetensors cannot be read .*: restore it from a copy"):
+        fourierformer.from_pretrained(tmp_path / "copy")
+    facts = json.loads((folder / "data.json").read_text()) | {"vocabulary": 7}
+    (tmp_path / "copy/data.json").write_text(json.dumps(facts))
+    shutil.copy(folder / "model.safetensors", tmp_path / "copy")
+    with pytest.raises(SetupError, match=r"its weights do not fit its model \(size mismatch for"):
+        fourierformer.from_pretrained(tmp_path / "copy")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(SetupError, match=r"was not written by scripts/export\.py"):
         fourierformer.from_pretrained(tmp_path)
@@ -215,7 +226,7 @@ def test_scripts_of_trained_runs_share_their_options():
 
 
 def test_what_a_run_keeps_of_its_data(finished, vision):
-    facts = json.loads((finished[1] / "data.json").read_text())
+    facts = RunDirectory(finished[1]).read_data_facts()
     assert facts["unit"] == "word"
     assert facts["vocabulary"] == len(facts["words"]) == len(set(facts["words"]))
-    assert json.loads((vision / "data.json").read_text()) == {"classes": [str(digit) for digit in range(10)]}
+    assert RunDirectory(vision).read_data_facts() == {"classes": [str(digit) for digit in range(10)]}

@@ -6,6 +6,7 @@ PYTHONPATH=tests python -m faults --minutes 30
 import argparse
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ import torch
 
 from faults.campaign import campaign
 from faults.settings import Bench, warm_up
-from faults.trials import BAD, Tally, perform, remove
+from faults.trials import BAD, Tally, perform
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, header, machine
 
@@ -51,7 +52,7 @@ def main() -> None:
     if tally.failures:
         print(f"the folders of the failures stay in {folder}")
         sys.exit(1)
-    remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def inject_faults(folder: Path, only: str, until: float, seed: str) -> Tally:

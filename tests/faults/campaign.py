@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Iterator
 from itertools import cycle
 
-from faults.damage import crafted_checkpoints, damaged_and_read, damaged_and_resumed, damaged_prepared_data
+from faults.crafted import crafted_checkpoints
+from faults.damage import damaged_and_read, damaged_and_resumed, damaged_prepared_data
 from faults.disks import failing_at_operations, may_mount, really_full
 from faults.inputs import broken_streams, fuzzed_overrides
 from faults.settings import Bench
 from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
 from faults.trials import Trial, in_turn
 
+TWO = ("language, 2 processes", "vision, 2 processes")
 NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged")
 
 
@@ -26,7 +28,7 @@ def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:
         "override": fuzzed_overrides(bench, seed),
         "stream": broken_streams(bench, "language", seed),
         "signal": _mixed(signalled, bench, seed),
-        "two processes": _mixed(one_of_two_killed, bench, seed, NAMES[:2]),
+        "two processes": _mixed(one_of_two_killed, bench, seed, TWO),
     }
     if may_mount(bench.folder / "mount"):
         groups["full file system"] = _mixed(really_full, bench, seed, NAMES[:2])

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import hashlib
 import io
 import json
@@ -9,13 +10,14 @@ import random
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, train_lm, train_vit
+from command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, started, train_lm, train_vit
 
 from faults.children import Ended, in_child
 from fourierformer.runs.launch import exit_on_user_error
@@ -34,7 +36,6 @@ class Setting:
     name: str
     train: Callable[..., int]
     arguments: tuple[str, ...]
-    world: int = 1
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Bench:
 
     folder: Path
     finished: dict[str, tuple[Path, dict]] = field(default_factory=dict)
+    shown: dict[str, list[str]] = field(default_factory=dict)  # what programs say about the finished runs
 
     @cached_property
     def data(self) -> tuple[str, ...]:
@@ -64,6 +66,8 @@ class Bench:
             Setting("language, bf16, averaged", lm, (*language, *averaged, "model.dropout=0.1")),
             Setting("vision", vit, vision),
             Setting("vision, bf16, averaged", vit, (*vision, *averaged)),
+            Setting("language, 2 processes", by_two(train_lm), language),
+            Setting("vision, 2 processes", by_two(train_vit), vision),
         )
         return {setting.name: setting for setting in known}
 
@@ -102,6 +106,24 @@ def without_charts(train: Callable[..., int]) -> Callable[..., int]:
     return quicker
 
 
+def by_two(train: Callable[..., int]) -> Callable[..., int]:
+    """The same by two processes, as torchrun keeps them: when one of them fails, the other one is stopped."""
+
+    def shared(*arguments: str) -> int:
+        processes = started(2, train.__name__, *arguments)
+        while any(process.is_alive() for process in processes):
+            time.sleep(0.02)
+            if any(process.exitcode for process in processes):
+                for process in processes:
+                    process.join(5)  # a lost connection is noticed within moments
+                    process.terminate()
+                    process.join(15)
+                    process.kill()
+        return max(abs(process.exitcode or 0) for process in processes)
+
+    return shared
+
+
 def warm_up(bench: Bench) -> None:
     """Imports everything that a run and the programs that read it use, so that no child has to: by one of each."""
     with contextlib.redirect_stdout(io.StringIO()):
@@ -109,6 +131,8 @@ def warm_up(bench: Bench) -> None:
             setting, root = bench.settings[name], bench.folder / "warm" / name
             assert setting.train.__wrapped__(*setting.arguments, f"runs_root={root}") == 0  # type: ignore[attr-defined]
             read_by_programs(root)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page that it looks at
 
 
 def read_by_programs(root: Path, page: bool = True) -> int:

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from command_line import started
-
 from faults.children import in_child
 from faults.operations import FileOperations, kill
-from faults.settings import Bench, Setting
+from faults.settings import Bench
 from faults.trials import Trial, Verdict, crashed, resumed, seeded
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
@@ -127,34 +125,13 @@ def one_of_two_killed(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
 
 def _lose(bench: Bench, name: str, rank: int, delay: float) -> Callable[[Path], Verdict]:
     def action(folder: Path) -> Verdict:
-        setting = two_of(bench.settings[name])
-        if setting.name not in bench.finished:
-            bench.settings[setting.name] = setting
-            bench.undisturbed(setting.name)
+        setting = bench.settings[name]
         ended = bench.run(setting, folder / "runs", disturb=_child_after(rank, delay))
         if bad := crashed(ended):
             return bad
         return resumed(bench, setting, folder / "runs")
 
     return action
-
-
-def two_of(setting: Setting) -> Setting:
-    """The same by two processes, as torchrun keeps them: when one of them fails, the other one is stopped."""
-
-    def train(*arguments: str) -> int:
-        processes = started(2, setting.train.__name__, *arguments)
-        while any(process.is_alive() for process in processes):
-            time.sleep(0.02)
-            if any(process.exitcode for process in processes):
-                for process in processes:
-                    process.join(5)  # a lost connection is noticed within moments
-                    process.terminate()
-                    process.join(15)
-                    process.kill()
-        return max(abs(process.exitcode or 0) for process in processes)
-
-    return Setting(f"{setting.name}, 2 processes", train, setting.arguments)
 
 
 def _child_after(number: int, delay: float) -> Callable[[int], None]:

@@ -1,6 +1,7 @@
 """One trial and its verdict; how verdicts are counted."""
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -86,14 +87,8 @@ def perform(trials: Iterable[Trial], folder: Path, *, until: float, say=print) -
         if not verdict.good:
             say(f"{verdict.kind}: {trial.family}, {trial.target}, {trial.fault}, in {place}\n{verdict.evidence}\n")
         else:
-            remove(place)
+            shutil.rmtree(place, ignore_errors=True)
     return tally
-
-
-def remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def in_turn(groups: dict[str, Iterable[Trial]]) -> Iterator[Trial]:
@@ -123,13 +118,14 @@ def crashed(ended: Ended) -> Verdict | None:
     return None
 
 
-def resumed(bench: Bench, setting: Setting, root: Path) -> Verdict:
-    """Runs the same command again, undisturbed: it has to end, with all that an undisturbed run leaves."""
+def resumed(bench: Bench, setting: Setting, root: Path, *, may_refuse: bool = False) -> Verdict:
+    """Runs the same command again, undisturbed: it has to end with all that an undisturbed run leaves. Where files were
+    damaged it may refuse instead."""
     ended = bench.run(setting, root)
     if bad := crashed(ended):
         return bad
     if ended.code:
-        return Verdict(REFUSED, ended.text[-3000:])
+        return Verdict(REFUSED if may_refuse else DIFFERS, ended.text[-3000:])
     return compared(bench, setting, root)
 
 

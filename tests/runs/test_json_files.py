@@ -9,6 +9,7 @@ from fourierformer.errors import SetupError, UserError
 from fourierformer.files import read_csv, read_json, write_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.sweep import read_record
+from fourierformer.runs.train import wandb_id
 
 VALUES = {"schema": 1, "results": {"test": {"sliding": {"ppl": 61.25, "tokens": 245_568}}}, "notes": ["é", None, True]}
 
@@ -89,3 +90,18 @@ def test_a_csv_file_in_another_encoding_is_named(tmp_path):
         read_csv(path)
     with pytest.raises(SetupError, match="cannot be read: Is a directory"):
         read_csv(tmp_path)
+
+
+def test_the_id_in_wandb_is_drawn_again_where_it_cannot_be_read(tmp_path):
+    run = RunDirectory(tmp_path)
+    first = wandb_id(run)
+    assert wandb_id(run) == first
+    run.wandb_id.write_bytes(b"\xff not an id")
+    second = wandb_id(run)
+    assert second != first
+    assert wandb_id(run) == second
+    run.wandb_id.unlink()
+    for kind in ("folder", "link", "pipe"):
+        in_the_way(run.wandb_id, kind)
+        assert len(wandb_id(run)) == 12  # whatever is there, the training goes on
+        run.wandb_id.rmdir() if kind == "folder" else run.wandb_id.unlink()

@@ -72,3 +72,14 @@ def test_an_unknown_folder_is_named(tmp_path):
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no such directory" in done.stderr
+
+
+def test_numbers_that_are_none_and_torn_files_are_no_crash(tmp_path):
+    write(tmp_path, "m-softmax-s1-aaaaaaaa", state="running", step="7", steps=[], seconds={}, pid="x", updated=3)
+    write(tmp_path, "m-softmax-s2-aaaaaaab", state=7, step=None, error=["a"])
+    (tmp_path / "sweep" / "m-softmax-s3-aaaaaaac").mkdir()
+    (tmp_path / "sweep" / "m-softmax-s3-aaaaaaac" / "status.json").write_bytes(b"\xff\xfe{")
+    lines = [progress_of(run, NOW).line for run in collect(tmp_path)]
+    assert len(lines) == 3
+    assert lines[2].startswith("damaged")
+    assert all(" - " in line for line in lines)  # no number is shown that is none

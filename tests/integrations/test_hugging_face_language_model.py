@@ -1,0 +1,45 @@
+"""Our language models in transformers, with every attention: loading builds on the meta device, so that whatever a
+mechanism keeps outside of its weights has to come back."""
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
+
+from command_line import REPOSITORY
+from hydra import compose, initialize_config_dir
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+import fourierformer
+import fourierformer.integrations.hugging_face
+from fourierformer.attention import available
+from fourierformer.runs.load import without_paths
+from fourierformer.runs.spec import attention_of, read_spec, task_of
+
+SMALL = ["model.layers=2", "model.dim=32", "model.heads=2", "model.inner=16", "model.length=8", "seed=3"]
+FACTS = {"unit": "byte", "vocabulary": 256, "words": None, "source": None, "sequence": None}
+NAMES = ["alibi", "bigbird", "fourier", "performer"]  # slopes, patterns, what is watched, random features
+REST = pytest.mark.full("every attention")
+
+
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(n, marks=REST) for n in available(causal=True, grid=False))])
+def test_it_comes_back_bit_by_bit(name, tmp_path):
+    overrides = [*SMALL, f"attention={name}", *(["attention.aft_heads=4"] if name == "aft_conv" else [])]
+    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
+        spec = read_spec(compose("train_lm", overrides=overrides))
+    task = task_of(spec)
+    corpus = task.corpus_of(spec, FACTS)
+    model = task.build_model(spec, attention_of(spec), corpus).eval()
+    config = {"run": without_paths(spec.values), "step": 1} | task.export_config(spec, model, corpus)
+    save_file({key: value.clone() for key, value in model.state_dict().items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "data.json").write_text(json.dumps(FACTS))
+    tokens = torch.randint(0, 256, (2, 8), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = model.next_token(tokens)
+        of_transformers = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens, logits_to_keep=1).logits[:, 0]
+        assert torch.equal(of_transformers, expected)
+        assert torch.equal(fourierformer.from_pretrained(tmp_path, "cpu").model.next_token(tokens), expected)
