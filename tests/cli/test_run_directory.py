@@ -244,7 +244,7 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     assert "in burst" in written["traceback"]
 
 
-@pytest.mark.full("a process of its own; tests/runs/test_streams.py has the streams alone")
+@pytest.mark.full("a process of its own; tests/runs/test_output_streams.py has the streams alone")
 def test_without_a_console_a_run_is_completed(smoke, tmp_path):
     """stdout closed, stderr full, and an encoding without the lines of a table."""
     command = f"{sys.executable} {REPOSITORY}/train_lm.py {' '.join(smoke)} runs_root={tmp_path} >&- 2>/dev/full"
