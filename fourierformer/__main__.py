@@ -17,7 +17,7 @@ TRAIN = {"lm": "train_lm", "vit": "train_vit"}  # with the config of this name
 # in the order of use; scripts that are not here are for work on the repository itself
 SCRIPTS = (
     *("doctor", "prepare_data", "tune", "sweep_status", "report", "make_tables"),
-    *("evaluate", "generate", "head_redundancy", "show_attention"),
+    *("evaluate", "generate", "export", "head_redundancy", "show_attention"),
 )
 
 

@@ -1,11 +1,31 @@
 """torch's fused optimizers, with parameter groups from the marks of parameters."""
 
+import inspect
 from collections.abc import Collection
 
 import torch
 from torch import nn
 
 from fourierformer.training.config import OptimConfig
+
+
+class _WithoutCompiler(torch.optim.Optimizer):
+    """torch's own methods without the wrappers that keep torch.compile out of them: at their first call they import the
+    compiler, which takes two seconds, also in a run that compiles nothing. No optimizer is compiled here."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class Adam(_WithoutCompiler, torch.optim.Adam):
+    """torch.optim.Adam."""
+
+
+class AdamW(_WithoutCompiler, torch.optim.AdamW):
+    """torch.optim.AdamW."""
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
@@ -22,7 +42,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         key = (config.weight_decay if decays else 0.0, getattr(parameter, "lr_multiplier", 1.0))
         groups.setdefault(key, []).append(parameter)
     described = [{"params": p, "weight_decay": decay, "lr_multiplier": m} for (decay, m), p in groups.items()]
-    cls = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
+    cls = {"adam": Adam, "adamw": AdamW}[config.name]
     return cls(described, lr=config.lr, betas=tuple(map(float, config.betas)), eps=config.eps, fused=True)
 
 

@@ -244,7 +244,7 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     assert "in burst" in written["traceback"]
 
 
-@pytest.mark.full("a process of its own; tests/runs/test_streams.py has the streams alone")
+@pytest.mark.full("a process of its own; tests/runs/test_output_streams.py has the streams alone")
 def test_without_a_console_a_run_is_completed(smoke, tmp_path):
     """stdout closed, stderr full, and an encoding without the lines of a table."""
     command = f"{sys.executable} {REPOSITORY}/train_lm.py {' '.join(smoke)} runs_root={tmp_path} >&- 2>/dev/full"
@@ -291,3 +291,13 @@ def test_a_complete_run_is_said_to_be_done_without_torch(smoke, finished):
     loading, first, *table = done.stdout.splitlines()
     assert (loading, first) == ("loading ...", f"already done: {run} (fresh=true runs it again)")
     assert table[-1] == f"report: {run}/report.html"
+
+
+@pytest.mark.full("a training in a process of its own")
+@pytest.mark.parametrize("attention", ["softmax", "fourier"])
+def test_a_run_that_compiles_nothing_does_not_load_the_compiler(smoke, tmp_path, attention):
+    """Its import takes two seconds."""
+    code = "import sys; sys.modules['torch._dynamo'] = None; from fourierformer.runs.launch import launch; "
+    command = [sys.executable, "-c", code + "launch('train_lm')", *smoke, f"attention={attention}"]
+    done = subprocess.run([*command, f"runs_root={tmp_path}"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

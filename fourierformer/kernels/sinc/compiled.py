@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from fourierformer.kernels.sinc import library
-from fourierformer.kernels.sinc.mapping import folded_into_batch
+from fourierformer.kernels.sinc.mapping import cpu_operator, folded_into_batch
 from fourierformer.kernels.sinc.reference import NO_SECOND_DERIVATIVE
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
@@ -73,8 +73,7 @@ def _contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-@torch.library.custom_op("fourierformer::sinc_attention_cpu", mutates_args=(), device_types="cpu")
-def sinc_forward(
+def _forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Forward pass: q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) ->
@@ -88,13 +87,15 @@ def sinc_forward(
     return output, norm
 
 
+sinc_forward = cpu_operator("fourierformer::sinc_attention_cpu", _forward)
+
+
 @sinc_forward.register_fake
 def _(q, k, v, radius, keep, power, eps, causal):
     return _token_major(q, v.shape[3]), q.new_empty(*q.shape[:3], 2)
 
 
-@torch.library.custom_op("fourierformer::sinc_attention_cpu_backward", mutates_args=(), device_types="cpu")
-def sinc_backward(
+def _backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, norm: Tensor,
     power: int, eps: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -107,6 +108,9 @@ def sinc_backward(
     tensors |= {"dq": dq, "dk": dk, "dv": dv, "dradius": dradius}
     _call("backward", norm.contiguous(), keep, power, eps, causal, **tensors)
     return dq, dk, dv, dradius
+
+
+sinc_backward = cpu_operator("fourierformer::sinc_attention_cpu_backward", _backward)
 
 
 @sinc_backward.register_fake

@@ -64,10 +64,13 @@ def load() -> ctypes.CDLL:
     raise Unavailable(f"no folder for it can be written: {', '.join(map(str, folders))} (set XDG_CACHE_HOME)")
 
 
-@torch.compiler.assume_constant_result
 def why_unavailable() -> str | None:
     """None where `load` works, else the reason why not."""
     return _obstacle()
+
+
+# What torch.compiler.assume_constant_result does, which imports the compiler: two seconds in every process.
+why_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache

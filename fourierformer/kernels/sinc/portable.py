@@ -74,10 +74,11 @@ class Tiles:
         scores = self.power * sum(parts, start=next(parts))
         if self.pairs.causal:
             scores.masked_fill_(future(rows.stop - rows.start, columns.stop, scores.device), -math.inf)
-        row, head = self._row_and_head(heads)
         if self.pairs.keep is not None:
+            row, _ = self._row_and_head(heads)
             scores.masked_fill_(~self.pairs.keep[row, None, columns], -math.inf)
         if self.pairs.mask is not None:
+            row, head = self._row_and_head(heads)
             mask = self.pairs.mask[:, :, rows, columns][row, head]
             scores = scores.masked_fill_(~mask, -math.inf) if mask.dtype == torch.bool else scores.add_(mask)
         return scores
