@@ -97,8 +97,8 @@ def _ended(action: Callable[[], int | None]) -> int:
 
 def _raised_in_hydra(error: Exception) -> bool:
     """Whether Hydra itself failed, at overrides that it does not expect (debug=[1,2]), and not the run that it calls."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
 
 
 def _stop_behind(error: BaseException | None) -> Interrupted | None:
