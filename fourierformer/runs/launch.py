@@ -96,7 +96,7 @@ def _ended(action: Callable[[], int | None]) -> int:
 
 
 def _raised_in_hydra(error: Exception) -> bool:
-    """Whether Hydra itself failed, at overrides that it does not expect (debug=[1,2]), and not the run that it calls."""
+    """Whether Hydra itself failed, at overrides that it does not expect (debug=[1,2]), not the run that it calls."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
 
