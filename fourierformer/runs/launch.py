@@ -89,8 +89,16 @@ def _ended(action: Callable[[], int | None]) -> int:
             return complain(" ".join(str(error).split("\n")[0].split()), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return complain("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
+        if _raised_in_hydra(error):
+            return complain(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
         traceback.print_exc()
         return 1
+
+
+def _raised_in_hydra(error: Exception) -> bool:
+    """Whether Hydra itself failed, at overrides that it does not expect (debug=[1,2]), not the run that it calls."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
 
 
 def _stop_behind(error: BaseException | None) -> Interrupted | None:

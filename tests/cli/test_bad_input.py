@@ -55,6 +55,7 @@ WRONG = {
     "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
     "attention.name=[1]": "attention.name=[1]: expected text",
+    "debug=[1,2]": "cannot compose these overrides",
     "attention=1": "attention=1: no such attention. Options: aft_conv,",
     "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
     "schedule.warmup_steps=-1": "schedule.warmup_steps=-1: must be at least 0",

@@ -40,7 +40,7 @@ def _crafted(bench: Bench, name: str, kind: str, chosen: int) -> Callable[[Path]
             return Verdict(SILENT, "code of the checkpoint ran")
         if bad := crashed(ended):
             return bad
-        return Verdict(REFUSED) if ended.code else compared(bench, bench.settings[name], root)
+        return Verdict(REFUSED) if ended.code else compared(bench, bench.settings[name], root, last_only=True)
 
     return action
 
