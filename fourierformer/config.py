@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -195,12 +196,17 @@ def config_hash(values: dict, *, seed: bool = True) -> str:
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8]
 
 
+def _path(text: str) -> Path:
+    """`~` is the home folder. Unlike Path's own, an unknown user raises nothing here: `check_path` says that."""
+    return Path(os.path.expanduser(text))
+
+
 def run_directory(values: dict) -> Path:
     """runs/<experiment>/<model>-<attention>-s<seed>-<hash>, or run_dir: the same command has the same directory."""
     if values["run_dir"]:
-        return Path(values["run_dir"]).expanduser()
+        return _path(values["run_dir"])
     name = f"{values['model']['name']}-{values['attention']['name']}-s{values['seed']}-{config_hash(values)}"
-    return Path(values["runs_root"]).expanduser() / values["experiment_name"] / name
+    return _path(values["runs_root"]) / values["experiment_name"] / name
 
 
 def filed_by_data(values: dict) -> dict:

@@ -68,7 +68,8 @@ def _measured(spec: RunSpec, corpus: AnyCorpus) -> StepCost:
     batch, micro = spec.global_batch_size, spec.trainer.micro_batch_size
     share = batch if pick_device(spec.trainer.device).type == "cuda" else min(batch, CPU_SAMPLES)
     trainer = replace(spec.trainer, micro_batch_size=micro and min(micro, share))
-    parts = build(replace(spec, global_batch_size=share, trainer=trainer), Processes(), corpus=corpus)
+    smaller = task_of(spec).with_batch(spec, share) if share < batch else spec
+    parts = build(replace(smaller, trainer=trainer), Processes(), corpus=corpus)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     try:
         parts.model.train()

@@ -39,6 +39,8 @@ def run_job(config: DictConfig) -> None:
 
 def check_debug(config: DictConfig) -> None:
     """SetupError for a debug option of the other script, which would fail at a key that only that one has."""
+    if not HydraConfig.initialized():
+        return
     chosen = HydraConfig.get().runtime.choices.get("debug") or ""
     is_vision = config.get("task") == "vision"
     if chosen.startswith("smoke") and (chosen == VISION_DEBUG) != is_vision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from fourierformer.config import RunSpec
@@ -132,6 +132,10 @@ class Task(ABC, Generic[Spec]):
     def stand_in(self, spec: Spec) -> AnyCorpus | None:
         """Data without a meaning, of the published sizes, by which a plan times steps where the data is not there; None
         where no sizes are published."""
+
+    def with_batch(self, spec: Spec, size: int) -> Spec:
+        """The same run with another batch: a plan times small ones on a CPU."""
+        return replace(spec, global_batch_size=size)
 
     def fingerprint(self, spec: Spec, corpus: Any) -> str | None:
         """Hex digits that another content of the data would change; the folder may move. Without a corpus only if they

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from fourierformer.config import RunSpec
@@ -90,6 +90,9 @@ class Classification(Task[VisionSpec]):
         from fourierformer.data.images.corpus import stand_in
 
         return stand_in(spec.data, spec.model.image_size)
+
+    def with_batch(self, spec: VisionSpec, size: int) -> VisionSpec:
+        return replace(super().with_batch(spec, size), augment=replace(spec.augment, mix_batch=None))
 
     def fingerprint(self, spec: VisionSpec, corpus: ImageCorpus | None) -> str | None:
         # Without a corpus unknown: listing the 1.28 million files of ImageNet takes 13 seconds.

@@ -36,6 +36,7 @@ def assert_equal_numbers(run, expected, tolerance=1e-6):
             assert one[key] == pytest.approx(other[key], rel=rel, abs=tolerance), (key, one["step"])
 
 
+@pytest.mark.full("two processes that augment")
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full("once more with four processes"))])
 def test_images_with_every_augmentation_train_to_the_same_losses(world, alone, tmp_path):
     assert together(world, "train_vit", *IMAGES, *IMAGE_STEPS, f"runs_root={tmp_path}") == [0] * world

@@ -77,7 +77,7 @@ def test_finite_for_any_finite_input(backend, dtype, eps, causal):
 @quiet_interpreter
 @pytest.mark.parametrize(
     ("precision", "eps"),
-    itertools.product(PRECISIONS, (0.0, 1e-6)),
+    list(itertools.product(PRECISIONS, (0.0, 1e-6))),
 )
 def test_fused_is_finite_for_any_finite_input(precision, eps):
     cases = hostile() if NATIVE else hostile(heads=1, queries=12)

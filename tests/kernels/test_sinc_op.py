@@ -48,7 +48,8 @@ def assert_same(actual, expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("left_out", [pytest.param(False, marks=pytest.mark.full("opcheck once more")), True])
+@pytest.mark.full("opcheck traces every operator")
+@pytest.mark.parametrize("left_out", [False, True])
 def test_torch_accepts_the_operators(operators, left_out):
     q, k, v, radius, doutput = tensors_of()
     leaves = [t.clone().requires_grad_() for t in (q, k, v, radius)]
@@ -58,7 +59,9 @@ def test_torch_accepts_the_operators(operators, left_out):
     torch.library.opcheck(operators.sinc_attention_backward, (doutput, *saved, *settings))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.full("traces once more")), torch.bfloat16]
+)
 def test_shapes_for_tracing_are_those_of_the_kernels(operators, dtype):
     (*qkv, radius), doutput = inputs(2, 2, queries=3, keys=5, width=4, value_width=7, radius=torch.ones(2, 4))
     tensors = [t.transpose(1, 2).contiguous().transpose(1, 2).to(DEVICE, dtype) for t in (*qkv, doutput)]
@@ -79,6 +82,7 @@ def test_compiles_without_a_break():
     assert_same(results(torch.compile(layer, fullgraph=True, backend="aot_eager")), results(layer))
 
 
+@pytest.mark.full("compiles for several lengths")
 def test_one_graph_for_all_lengths(operators):
     torch.compiler.reset()
     counter = CompileCounterWithBackend("aot_eager")

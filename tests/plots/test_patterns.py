@@ -62,7 +62,7 @@ def test_maps_by_offset_are_drawn_for_images_alone(causal):
     assert [picture.name for picture in pictures] == ["attention_maps", "attention_by_offset"][: 1 if causal else 2]
     for picture, shape in zip(pictures, [(7, 7), (3, 5)], strict=False):
         panels = {axes.get_title(): axes.images[0].get_array() for axes in picture.figure.axes}
-        assert list(panels) == [f"layer {layer}, head {head}" for layer in (1, 3) for head in (1, 2)]
+        assert list(panels) == [f"layer {layer}, head {head}" for layer in (0, 2) for head in (1, 2)]
         assert all(values.shape == shape and values.max() == 1 for values in panels.values())
 
 

@@ -303,6 +303,7 @@ def test_script_writes_beside_the_runs_when_not_told(tmp_path):
     assert len(list((tmp_path / "runs" / "figures").glob("train-loss--*"))) == 2
 
 
+@pytest.mark.full("draws what was measured")
 def test_script_says_when_it_cannot_write(tmp_path):
     write_run(tmp_path / "runs", "fourier", 1)
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "runs"]

@@ -26,7 +26,9 @@ def page(tmp_path_factory):
     return write_report(collect(root / "runs"), root / "report.html", committed_sections(MEASURED))
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 500)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), pytest.param("dark", 500, marks=pytest.mark.full("a browser once more"))]
+)
 def test_page_renders(page, tmp_path, scheme, width):
     picture, log = photograph(page, tmp_path, scheme, width, height=4000)
     assert "CONSOLE" not in log

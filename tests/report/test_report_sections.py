@@ -116,6 +116,7 @@ def test_slugs_are_unique_and_harmless():
     assert slugs(["A b", "a-b", "<&>", "", "a_b 2"]) == ["a-b", "a-b-2", "unnamed", "unnamed-2", "a-b-2-2"]
 
 
+@pytest.mark.full("draws what was measured")
 def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
     two_by_three(tmp_path / "runs")
     runs = collect(tmp_path / "runs")
