@@ -20,6 +20,7 @@ MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", 
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
 # our name of a head quantity -> what heads.json calls it
 HEAD_QUANTITIES = {"head_distance": "maps", "row_distance": "rows", "output_distance": "outputs", "rank": "rank"}
+STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 SET_ASIDE = re.compile(r"\.old-\d+$")
 
 
@@ -223,6 +224,8 @@ def read_run(path: Path) -> Run:
     if summary is not None and summary.get("schema") != SCHEMA:
         problems.append(f"summary.json has schema {summary.get('schema')!r}, this version reads {SCHEMA}")
         summary = None
+    if status is not None and "state" in status and status["state"] not in STATES:
+        problems.append(f"status.json has the state {status['state']!r}, which no run has")
     damaged = bool(problems)
     meta = _read_json(path / "meta.json", problems)  # without it the numbers still stand, only their origin is unknown
     if status is not None and status.get("state") == "completed" and summary is None and not damaged:

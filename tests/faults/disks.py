@@ -36,9 +36,10 @@ def _failing(bench: Bench, name: str, error: str, number: int) -> Callable[[Path
             FileOperations(root, number, fault, lasting).install()
             return setting.train(*setting.arguments, f"runs_root={root}")
 
-        if bad := crashed(in_child(train)):
+        ended = in_child(train)
+        if bad := crashed(ended):
             return bad
-        return resumed(bench, setting, root)
+        return resumed(bench, setting, root, last_only="could not be deleted" in ended.text)
 
     return action
 

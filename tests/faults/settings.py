@@ -183,6 +183,8 @@ def _step(name: str) -> str:
 
 def is_intact(checkpoint: Path) -> bool:
     """Whether the state is the one of which the manifest has the sha256. A damaged one that is not needed may stay."""
+    if not all((checkpoint / name).is_file() for name in ("MANIFEST.json", "state.pt")):  # a pipe would be waited for
+        return False
     try:
         manifest = json.loads((checkpoint / "MANIFEST.json").read_text())
         expected = manifest["files"]["state.pt"]["sha256"]

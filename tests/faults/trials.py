@@ -118,7 +118,9 @@ def crashed(ended: Ended) -> Verdict | None:
     return None
 
 
-def resumed(bench: Bench, setting: Setting, root: Path, *, may_refuse: bool = False) -> Verdict:
+def resumed(
+    bench: Bench, setting: Setting, root: Path, *, may_refuse: bool = False, last_only: bool = False
+) -> Verdict:
     """Runs the same command again, undisturbed: it has to end with all that an undisturbed run leaves. Where files were
     damaged it may refuse instead."""
     ended = bench.run(setting, root)
@@ -126,20 +128,22 @@ def resumed(bench: Bench, setting: Setting, root: Path, *, may_refuse: bool = Fa
         return bad
     if ended.code:
         return Verdict(REFUSED if may_refuse else DIFFERS, ended.text[-3000:])
-    return compared(bench, setting, root)
+    return compared(bench, setting, root, last_only=last_only)
 
 
 def compared(bench: Bench, setting: Setting, root: Path, *, last_only: bool = False) -> Verdict:
-    """Whether the one run below `root` has left what an undisturbed one leaves; `last_only`: of its checkpoints, the
-    last one, where the trial itself has replaced the others."""
+    """Whether the one run below `root` has left what an undisturbed one leaves. `last_only`: of its checkpoints, the
+    last one, where the trial has replaced the others, or one could not be deleted and the run said so."""
     runs = [path.parent for path in root.rglob("summary.json")]
     if len(runs) != 1:
         return Verdict(SILENT, f"{len(runs)} finished runs in {root}")
-    expected, found = bench.undisturbed(setting.name)[1], left_by(runs[0])
+    expected, found = dict(bench.undisturbed(setting.name)[1]), left_by(runs[0])
+    if last_only:
+        for left in (expected, found):
+            last = max(left["states"], default="")
+            left["states"] = {last: left["states"].get(last)}
+            left["files"] = [name for name in left["files"] if not name.startswith("checkpoints/")]
     differing = [key for key in expected if expected[key] != found[key]]
-    last = max(expected["states"])
-    if last_only and found["states"].get(last) == expected["states"][last]:
-        found["states"] = {last: expected["states"][last]}
     if "states" in differing and _same_states(expected["states"], found["states"]):
         differing.remove("states")
     if not differing:
