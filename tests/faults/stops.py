@@ -89,7 +89,7 @@ def _with_signal(bench: Bench, name: str, kind: str, delay: float) -> Callable[[
         by_default = {-getattr(signal, number) for number in SIGNALS}  # before the program has set its handlers
         if ended.code not in by_default and (bad := crashed(ended)):
             return bad
-        return resumed(bench, setting, root)
+        return resumed(bench, setting, root, last_only=True)  # a stop has saved at a step of its own
 
     return action
 

@@ -133,7 +133,7 @@ def resumed(
 
 def compared(bench: Bench, setting: Setting, root: Path, *, last_only: bool = False) -> Verdict:
     """Whether the one run below `root` has left what an undisturbed one leaves. `last_only`: of its checkpoints, the
-    last one, where the trial has replaced the others, or one could not be deleted and the run said so."""
+    last one, where others are right too: one that a stop saved, that the trial replaced, that could not be deleted."""
     runs = [path.parent for path in root.rglob("summary.json")]
     if len(runs) != 1:
         return Verdict(SILENT, f"{len(runs)} finished runs in {root}")
