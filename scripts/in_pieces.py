@@ -7,13 +7,16 @@ runs of a sweep are done. Exit code 0: "all is done", or "the time is up"; else 
 """
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from fourierformer.errors import UserError
+from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.sweep import read_names, read_record
 
 STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM)  # exit codes after SIGTERM: with its handler, and before it had one
 
@@ -66,20 +69,22 @@ def runs_root(command: list[str]) -> Path:
 
 
 def progress(root: Path, started: float) -> Iterator[str]:
-    """A line for each run that the sweep of this piece has begun."""
+    """A line for each run of this piece's sweep: how far it is, and its name."""
     records = [path for path in root.glob(".sweeps/*") if path.stat().st_mtime >= started - 1]
-    for path in sorted(max(records, key=lambda record: record.name).glob("[0-9]*.json")) if records else []:
-        job = json.loads(path.read_text())
-        yield f"{state(job):32} {', '.join(job['overrides'])}"
+    if records:
+        record = max(records, key=lambda record: record.name)
+        jobs = {job["number"]: job for job in read_record(record)}
+        for number, name in enumerate(read_names(record)):
+            yield f"{state(jobs.get(number, {})):32} {name.label}"
 
 
 def state(job: dict) -> str:
     if job.get("exit_code") == 0:
         return "done"
     try:
-        status = json.loads((Path(job["run"]) / "status.json").read_text())
+        status = RunDirectory(Path(job["run"])).read_status()
         return f"{status['state']} at step {status['step']:,} of {status['steps']:,}"
-    except (KeyError, TypeError, OSError, ValueError):  # it has no status yet
+    except (KeyError, TypeError, OSError, UserError):  # it has no status yet
         return "not begun"
 
 

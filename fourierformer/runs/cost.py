@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from fourierformer.config import RunSpec
+from fourierformer.errors import UserError
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import build, pick_device
@@ -55,7 +56,10 @@ def _earlier(spec: RunSpec) -> StepCost | None:
     here = describe()[0]
     for path in sorted(spec.directory.parent.glob("*/summary.json")):
         directory = RunDirectory(path.parent)
-        summary, meta = directory.read_summary() or {}, directory.read_meta() or {}
+        try:
+            summary, meta = directory.read_summary() or {}, directory.read_meta() or {}
+        except UserError:  # damaged: that run will say so when it is asked for
+            continue
         like_here = all(meta.get(key) == here[key] for key in ("cpu", "cpus", "gpus"))
         if like_here and summary.get("group") == spec.group and summary.get("steps") and summary.get("seconds"):
             seconds = summary["seconds"] * summary.get("processes", 1)

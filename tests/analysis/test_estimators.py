@@ -141,7 +141,10 @@ def test_the_exact_error_of_a_known_case():
     assert exact_mise(gaussian_kernel(), 1 / h, count, 1) == pytest.approx(mise / (2 * math.sqrt(math.pi)), rel=1e-6)
 
 
-@pytest.mark.parametrize("power", [2, 4, 8])
+ANOTHER = pytest.mark.full("another power of the same formula")
+
+
+@pytest.mark.parametrize("power", [pytest.param(2, marks=ANOTHER), 4, pytest.param(8, marks=ANOTHER)])
 def test_the_exact_error_is_the_mean_over_data_sets(power):
     """Monte Carlo: 300 data sets of 60 samples, integrated on a grid."""
     rng, kernel, radius = np.random.default_rng(2), fourier_kernel(power), 1.5

@@ -36,13 +36,13 @@ def assert_finite(layer, x):
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_model_in_half_precision_computes_nearly_the_same(name, causal, dtype):
-    layer, x = built(name, causal), tokens()
-    exact = layer(x)
-    half = assert_finite(layer.to(dtype), x.to(dtype))
-    assert half.dtype == dtype
-    assert (half - exact).norm() < 0.2 * exact.norm()
+def test_a_model_in_half_precision_computes_nearly_the_same(name, causal):
+    for dtype in (torch.bfloat16, torch.float16):
+        layer, x = built(name, causal), tokens()
+        exact = layer(x)
+        half = assert_finite(layer.to(dtype), x.to(dtype))
+        assert half.dtype == dtype
+        assert (half - exact).norm() < 0.2 * exact.norm()
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)

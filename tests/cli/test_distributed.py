@@ -43,6 +43,7 @@ def test_images_with_every_augmentation_train_to_the_same_losses(world, alone, t
     assert_equal_numbers(only_run(tmp_path), alone["train_vit"])
 
 
+@pytest.mark.full("two processes, once more")
 def test_accumulating_micro_batches_on_two_processes_changes_nothing(alone, tmp_path):
     """micro_batch_size is part of a run's identity, since a language model's dropout depends on it; losses do not."""
     arguments = (*IMAGES, *IMAGE_STEPS, "trainer.micro_batch_size=2", f"runs_root={tmp_path}")
@@ -50,7 +51,7 @@ def test_accumulating_micro_batches_on_two_processes_changes_nothing(alone, tmp_
     assert_equal_numbers(only_run(tmp_path), alone["train_vit"])
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full("once more with four processes"))])
 def test_text_trains_to_the_same_losses(world, small_text, alone, tmp_path):
     assert together(world, "train_lm", *text_run(small_text), f"runs_root={tmp_path}") == [0] * world
     assert_equal_numbers(only_run(tmp_path), alone["train_lm"])

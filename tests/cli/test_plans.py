@@ -42,6 +42,10 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     # the run with the other seed says what a step takes
     assert f"(new): 4 steps of 2 s, 0.1 CPU-minutes (as in {run.name})" in second
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
+    cost._known.clear()  # a damaged summary of that run is its own business
+    directory.summary.write_text("{")
+    assert train_lm(*smoke, "seed=2", f"runs_root={tmp_path}", "dry_run=true") == 0
+    assert "measured now" in capfd.readouterr().out
 
 
 @pytest.mark.full("plans 88 runs")

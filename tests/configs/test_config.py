@@ -100,20 +100,13 @@ def debug_of(text: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))
-def test_debug_wins_over_every_experiment(name, text):
-    script = script_of(text)
-    debug = debug_of(text)
-    values = dict(configs.flatten(composed(f"experiment={name}", f"debug={debug}", script=script)))
-    for key, value in plain(text_of("debug", debug)).items():
+def test_debug_wins_over_every_experiment_and_the_command_line_over_both(name, text):
+    debug, ours = debug_of(text), {"trainer.steps": 7, "optim.lr": 0.5, "seed": 9}
+    overrides = [f"experiment={name}", f"debug={debug}", *(f"{key}={value}" for key, value in ours.items())]
+    values = dict(configs.flatten(composed(*overrides, script=script_of(text))))
+    for key, value in (plain(text_of("debug", debug)) | ours).items():
         assert values[key] == value, key
     assert values["is_debug"] is True
-
-
-@pytest.mark.parametrize(("name", "text"), texts("experiment"))
-def test_the_command_line_wins_over_everything(name, text):
-    debug = f"debug={debug_of(text)}"
-    values = composed(f"experiment={name}", debug, "trainer.steps=7", "optim.lr=0.5", "seed=9", script=script_of(text))
-    assert (values["trainer"]["steps"], values["optim"]["lr"], values["seed"]) == (7, 0.5, 9)
 
 
 @pytest.mark.parametrize(

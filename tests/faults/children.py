@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,7 @@ def _be_the_child(action: Callable[[], object], place: Path, folder: Path) -> No
     code = 99
     try:
         os.setpgid(0, 0)  # its own children end with it
+        warnings.simplefilter("default")  # a test makes them errors
         os.chdir(folder)
         for descriptor, name in ((1, "out"), (2, "err")):
             file = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -24,7 +24,13 @@ def inspect(*arguments):
     return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("kernel", "arch"), [("forward", "80"), ("queries", "90"), ("keys", "100")])
+ONE_MORE = pytest.mark.full("compiles one more")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch"),
+    [("forward", "80"), pytest.param("queries", "90", marks=ONE_MORE), pytest.param("keys", "100", marks=ONE_MORE)],
+)
 def test_a_tile_of_each_generation_compiles_well(kernel, arch):
     result = inspect("--kernel", kernel, "--arch", arch, "--nodes", "16", "--width", "16", "--mode", "half")
     assert result.returncode == 0, result.stdout + result.stderr

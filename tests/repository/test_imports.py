@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def part_of(path: Path) -> str:
     return "/".join(part for part in parts if part != "__init__")
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of everything a file imports, inside functions too."""
     names = set()
@@ -55,12 +57,12 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=part_of)
-def test_a_heavy_library_is_imported_by_its_part_only(path):
-    used = {name.split(".")[0] for name in imports(path)}
-    for library in used & set(ONLY):
-        allowed = ONLY[library]
-        assert part_of(path) in allowed or part_of(path).split("/")[0] in allowed, f"{path} imports {library}"
+def test_a_heavy_library_is_imported_by_its_part_only():
+    for path in FILES:
+        used = {name.split(".")[0] for name in imports(path)}
+        for library in used & set(ONLY):
+            allowed = ONLY[library]
+            assert part_of(path) in allowed or part_of(path).split("/")[0] in allowed, f"{path} imports {library}"
 
 
 def rank(name: str) -> int:
@@ -71,13 +73,14 @@ def rank(name: str) -> int:
     return ORDER.index(known)
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if part_of(f)], ids=part_of)
-def test_imports_follow_the_order(path):
-    for name in imports(path):
-        package, _, rest = name.partition(".")
-        part = PACKAGE / rest.split(".")[0]
-        if package == "fourierformer" and (part.is_dir() or part.with_suffix(".py").is_file()):
-            assert rank(rest.replace(".", "/")) <= rank(part_of(path)), f"{path} imports {name}, which comes after it"
+@pytest.mark.parametrize("part", sorted({part_of(f).split("/")[0] for f in FILES} - {""}))
+def test_imports_follow_the_order(part):
+    for path in (f for f in FILES if part_of(f).split("/")[0] == part):
+        for name in imports(path):
+            package, _, rest = name.partition(".")
+            imported = PACKAGE / rest.split(".")[0]
+            if package == "fourierformer" and (imported.is_dir() or imported.with_suffix(".py").is_file()):
+                assert rank(rest.replace(".", "/")) <= rank(part_of(path)), f"{path} imports {name}, which comes after"
 
 
 def test_the_package_is_light():
@@ -91,12 +94,13 @@ def test_the_package_is_light():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("path", FILES, ids=part_of)
-def test_the_package_needs_neither_scripts_nor_benchmarks(path):
+def test_the_package_needs_neither_scripts_nor_benchmarks():
     """They are not installed with the package."""
-    assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}
+    for path in FILES:
+        assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}, path
 
 
+@pytest.mark.full("imports torch and timm in a process of its own")
 def test_training_needs_neither_hydra_nor_omegaconf():
     """Both belong to the command line; benchmarks/recipes.py trains without."""
     absent = "dict.fromkeys(('hydra', 'omegaconf', 'wandb', 'datasets'))"

@@ -121,6 +121,7 @@ def test_a_name_is_a_name_not_a_place(call, runs, name):
 @pytest.mark.full("draws the galleries twice")
 def test_documents_are_rewritten_between_their_markers_only(call, tmp_path, monkeypatch):
     monkeypatch.setattr(make_tables, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(make_tables, "SHARE", tmp_path)
     code, _, err = call("--docs")
     assert (code, "no such file" in err) == (2, True)
     (tmp_path / "docs").mkdir()
