@@ -18,22 +18,14 @@ less). A process grows by up to 2.4 times as much, for it keeps some of what is 
 
 import argparse
 import sys
-import traceback
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-import torch
-
-from benchmarks.points import WHAT, Layer, Limits, Row, measure, memory_limit
-from benchmarks.tables import exponents, head, plot, progress, tables, write
-from fourierformer.attention import available
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.provenance import MEASURED, REPOSITORY
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.launch import exit_on_user_error
 
-PEER = "softmax"
 MASKS = ["causal", "full"]
 LENGTHS, QUICK_LENGTHS = [2**n for n in range(8, 15)], [64, 128]
 REPEATS = {"cpu": 5, "cuda": 20}
@@ -41,61 +33,14 @@ REPEATS = {"cpu": 5, "cuda": 20}
 
 def chosen(patterns: list[str]) -> list[str]:
     """The names that fit a pattern, softmax first: it is the peer."""
+    from benchmarks.points import PEER
+    from fourierformer.attention import available
+
     names = available()
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in names):
             raise SetupError(f"--only {pattern}: no attention has this name{did_you_mean(pattern, names)}")
     return [PEER, *(name for name in names if name != PEER and any(fnmatch(name, p) for p in patterns))]
-
-
-def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
-    """Short inputs first, so that what the time is too short for is the longest ones."""
-    refused = set()
-    for tokens in args.lengths:
-        for mask in args.masks:
-            peer, of_peer = None, {}
-            for name in args.names:
-                rows = [Row(name, mask, tokens, what) for what in WHAT]
-                layer = None
-                if (name, mask) not in refused and not all(limits.reason(row) for row in rows):
-                    layer, refusal = built(name, mask, tokens, args)
-                    if refusal:
-                        refused.add((name, mask))
-                        yield Row(name, mask, None, "", refusal)
-                if (name, mask) in refused:
-                    continue
-                for row in rows:
-                    attempt(row, layer, peer, of_peer.get(row.what), limits, args)
-                    if name == PEER and row.measured:
-                        of_peer[row.what] = row
-                    yield row
-                peer = layer if name == PEER else peer
-
-
-def built(name: str, mask: str, tokens: int, args: argparse.Namespace) -> tuple[Layer | None, str]:
-    """The layer, or the reason why there is none."""
-    try:
-        return Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device), ""
-    except SetupError as error:
-        return None, f"refused: {str(error).partition('. These can')[0]}"
-
-
-def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | None, limits: Limits, args) -> None:
-    """Measures, or says in the row why not. One that fails does not take the others with it."""
-    if reason := limits.reason(row):
-        row.status = f"skipped: {reason}"
-        return
-    try:
-        measure(row, layer, peer, of_peer, args.seconds, args.repeats)
-    except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU it has no class of its own
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            row.status = f"skipped: {limits.out_of_memory(row)}"
-        else:
-            traceback.print_exc()
-            row.status = f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
-        if args.device == "cuda":
-            torch.cuda.empty_cache()
-    limits.note(row)
 
 
 def words(text: str) -> list[str]:
@@ -115,7 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", type=numbers, metavar="N,N,...", help="default: 256,512,1024, ... 16384")
     parser.add_argument("--causal", dest="masks", action="append_const", const="causal", help="default: both")
     parser.add_argument("--full", dest="masks", action="append_const", const="full")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=15, help="for the turns of a point, and for one call at most")
@@ -124,6 +69,9 @@ def arguments() -> argparse.Namespace:
     default = "results/measured/attention_<device>.csv; in runs/ where --only, --lengths or --quick choose a part"
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"CSV; the plot lies beside it. Default: {default}")
     args = parser.parse_args()
+    import torch  # after --help
+
+    args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU")
     return args
@@ -137,14 +85,20 @@ def complete(args: argparse.Namespace) -> None:
     args.masks = args.masks or MASKS
     args.repeats = 1 if args.quick else REPEATS[args.device]
     if args.device == "cpu":
+        import torch
+
         torch.set_num_threads(1)
 
 
 def main() -> bool:
     args = arguments()
+    from benchmarks.mechanisms import bench
+    from benchmarks.points import WHAT, Limits, memory_limit
+    from benchmarks.tables import exponents, head, plot, progress, tables, write
+
     with exit_on_user_error():
         complete(args)
-        rows: list[Row] = []
+        rows = []
         origin = head(args)
         for row in bench(args, Limits(args.seconds, args.minutes, memory_limit(args.device))):
             rows.append(row)

@@ -14,18 +14,9 @@ from torch import Tensor
 from benchmarks.accuracy import Contestant, as_call, gradients, parity_slice, worst_excess
 from benchmarks.floors import floor_ms
 from benchmarks.measure import measure
+from benchmarks.shapes import SHAPES
 from fourierformer.kernels.sinc import sinc_attention
 
-SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
-    "lm_tiny": (16, 4, 64, 16, True),
-    "default": (4, 8, 256, 16, False),
-    "default_causal": (4, 8, 256, 16, True),
-    "lm_small": (96, 8, 256, 16, True),
-    "lm_medium": (56, 8, 384, 32, True),
-    "deit_tiny": (256, 3, 197, 64, False),
-    "wide_causal": (1, 8, 1024, 64, True),
-    "long": (1, 8, 16384, 64, True),
-}
 RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
 # float32 tensors of B H N N D numbers that must fit in memory: the eager peak, rounded up; compiled, at least one.
 PAIR_TENSORS = {

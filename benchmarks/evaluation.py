@@ -10,19 +10,16 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
-import torch
-import yaml
-
-from fourierformer import attention
-from fourierformer.models.lm import LMConfig, WordLM
-from fourierformer.tasks.language_objective import LanguageObjective
+from fourierformer.runs.launch import exit_on_user_error
 
 MODELS = Path(__file__).parent.parent / "configs" / "model"
 
 
-def one_window_at_a_time(model: WordLM, tokens: np.ndarray, device: torch.device) -> float:
+def one_window_at_a_time(model, tokens, device) -> float:
     """The protocol to the letter: every window through all layers and the whole output layer, one score of it kept."""
+    import numpy as np
+    import torch
+
     length, total = model.config.length, 0.0
     for i in range(len(tokens) - length):
         window = torch.from_numpy(tokens[i : i + length + 1].astype(np.int64)).to(device)
@@ -46,13 +43,26 @@ def seconds(actions: list, repeats: int = 3) -> tuple[list[float], list]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="lm_small", choices=sorted(p.stem for p in MODELS.glob("lm_*.yaml")))
-    parser.add_argument("--attention", default="softmax", choices=attention.available(causal=True, grid=False))
+    parser.add_argument("--attention", default="softmax", help="any that can be causal and needs no grid")
     parser.add_argument("--vocabulary", type=int, default=33_278, help="WikiText-2's by default")
     parser.add_argument("--cutoffs", type=int, nargs="*", default=[])
     parser.add_argument("--windows", type=int, default=64)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
+    with exit_on_user_error():
+        compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    import numpy as np
+    import torch
+    import yaml
+
+    from fourierformer import attention
+    from fourierformer.models.lm import LMConfig, WordLM
+    from fourierformer.tasks.language_objective import LanguageObjective
+
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     config = LMConfig(**yaml.safe_load((MODELS / f"{arguments.model}.yaml").read_text()))
     tokens = np.random.default_rng(0).integers(
         0, arguments.vocabulary, config.length + arguments.windows, dtype=np.uint32

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-import torch
-
 from fourierformer.errors import UserError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
@@ -140,6 +138,8 @@ def arguments() -> argparse.Namespace:
     default = "results/measured; with --small runs/gpu_small"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"default: {default}")
     args = parser.parse_args()
+    import torch  # after --help
+
     if args.device == "cuda" and not torch.cuda.is_available():
         complain("no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small")
     if args.device == "cpu" and not args.small:

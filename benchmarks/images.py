@@ -14,17 +14,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import yaml
-
-from benchmarks.measure import take_turns
-from fourierformer.data.images.corpus import AugmentConfig, ImageData, train_transform, training_batches
-from fourierformer.data.images.order import ImageOrder
-from fourierformer.data.images.sets import FolderSet
-
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
 def our_batches(folder: Path, transform: Callable, batch: int, workers: int) -> Iterator:
+    from fourierformer.data.images.corpus import training_batches
+    from fourierformer.data.images.order import ImageOrder
+    from fourierformer.data.images.sets import FolderSet
+
     images = FolderSet(folder)
     order = ImageOrder(
         len(images), batch, seed=0, repeats=1, mix_batch=None, mixing=False, micro_batch=None, rank=0, world=1
@@ -56,6 +53,7 @@ def images_per_second(batches: Iterator, batch: int, count: int) -> float:
 
 def compare(makers: dict[str, Callable[[], Iterator]], batch: int, count: int, turns: int) -> dict[str, list[float]]:
     """Rates of each maker."""
+    from benchmarks.measure import take_turns
 
     def rate(name: str) -> float:
         images = images_per_second(makers[name](), batch, count)  # the processes end with their iterator
@@ -86,6 +84,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--augment", default="deit", choices=sorted(p.stem for p in (CONFIGS / "augment").glob("*")))
     arguments = parser.parse_args()
+    import yaml  # this and what reads images: after --help
+
+    from fourierformer.data.images.corpus import AugmentConfig, ImageData, train_transform
+
     data = ImageData(**yaml.safe_load((CONFIGS / "data" / "imagenet.yaml").read_text()))
     augment = AugmentConfig(**yaml.safe_load((CONFIGS / "augment" / f"{arguments.augment}.yaml").read_text()))
     transform = train_transform(data, augment, arguments.size)

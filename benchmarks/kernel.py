@@ -20,12 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-from benchmarks.contestants import SHAPES, bench
-from benchmarks.floors import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR, limits
+from benchmarks.shapes import SHAPES
 from fourierformer.files import write_csv
-from fourierformer.kernels.sinc import why_not_fused
 from fourierformer.provenance import describe, short_commit
 
 DEFAULT = {
@@ -49,6 +45,8 @@ def print_table(shape: str, rows: list[dict]) -> None:
 
 
 def print_notes(limit: dict[str, float | None]) -> None:
+    from benchmarks.floors import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR
+
     print(
         "Median times, launches included. dtype is that of q, k, v and output: for the float32 class always float32.\n"
         "of floor = floor / time, floor = features + pairs, in the backward once more, each the longest of its times:\n"
@@ -66,6 +64,8 @@ def print_notes(limit: dict[str, float | None]) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, object]:
+    import torch
+
     origin, _ = describe()
     return {
         "radius": args.radius,
@@ -113,6 +113,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--budget-seconds", type=float, default=480, help="nothing is started later than this")
     parser.add_argument("--csv", type=Path, help="write the rows there, with the settings and the machine")
     args = parser.parse_args()
+    import torch  # after --help
+
     if args.device == "auto":
         args.device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -122,6 +124,11 @@ def arguments() -> argparse.Namespace:
 
 def complete(args: argparse.Namespace) -> None:
     """What depends on the device, and the clock that starts now."""
+    import torch
+
+    from benchmarks.floors import limits
+    from fourierformer.kernels.sinc import why_not_fused
+
     gpu = args.device == "cuda"
     args.shape = args.shape or DEFAULT[args.device]
     args.dtype = getattr(torch, args.dtype or ("bfloat16" if gpu else "float32"))
@@ -137,6 +144,10 @@ def complete(args: argparse.Namespace) -> None:
 
 def main() -> bool:
     args = arguments()
+    import torch
+
+    from benchmarks.contestants import bench
+
     complete(args)
     settings = settings_of(args)
     print(", ".join(f"{name} {cell(value)}" for name, value in settings.items()))

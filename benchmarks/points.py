@@ -15,6 +15,7 @@ from fourierformer.attention import Geometry, build, mechanism
 from fourierformer.training.precision import autocast
 
 FIT_FROM = 2048  # tokens; below, what does not grow with N still shows
+PEER = "softmax"
 WHAT = ("forward", "forward+backward")
 MEASURED = "measured"
 FASTER = ("N²", "√N", "log N")  # growth above N, in the cost that a mechanism states

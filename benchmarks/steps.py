@@ -20,11 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
-
-from benchmarks.measure import AttentionClock, peak_of_step, seconds_per_step
-from benchmarks.recipes import RECIPES, Recipe, start
-from fourierformer.attention import Attention
+from benchmarks.recipes import RECIPES, Recipe
 from fourierformer.errors import UserError
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
@@ -90,6 +86,8 @@ def attempts(model: str, chosen: str, precision: str, args: argparse.Namespace) 
 
 def attempt(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
     """Measures, or says in the row why not. One that fails does not take the others with it."""
+    import torch
+
     if time.monotonic() > args.deadline:
         row.status = f"left out: the {args.minutes:g} minutes are used up"
         return
@@ -106,6 +104,12 @@ def attempt(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
 
 
 def measure(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
+    import torch
+
+    from benchmarks.measure import peak_of_step, seconds_per_step
+    from benchmarks.trainings import start
+    from fourierformer.attention import Attention
+
     device = torch.device(args.device)
     fit = start(recipe, row.attention, row.precision, device, row.micro_batch, small=args.small)
     seconds_per_step(fit, WARM_UP)  # compiles
@@ -121,6 +125,10 @@ def measure(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
 
 def attention_share(fit) -> float | None:
     """None where the pass does not fit: without torch.compile more has to be kept."""
+    import torch
+
+    from benchmarks.measure import AttentionClock, seconds_per_step
+
     try:
         with torch.compiler.set_stance("force_eager"), AttentionClock(fit.model, fit.device) as clock:
             fit.train_step()
@@ -159,6 +167,8 @@ def arguments() -> argparse.Namespace:
     default = "results/measured/gpu_training.csv; with --small or on a CPU in runs/"
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"CSV; default: {default}")
     args = parser.parse_args()
+    import torch  # after --help
+
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU: --device cpu --small runs a tiny form")
     if args.device == "cpu" and not args.small:

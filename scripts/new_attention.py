@@ -7,7 +7,6 @@ import argparse
 import keyword
 from pathlib import Path
 
-from fourierformer.attention import available, check_name
 from fourierformer.errors import SetupError
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.launch import exit_on_user_error
@@ -104,6 +103,8 @@ def files(name: str) -> dict[str, str]:
 
 def write(name: str, root: Path) -> list[Path]:
     """Writes the files below `root`. SetupError, and no file, for a name that is taken or impossible."""
+    from fourierformer.attention import available, check_name
+
     check_name(name)
     if keyword.iskeyword(name):  # its file could not be imported
         raise SetupError(f"'{name}' cannot name a file of Python: write 'my_{name}', say")

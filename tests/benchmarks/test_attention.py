@@ -9,7 +9,7 @@ import pytest
 import torch
 from command_line import REPOSITORY
 
-from benchmarks import attention, tables
+from benchmarks import attention, mechanisms, tables
 from benchmarks.measure import take_turns
 from benchmarks.points import Layer, Limits, Row, claims_linear, expected, exponent, measure
 from fourierformer.attention import available, mechanism
@@ -58,7 +58,7 @@ def clockwork(monkeypatch):
             def mebibytes(self, what):
                 return 1.0
 
-        monkeypatch.setattr(attention, "Layer", Clockwork)
+        monkeypatch.setattr(mechanisms, "Layer", Clockwork)
         return calls
 
     return install

@@ -9,7 +9,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from benchmarks import recipes, steps
+from benchmarks import recipes, steps, trainings
 from benchmarks.measure import AttentionClock
 from fourierformer.attention import Attention
 
@@ -42,23 +42,27 @@ def args(tmp_path):
     return SimpleNamespace(device="cpu", small=True, seconds=0, minutes=1, deadline=NEVER, model=["lm_small"])
 
 
-def failing(start, problem):
-    """`start`, which raises what `problem(micro)` gives."""
+@pytest.fixture
+def failing(monkeypatch):
+    """Makes a training of one precision fail at its start with what `problem(attention, micro)` gives."""
 
-    def begin(recipe, chosen, precision, device, micro, *, small):
-        if error := problem(chosen, micro):
-            raise error
-        return start(recipe, chosen, precision, device, micro, small=small)
+    def install(problem):
+        def begin(recipe, chosen, precision, device, micro, *, small, start=trainings.start):
+            if error := problem(chosen, micro):
+                raise error
+            return start(recipe, chosen, precision, device, micro, small=small)
 
-    return begin
+        monkeypatch.setattr(trainings, "start", begin)
+        monkeypatch.setattr(steps, "PRECISIONS", ["fp32"])
+
+    return install
 
 
-def test_what_does_not_fit_is_tried_with_half_the_micro_batch(args, monkeypatch):
+def test_what_does_not_fit_is_tried_with_half_the_micro_batch(args, failing):
     def too_large(chosen, micro):
         return torch.OutOfMemoryError("no") if chosen == "fourier" and micro > 1 else None
 
-    monkeypatch.setattr(steps, "start", failing(steps.start, too_large))
-    monkeypatch.setattr(steps, "PRECISIONS", ["fp32"])
+    failing(too_large)
     softmax, *fourier = steps.bench(args)
     assert softmax.measured
     assert [row.micro_batch for row in fourier] == [4, 2, 1]
@@ -68,20 +72,9 @@ def test_what_does_not_fit_is_tried_with_half_the_micro_batch(args, monkeypatch)
     assert fourier[2].time_ratio == fourier[2].step_ms / softmax.step_ms
 
 
-def test_what_never_fits_ends(args, monkeypatch):
+def test_what_never_fits_ends(args, failing):
     args.model = ["deit_tiny"]
-    monkeypatch.setattr(steps, "start", failing(steps.start, lambda chosen, micro: torch.OutOfMemoryError("no")))
-    monkeypatch.setattr(steps, "PRECISIONS", ["fp32"])
-    rows = list(steps.bench(args))
-    assert [row.micro_batch for row in rows] == [4, 2, 4, 2]  # images are mixed in pairs
-    assert not any(row.measured for row in rows)
-
-
-def test_one_that_fails_leaves_the_others(args, monkeypatch):
-    monkeypatch.setattr(
-        steps, "start", failing(steps.start, lambda chosen, micro: KeyError("tile") if chosen == "softmax" else None)
-    )
-    monkeypatch.setattr(steps, "PRECISIONS", ["fp32"])
+    failing(lambda chosen, micro: KeyError("tile") if chosen == "softmax" else None)
     softmax, fourier = steps.bench(args)
     assert softmax.status == "failed: KeyError: 'tile'"
     assert fourier.measured
@@ -96,7 +89,7 @@ def test_nothing_starts_when_the_time_is_up(args):
 @pytest.mark.parametrize("name", ["lm_small", "deit_tiny"])
 def test_the_clock_sees_every_layer_forward_and_backward_where_blocks_are_compiled(name):
     recipe = steps.replace(recipes.RECIPES[name], batch=4)
-    fit = recipes.start(recipe, "fourier", "fp32", torch.device("cpu"), 2, small=True)
+    fit = trainings.start(recipe, "fourier", "fp32", torch.device("cpu"), 2, small=True)
     fit.model.compile_blocks(backend="eager")
     layers = sum(isinstance(module, Attention) for module in fit.model.modules())
     with torch.compiler.set_stance("force_eager"), AttentionClock(fit.model, fit.device) as clock:
