@@ -101,7 +101,7 @@ class RunDirectory:
             handle = self._acquire()
         except OSError as error:
             raise self._not_writable(error) from error
-        self._remove_litter()
+        self.remove_litter()
         try:
             yield
         finally:
@@ -110,13 +110,13 @@ class RunDirectory:
                 os.ftruncate(handle, 0)
             os.close(handle)
 
-    def _remove_litter(self) -> None:
+    def remove_litter(self) -> None:
         """Deletes what killed processes have left, not what a script is writing now (a report, say)."""
-        for path in self.path.iterdir():
-            litter = LITTER.fullmatch(path.name)
-            pid = int(litter[1] or litter[2]) if litter else 0
-            if litter and (pid == os.getpid() or not process_exists(pid)):
-                with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for path in list(self.path.iterdir()):
+                litter = LITTER.fullmatch(path.name)
+                pid = int(litter[1] or litter[2]) if litter else 0
+                if litter and (pid == os.getpid() or not process_exists(pid)):
                     path.unlink()
 
     def _acquire(self) -> int:

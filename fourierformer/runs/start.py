@@ -29,6 +29,7 @@ def run_job(config: DictConfig) -> None:
 
         main(config)
         return
+    directory.remove_litter()  # of a process that was killed after its last result
     job = Job() if in_sweep() else None
     (job.name.say if job else print)(already_done(directory))
     if job:

@@ -131,6 +131,16 @@ def test_a_damaged_file_is_written_again(copied, smoke, file, damage):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+def test_what_a_process_left_that_was_killed_at_its_end_is_deleted(copied, smoke):
+    root, run = copied
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    litter = run / f".report.html.{gone.pid}.tmp"  # it was killed when its results were written
+    litter.touch()
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert not litter.exists()
+
+
 def test_damaged_measurements_are_made_again(copied, smoke):
     root, run = copied
     results = json.loads((run / "summary.json").read_text())["results"]
