@@ -23,7 +23,7 @@ TEXT = frozenset(
 TEXT_GROUPS = ("settings.", "versions.")  # all other columns are JSON
 FACTS = ("commit", "dirty", "started", "command", "cpu", "cpus", "gpus", "python", "platform")
 VERSIONS = ("torch", "triton", "timm")
-NESTED = ("results", "heads", "settings", "best", "versions")  # written as results.test.sliding.ppl
+NESTED = ("results", "heads", "diagnostics", "settings", "best", "versions")  # written as results.test.sliding.ppl
 CONFIG = "config"  # one column of JSON, the last one
 
 
@@ -49,7 +49,8 @@ def csv_row(run: Run) -> dict[str, str]:
     origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
     origin["command"] = without_folders(str(run.meta.get("command") or ""))
     names = {key: run.field(key) for key in NAMES} | {"run": run.name}
-    names |= {"settings": run.settings, "heads": run.heads, "versions": {name: versions.get(name) for name in VERSIONS}}
+    names |= {"settings": run.settings, "heads": run.heads, "diagnostics": run.diagnostics}
+    names |= {"versions": {name: versions.get(name) for name in VERSIONS}}
     values = [*flatten(names | summary | meta | origin), (CONFIG, run.config)]
     return {key: _written(key, value) for key, value in values if value is not None and value not in ({}, "")}
 
@@ -126,7 +127,7 @@ def _run(row: dict[str, str], path: Path, number: int) -> Run:
     except (ValueError, AttributeError, TypeError) as error:
         raise SetupError(f"{path}, line {number}: {error}. Restore it from git.") from None
     meta = {key: summary[key] for key in (*FACTS, "versions") if key in summary}
-    summary = {"schema": SCHEMA, "settings": {}, "heads": {}} | summary
+    summary = {"schema": SCHEMA, "settings": {}, "heads": {}, "diagnostics": {}} | summary
     return Run(path.with_suffix("") / summary["run"], "completed", {}, summary, meta)
 
 

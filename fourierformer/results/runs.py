@@ -21,6 +21,7 @@ DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?
 # our name of a head quantity -> what heads.json calls it
 HEAD_QUANTITIES = {"head_distance": "maps", "row_distance": "rows", "output_distance": "outputs", "rank": "rank"}
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
+OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: what an attention layer logs about itself
 SET_ASIDE = re.compile(r"\.old-\d+$")
 
 
@@ -118,6 +119,17 @@ class Run:
         }
 
     @cached_property
+    def diagnostics(self) -> dict[str, float]:
+        """What the attention layers logged about themselves last, as means over the layers: {"mass": 0.58}."""
+        if "diagnostics" in self.summary:
+            return dict(self.summary["diagnostics"])
+        last = {key: row[key] for row in self.metrics for key in row if OF_A_LAYER.fullmatch(key)}
+        layers: dict[str, list[float]] = {}
+        for key, value in last.items():
+            layers.setdefault(key.rpartition("/")[0], []).append(number(value))
+        return {name: sum(values) / len(values) for name, values in layers.items()}
+
+    @cached_property
     def _heads_file(self) -> tuple[dict, list[str]]:
         problems: list[str] = []
         return _read_json(self.path / "heads.json", problems) or {}, problems
@@ -146,7 +158,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict]:
-        """Rows of metrics.jsonl in file order, read on first use: a table needs none of them, a long run has 50,000."""
+        """Rows of metrics.jsonl in file order, read on first use: a long run has 50,000."""
         return self._metrics[0]
 
     def series(self, key: str) -> tuple[list[int], list[float]]:

@@ -6,7 +6,7 @@ averages of both) by two metrics, which side by side would be wider than a scree
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from fourierformer.results.comparison import (
@@ -41,6 +41,20 @@ HEAD_NOTE = (
     "distances: of two heads' attention maps (or outputs), averaged over pairs, sequences and layers; larger = less "
     "redundant"
 )
+
+
+# of what layers log about themselves: where it makes a loss say little, and why
+DOUBTS = {
+    "floor_share": (
+        lambda share: share > 0.1,
+        "attention.floor replaces the sum of weights of {0:.0%} of the queries: their outputs are no averages of the "
+        "values, and the loss says little about the estimated kernel",
+    ),
+    "mass": (
+        lambda share: share < 0.5,
+        "{0:.0%} of the weight goes to keys, attention.eps takes the rest: layers are partly switched off",
+    ),
+}
 
 
 def render_text(rows: Iterable[Row], colour: bool = False, width: int | None = None) -> str:
@@ -226,6 +240,7 @@ def _notes(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     if dirty := sum(run.field("dirty") is True for run in runs):
         notes.append(f"{dirty} of {len(runs)} runs were made with uncommitted changes")
+    notes += [doubt for row in rows for doubt in _doubts(row, row_label(row, rows))]
     for row in rows:
         for run in row.runs:
             own = run.summary.get("notes")
@@ -235,6 +250,13 @@ def _notes(rows: list[Row]) -> list[str]:
                 notes.append(f"{run.name}: {skipped} steps skipped for non-finite numbers")
         notes += [f"{run.name}: {'; '.join([run.state, *run.remarks()])}" for run in row.others]
     return list(dict.fromkeys(re.sub(r"\s+", " ", note) for note in notes))
+
+
+def _doubts(row: Row, label: str) -> Iterator[str]:
+    for key, (doubtful, text) in DOUBTS.items():
+        shares = [run.diagnostics[key] for run in row.runs if key in run.diagnostics]
+        if shares and doubtful(share := sum(shares) / len(shares)):
+            yield f"{label}: on average over the layers {text.format(share)}"
 
 
 def head_tables(rows: Iterable[Row]) -> list[Table]:

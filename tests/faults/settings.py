@@ -168,11 +168,13 @@ def write_text(folder: Path) -> None:
 
 
 def left_by(run: Path) -> dict:
-    """What a run has left, without what depends on the clock: sha256 of its states, rows, results, names of files."""
+    """What a run has left, without what depends on the clock: sha256 of its states, rows, results, names of files (of
+    checkpoints the intact ones by their states: a damaged one that nothing needed may stay as it is)."""
     complete = sorted(run.glob("checkpoints/step_*"))
     states = {_step(path.name): state_hash(path / "state.pt") for path in complete if is_intact(path)}
     summary = json.loads((run / "summary.json").read_text())
-    names = sorted({_step(str(path.relative_to(run))) for path in run.rglob("*") if path.parent.suffix != ".pt"})
+    outside = (path for path in run.rglob("*") if not any(folder in complete for folder in path.parents))
+    names = sorted({_step(str(path.relative_to(run))) for path in outside})
     return {"states": states, "rows": rows(run), "results": summary["results"], "files": names}
 
 

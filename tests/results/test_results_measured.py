@@ -47,6 +47,23 @@ def test_tables_from_the_file_equal_those_from_the_run_directories(tmp_path):
     assert [row.cell(("test", "sliding")) for row in after] == [row.cell(("test", "sliding")) for row in before]
 
 
+def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
+    """By what attention layers logged last, the mean over the layers."""
+    early, late = {"floor_share/00": 0.9, "floor_share/01": 0.9}, {"floor_share/00": 0.5, "floor_share/01": 0.3}
+    rows = [{"step": 1, "valid_loss": 5.0} | early, {"step": 2, "valid_loss": 4.0} | late]
+    write_run(tmp_path / "runs", "performer_trig", rows=rows)
+    write_run(tmp_path / "runs", "performer", rows=[{"step": 2, "floor_share/00": 0.05}])
+    write_run(tmp_path / "runs", "fourier", rows=[{"step": 2, "mass/00": 0.9, "mass/01": 0.0}])
+    found = collect(tmp_path / "runs")
+    write_measured(found, tmp_path / "all.csv")
+    for runs in (found, read_measured(tmp_path / "all.csv")):
+        text = " ".join(render_text(comparison(runs)).split())
+        assert "performer_trig: on average over the layers attention.floor replaces" in text
+        assert "40% of the queries" in text
+        assert "performer: on average" not in text
+        assert "fourier: on average over the layers 45% of the weight goes to keys" in text
+
+
 def test_a_line_has_the_numbers_and_where_they_come_from(tmp_path):
     path = write_run(tmp_path / "runs", "fourier", 3, 58.3)
     (path / "config.yaml").write_text("attention: {name: fourier, radius: matched, eps: 0.0}\n")
