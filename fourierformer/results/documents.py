@@ -28,6 +28,7 @@ from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_o
 from fourierformer.results.hypotheses import hypothesis_table
 from fourierformer.results.intervals import interval_tables
 from fourierformer.results.measured import is_measured, read_measured
+from fourierformer.results.ranking import rankings
 from fourierformer.results.runs import Run
 from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
 from fourierformer.results.tables import columns_of, head_tables, table_groups, tables
@@ -208,7 +209,10 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
         "quickstart": lambda _, folder: quickstart(folder),
         "headline": lambda _, folder: headline(folder),
     },
-    "docs/attention.md": {"attention": lambda *_: mechanism_table()},
+    "docs/attention.md": {
+        "attention": lambda *_: mechanism_table(),
+        "ranking": lambda _, folder: rankings(folder),
+    },
     "docs/measurements.md": {"results": lambda _, folder: section(folder)},
     "docs/results.md": {"evidence": lambda _, folder: evidence(folder)},
     "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},

@@ -178,10 +178,11 @@ def _pair_text(pair: Pair) -> str:
     shown = " ".join(filter(None, [column_text(pair.column), difference_text(difference, key)]))
     if pair.p is None:
         return f"{shown} ({difference.reason})"
-    return f"{shown} ({difference.test}, {p_text(pair.p)}: {_verdict(difference, key, pair.p)})"
+    return f"{shown} ({difference.test}, {p_text(pair.p)}: {verdict(difference, key, pair.p)})"
 
 
-def _verdict(difference: Difference, key: str, p: float) -> str:
+def verdict(difference: Difference, key: str, p: float) -> str:
+    """'better', 'worse' or 'no significant difference' than the baseline, at a corrected p."""
     if p >= 1 - LEVEL or difference.mean is None:
         return "no significant difference"
     return "better" if (difference.mean > 0) == metric(key).higher_is_better else "worse"

@@ -240,7 +240,7 @@ def _notes(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     if dirty := sum(run.field("dirty") is True for run in runs):
         notes.append(f"{dirty} of {len(runs)} runs were made with uncommitted changes")
-    notes += [doubt for row in rows for doubt in _doubts(row, row_label(row, rows))]
+    notes += [doubt for row in rows for doubt in doubts(row, rows)]
     for row in rows:
         for run in row.runs:
             own = run.summary.get("notes")
@@ -252,11 +252,12 @@ def _notes(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(re.sub(r"\s+", " ", note) for note in notes))
 
 
-def _doubts(row: Row, label: str) -> Iterator[str]:
+def doubts(row: Row, rows: list[Row]) -> Iterator[str]:
+    """Why the loss of a row says little, if it does: by what its attention layers logged about themselves."""
     for key, (doubtful, text) in DOUBTS.items():
         shares = [run.diagnostics[key] for run in row.runs if key in run.diagnostics]
         if shares and doubtful(share := sum(shares) / len(shares)):
-            yield f"{label}: on average over the layers {text.format(share)}"
+            yield f"{row_label(row, rows)}: on average over the layers {text.format(share)}"
 
 
 def head_tables(rows: Iterable[Row]) -> list[Table]:

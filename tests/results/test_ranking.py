@@ -1,0 +1,51 @@
+"""docs/attention.md: mechanisms in the order of what they reached, with p corrected over all of them."""
+
+import re
+
+import pytest
+from scipy.stats import ttest_rel
+from synthetic_runs import write_run, write_vision_run
+
+from fourierformer.results import collect
+from fourierformer.results.measured import write_measured
+from fourierformer.results.ranking import NOTHING, rankings
+
+PPL = {  # of three seeds; what synthetic runs write as test, sliding is 0.9 of it
+    "softmax": (60.0, 61.0, 62.5),
+    "taylor": (70.0, 71.2, 72.4),
+    "performer": (50.0, 51.1, 52.3),
+}
+
+
+def table(text: str) -> dict[str, list[str]]:
+    lines = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, flags=re.M)
+    return {name: cells.split(" | ") for name, cells in lines}
+
+
+def test_perplexities_rise_and_p_is_corrected_over_all_comparisons(tmp_path):
+    for attention, values in PPL.items():
+        for seed, ppl in enumerate(values, 1):
+            write_run(tmp_path / "runs", attention, seed, ppl)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "zoo_lm.csv")
+    rows = table(rankings(tmp_path))
+    assert list(rows) == ["performer", "softmax", "taylor"]
+    assert rows["softmax"][2:5] == ["-", "-", "-"]
+    p = {name: ttest_rel(PPL[name], PPL["softmax"]).pvalue for name in ("taylor", "performer")}
+    least = min(p, key=p.__getitem__)
+    expected = {name: 2 * p[least] if name == least else max(2 * p[least], p[name]) for name in p}  # Holm, of two
+    for name, word in (("taylor", "worse"), ("performer", "better")):
+        assert float(rows[name][3]) == pytest.approx(expected[name], rel=0.05)  # two digits
+        assert rows[name][4] == word
+
+
+def test_accuracies_fall(tmp_path):
+    for attention, top1 in (("softmax", 92.0), ("axial", 94.0), ("band", 90.0)):
+        write_vision_run(tmp_path / "runs", attention, 1, top1)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "zoo_vit.csv")
+    rows = table(rankings(tmp_path))
+    assert list(rows) == ["axial", "softmax", "band"]
+    assert {cells[4] for cells in rows.values()} == {"-"}  # one seed: no claim
+
+
+def test_nothing_committed_is_said(tmp_path):
+    assert rankings(tmp_path) == NOTHING
