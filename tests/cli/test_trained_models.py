@@ -103,8 +103,12 @@ def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_p
         export_run(run, folder)
     with pytest.raises(SetupError, match="is written hub:owner/name"):
         export_run(run, "hub:model")
-    with pytest.raises(SetupError, match=r"has no config\.json: it is a run, which load_run loads"):
+    with pytest.raises(
+        SetupError, match=rf"no config\.json: it is a run, which load_run loads .*export\.py {run} --to FOLDER"
+    ):
         fourierformer.from_pretrained(run)
+    with pytest.raises(SetupError, match="is an exported model, which fourierformer"):
+        fourierformer.load_run(folder)
     with pytest.raises(SetupError, match="no such folder, and not the name of a repository"):
         fourierformer.from_pretrained(tmp_path / "nothing" / "there")
     shutil.copytree(folder, tmp_path / "copy")
