@@ -1,6 +1,7 @@
 """Trained models away from their data: loaded in two lines, exported, uploaded, loaded by other libraries."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,12 @@ def test_a_language_model_in_two_lines(finished, without_data):
     assert len(model.continued(model.encode("word3"), 20)) == 21  # more than the model reads at once
     assert model.generate(tokens=4, temperature=0) == model.generate(tokens=4, temperature=0, seed=2)
     assert not model.model.training
+    for option, wrong in {"tokens": -1, "temperature": math.nan, "top_k": -5}.items():
+        with pytest.raises(SetupError, match=f"{option}={wrong}: must be at least 0"):
+            model.generate("word3", **{"tokens": 1, option: wrong})
+    for ids in ([], [model.corpus.vocab_size], [-1]):
+        with pytest.raises(SetupError, match=r"ids must be numbers from 0 to \d+, at least one"):
+            model.continued(ids, 1)
 
 
 def test_it_is_the_model_of_the_checkpoint(finished):
@@ -215,6 +222,8 @@ def test_a_classifier_with_its_classes_and_transform(vision, tmp_path, without_d
     assert name in model.classes
     assert p == max(p for _, p in likely)
     assert sum(p for _, p in likely) == pytest.approx(1)
+    with pytest.raises(TypeError, match=r"must be a PIL image, got str: PIL\.Image\.open"):
+        model.classify("image.png")
     export_run(vision, tmp_path / "model", averaged=True)
     images = model.transform(image.convert("RGB"))[None]
     assert torch.equal(fourierformer.from_pretrained(tmp_path / "model", "cpu").model(images), model.model(images))
