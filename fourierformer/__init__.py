@@ -80,9 +80,10 @@ def fourier_attention(
     import torch
 
     from fourierformer.kernels.sinc import sinc_attention
-    from fourierformer.kernels.sinc.checks import mask_of_keys, repeat_heads
+    from fourierformer.kernels.sinc.checks import check_radius_is_number, mask_of_keys, repeat_heads
 
     if not isinstance(radius, torch.Tensor):
+        check_radius_is_number(q, radius)
         radius = torch.tensor(float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     if enable_gqa:
         k, v = repeat_heads(q, k, v)

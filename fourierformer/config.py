@@ -13,6 +13,7 @@ import os
 import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -239,8 +240,8 @@ def from_yaml(path: Path) -> dict:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("it is not a file")
         values = OmegaConf.to_container(OmegaConf.load(path))
-    except FileNotFoundError:
-        raise SetupError(f"{path.parent} is not a run directory: it has no {path.name}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
         raise SetupError(
             f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside "
@@ -251,3 +252,16 @@ def from_yaml(path: Path) -> dict:
             f"{path} is damaged: it holds no config. Restore it from a copy, or move the run aside with fresh=true."
         )
     return values
+
+
+def _why_no_run(folder: Path, config: str) -> str:
+    """What the folder is instead, and where the run may be that was meant."""
+    if folder.is_file():
+        return "it is a file"
+    if not folder.is_dir():
+        near = get_close_matches(folder.name, [path.parent.name for path in folder.parent.glob(f"*/{config}")], n=1)
+        return "there is no such directory" + (f" (did you mean {folder.parent / near[0]}?)" if near else "")
+    if (folder / "model.safetensors").is_file():
+        return "it is an exported model, which fourierformer.from_pretrained loads"
+    runs = sorted(path.parent for path in folder.glob(f"*/{config}"))
+    return f"it has no {config}" + (f", but holds runs: name one, as {runs[0]}" if runs else "")

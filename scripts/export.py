@@ -4,7 +4,7 @@ python scripts/export.py runs/builtin/... --to exported/my_model
 python scripts/export.py runs/builtin/... --to hub:my-name/my-model
 
 Load it with fourierformer.from_pretrained("exported/my_model"), a language model also with transformers, an image
-classifier also with timm (docs/portable.md).
+classifier also with timm (docs/library.md).
 """
 
 import argparse

@@ -37,6 +37,8 @@ def report(arguments: argparse.Namespace) -> None:
     # not in the working directory: an untracked file would mark every later run's commit as dirty
     first = Path(arguments.runs[0])
     out = arguments.out or (Path("runs") if first.suffix == ".csv" else first) / "report.html"
+    if out.is_dir():
+        raise SetupError(f"--out {out} is a directory: name the file to write")
     figures = arguments.figures or out.parent / "figures"
     runs = gather(arguments.runs)
     if not runs:

@@ -1,5 +1,6 @@
 """Fourier attention as a layer for anybody's model: `fourierformer.FourierAttention`."""
 
+import math
 from typing import Literal
 
 import torch
@@ -65,7 +66,7 @@ class FourierAttention(nn.Module):
         self.k_proj = nn.Linear(dim, kv_heads * self.width, bias=bias)
         self.v_proj = nn.Linear(dim, kv_heads * self.width, bias=bias)
         self.out_proj = nn.Linear(dim, dim, bias=bias)
-        start = matched_radius(self.width, power) if radius == "matched" else float(radius)
+        start = matched_radius(self.width, power) if radius == "matched" else _number(radius)
         shape = {"scalar": (), "head": (heads, 1), "coordinate": (1, self.width)}[radius_shape]
         self.radius = marked(nn.Parameter(torch.full(shape, start)), no_weight_decay=True)
 
@@ -85,6 +86,10 @@ class FourierAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
+        dim = self.q_proj.in_features
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.dim() != 3 or x.shape[2] != dim:
+                raise ValueError(f"{name} must be (batch, tokens, dim = {dim}), got {tuple(x.shape)}")
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
             for projection, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
@@ -100,6 +105,16 @@ class FourierAttention(nn.Module):
         return (
             f"causal={self.causal}, power={self.power}, eps={self.eps}, radius={tuple(self.radius.shape) or 'scalar'}"
         )
+
+
+def _number(radius: float | str) -> float:
+    try:
+        number = float(radius)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise SetupError(f"radius is a number, or 'matched', got {radius!r}")
+    return number
 
 
 def _check(dim: int, heads: int, kv_heads: int, dropout: float, radius_shape: str) -> None:

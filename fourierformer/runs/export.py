@@ -39,7 +39,7 @@ def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged:
 
 
 def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     trained = load_run(run, "cpu", last=last, averaged=averaged)
     task = task_named(trained.spec.task)
@@ -54,7 +54,8 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        # not save_file: its files can be read by their owner only
+        (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
         atomic_write_text(folder / FACTS, json.dumps(_facts(run, trained), ensure_ascii=False) + "\n")
         atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
         atomic_write_text(folder / "README.md", card)
@@ -76,7 +77,9 @@ def _upload(folder: Path, name: str) -> str:
     try:
         client.create_repo(name, exist_ok=True)
         client.upload_folder(repo_id=name, folder_path=folder, commit_message="Model exported by fourierformer")
-    except (OSError, ValueError) as error:  # no network, no token, no right to write
-        reason = str(error).strip().splitlines()[0]
-        raise SetupError(f"{name} was not uploaded: {reason} (log in with `hf auth login`)") from None
+    except Exception as error:  # no network, no token, no right to write: the client's errors have no common base
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SetupError(
+            f"{name} was not uploaded: {reason} (it needs a network, and a token: `hf auth login`)"
+        ) from None
     return f"https://huggingface.co/{name}"

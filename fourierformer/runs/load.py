@@ -73,17 +73,20 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
 def read_export(folder: Path) -> tuple[dict, dict]:
     """config.json and data.json of an exported model."""
     if not (folder / CONFIG).is_file():
-        hint = ": it is a run, which load_run loads" if (folder / "config.yaml").is_file() else ""
+        is_run = (folder / "config.yaml").is_file()
+        hint, run = (": it is a run, which load_run loads", folder) if is_run else ("", "RUN")
         raise SetupError(
-            f"{folder} is no exported model, it has no {CONFIG}{hint} (python scripts/export.py RUN --to {folder} "
+            f"{folder} is no exported model, it has no {CONFIG}{hint} (python scripts/export.py {run} --to FOLDER "
             "writes one)"
         )
     try:
         config, facts = read_json(folder / CONFIG) or {}, read_json(folder / FACTS)
     except UserError as error:
         raise SetupError(str(error)) from None
-    if "run" not in config or facts is None:
-        raise SetupError(f"{folder} was not written by scripts/export.py: it has no {FACTS}, or no run in {CONFIG}")
+    if not {"run", "step"} <= config.keys() or facts is None:
+        raise SetupError(
+            f"{folder} was not written by scripts/export.py: it has no {FACTS}, or no run or step in {CONFIG}"
+        )
     return config, facts
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fourierformer.config import RunSpec
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.pairs import BEGIN, END, PAD, decode, encode
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 from fourierformer.models.decoding import decoder, pick
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.models.seq2seq import EncoderDecoder, greedy
@@ -71,15 +71,21 @@ class TrainedLanguageModel(TrainedModel):
         self, ids: Sequence[int], tokens: int, temperature: float = 0.0, top_k: int = 0, seed: int = 0
     ) -> list[int]:
         """The ids, and `tokens` more."""
+        for name, number in {"tokens": tokens, "temperature": temperature, "top_k": top_k}.items():
+            check_range(name, number, 0)
+        ids, vocabulary = [int(number) for number in ids], self.corpus.vocab_size
+        if not ids or min(ids) < 0 or max(ids) >= vocabulary:
+            raise SetupError(
+                f"ids must be numbers from 0 to {vocabulary - 1}, at least one: `encode` makes them of a text"
+            )
         generator, decode = torch.Generator().manual_seed(seed), decoder(self.model)  # type: ignore[arg-type]
-        ids = list(ids)
         for _ in range(tokens):
             ids.append(pick(decode.next_token(ids).cpu(), temperature, top_k, generator))
         return ids
 
     @property
     def decoding(self) -> str:
-        """How `generate` decodes: "reading up to 64 tokens again for each one"."""
+        """How `generate` decodes: "by reading up to 64 tokens again for each one"."""
         return decoder(self.model).name  # type: ignore[arg-type]
 
 
@@ -132,7 +138,8 @@ class TrainedClassifier(TrainedModel):
 
     @cached_property
     def transform(self):
-        """The transform of evaluation, PIL image -> (3, size, size): resized, cropped, normalised as in training."""
+        """The transform of evaluation, RGB image of PIL -> (3, size, size): resized, cropped, normalised as in
+        training."""
         from fourierformer.data.images.corpus import eval_transform
 
         spec: Any = self.spec
@@ -141,6 +148,10 @@ class TrainedClassifier(TrainedModel):
     @torch.inference_mode()
     def classify(self, image: Image, *, top: int = 5) -> list[tuple[str, float]]:
         """The likeliest classes of an image with their probabilities, the likeliest first."""
+        from PIL.Image import Image as PILImage
+
+        if not isinstance(image, PILImage):
+            raise TypeError(f"image must be a PIL image, got {type(image).__name__}: PIL.Image.open(path) reads one")
         logits: Tensor = self.model(self.transform(image.convert("RGB"))[None].to(self.device))
         probabilities, numbers = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
         return [(self.classes[n], p) for n, p in zip(numbers.tolist(), probabilities.tolist(), strict=True)]

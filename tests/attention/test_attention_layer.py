@@ -1,6 +1,7 @@
 """fourierformer.FourierAttention: the layer for other people's models."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -70,8 +71,18 @@ def test_it_learns_and_drops_out_in_training_only():
         ({"dim": 8, "heads": 4, "kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
         ({"dim": 8, "heads": 4, "dropout": 2}, "dropout is a probability"),
         ({"dim": 8, "heads": 4, "radius_shape": "vector"}, "radius_shape is 'scalar', 'head' or 'coordinate'"),
+        ({"dim": 8, "heads": 4, "radius": "matchd"}, "radius is a number, or 'matched', got 'matchd'"),
+        ({"dim": 8, "heads": 4, "radius": math.nan}, "radius is a number, or 'matched', got nan"),
     ],
 )
 def test_mistakes_are_explained(arguments, message):
     with pytest.raises(SetupError, match=message):
         FourierAttention(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (2, 5, 6), (2, 4, 5, 8)])
+def test_inputs_of_another_shape_are_named_as_they_were_given(shape):
+    layer, x, wrong = FourierAttention(8, 4), torch.zeros(2, 5, 8), torch.zeros(shape)
+    for name, inputs in {"query": (wrong,), "key": (x, wrong), "value": (x, x, wrong)}.items():
+        with pytest.raises(ValueError, match=re.escape(f"{name} must be (batch, tokens, dim = 8), got {shape}")):
+            layer(*inputs)

@@ -1,6 +1,7 @@
 """Trained models away from their data: loaded in two lines, exported, uploaded, loaded by other libraries."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,12 @@ def test_a_language_model_in_two_lines(finished, without_data):
     assert len(model.continued(model.encode("word3"), 20)) == 21  # more than the model reads at once
     assert model.generate(tokens=4, temperature=0) == model.generate(tokens=4, temperature=0, seed=2)
     assert not model.model.training
+    for option, wrong in {"tokens": -1, "temperature": math.nan, "top_k": -5}.items():
+        with pytest.raises(SetupError, match=f"{option}={wrong}: must be at least 0"):
+            model.generate("word3", **{"tokens": 1, option: wrong})
+    for ids in ([], [model.corpus.vocab_size], [-1]):
+        with pytest.raises(SetupError, match=r"ids must be numbers from 0 to \d+, at least one"):
+            model.continued(ids, 1)
 
 
 def test_it_is_the_model_of_the_checkpoint(finished):
@@ -92,6 +99,7 @@ def test_an_exported_model_equals_its_run_bit_by_bit(exported, without_data):
     assert other.encode("word3 word7 word1") == ids
     assert torch.equal(everything(own, ids), everything(other, ids))
     assert other.step == own.step
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # whoever reads one file reads the weights too
     machine = str(run.parent.parent.parent)  # no path of the machine that trained it travels
     assert not [path for path in folder.glob("*[nd]") if machine in path.read_text(errors="replace")]
 
@@ -102,8 +110,12 @@ def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_p
         export_run(run, folder)
     with pytest.raises(SetupError, match="is written hub:owner/name"):
         export_run(run, "hub:model")
-    with pytest.raises(SetupError, match=r"has no config\.json: it is a run, which load_run loads"):
+    with pytest.raises(
+        SetupError, match=rf"no config\.json: it is a run, which load_run loads .*export\.py {run} --to FOLDER"
+    ):
         fourierformer.from_pretrained(run)
+    with pytest.raises(SetupError, match="is an exported model, which fourierformer"):
+        fourierformer.load_run(folder)
     with pytest.raises(SetupError, match="no such folder, and not the name of a repository"):
         fourierformer.from_pretrained(tmp_path / "nothing" / "there")
     shutil.copytree(folder, tmp_path / "copy")
@@ -150,9 +162,14 @@ def test_the_hub_and_back(exported, tmp_path, monkeypatch):
     model = fourierformer.from_pretrained("someone/small-model", "cpu")
     ids = model.encode("word3")
     assert torch.equal(everything(model, ids), everything(fourierformer.from_pretrained(folder, "cpu"), ids))
-    monkeypatch.setattr(StandIn, "error", OSError("401 no token\nlong details"))
-    with pytest.raises(SetupError, match=r"was not uploaded: 401 no token \(log in with `hf auth login`\)"):
-        export_run(run, "hub:someone/small-model")
+
+    class NoNetwork(Exception):
+        """As httpx.ConnectError, which is no OSError."""
+
+    for error in (OSError("401 no token\nlong details"), NoNetwork("401 no token")):
+        monkeypatch.setattr(StandIn, "error", error)
+        with pytest.raises(SetupError, match=r"was not uploaded: 401 no token \(.*`hf auth login`\)"):
+            export_run(run, "hub:someone/small-model")
 
 
 def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
@@ -205,6 +222,8 @@ def test_a_classifier_with_its_classes_and_transform(vision, tmp_path, without_d
     assert name in model.classes
     assert p == max(p for _, p in likely)
     assert sum(p for _, p in likely) == pytest.approx(1)
+    with pytest.raises(TypeError, match=r"must be a PIL image, got str: PIL\.Image\.open"):
+        model.classify("image.png")
     export_run(vision, tmp_path / "model", averaged=True)
     images = model.transform(image.convert("RGB"))[None]
     assert torch.equal(fourierformer.from_pretrained(tmp_path / "model", "cpu").model(images), model.model(images))

@@ -215,8 +215,21 @@ def test_a_config_survives_its_file(tmp_path):
     values = composed("experiment=wt103_small")
     (tmp_path / "config.yaml").write_text(configs.to_yaml(values))
     assert read_spec(configs.from_yaml(tmp_path / "config.yaml")).values == values
-    with pytest.raises(SetupError, match="is not a run directory"):
-        configs.from_yaml(tmp_path / "other" / "config.yaml")
+
+
+def test_a_folder_that_is_no_run_is_told_from_the_run_that_was_meant(tmp_path):
+    run = tmp_path / "lm_tiny-fourier-s1-0a1b2c3d"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text(configs.to_yaml(composed()))
+    for meant, message in {
+        "lm_tiny-fourier-s1": f"there is no such directory .did you mean {run}.",
+        "elsewhere/run": "there is no such directory$",
+        ".": f"it has no config.yaml, but holds runs: name one, as {run}$",
+        f"{run.name}/config.yaml": "it is a file$",
+        f"{run.name}/checkpoints": "it has no config.yaml$",
+    }.items():
+        with pytest.raises(SetupError, match=f"is not a run directory: {message}"):
+            configs.from_yaml(tmp_path / meant / "config.yaml")
 
 
 # -- the check itself -----------------------------------------------------------------------------------------------

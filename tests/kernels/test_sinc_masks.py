@@ -139,3 +139,12 @@ def test_mistakes_are_explained(options, message):
     q, k, v, radius, _ = leaves()
     with pytest.raises(ValueError, match=message):
         fourier_attention(q, k, v, radius, **options)
+
+
+def test_what_is_no_tensor_and_no_number_is_named():
+    q, k, v, *_ = (leaf.detach() for leaf in leaves())
+    for radius in ("matched", None):
+        with pytest.raises(TypeError, match=f"radius must be a number or a tensor, got {radius!r}"):
+            fourier_attention(q, k, v, radius)
+    with pytest.raises(TypeError, match="q must be a tensor, got ndarray"):
+        fourier_attention(q.numpy(), k, v, 0.4)

@@ -102,6 +102,14 @@ def test_links_lead_to_files_and_headings(page):
         assert not anchor or anchor in slugs(target.read_text(encoding="utf-8")), f"{page.name}: {link}"
 
 
+def test_pages_named_in_the_sources_exist():
+    folders = ("fourierformer", "scripts", "benchmarks")
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
+    named = {page for path in files for page in re.findall(r"\bdocs/\w+\.md", path.read_text(encoding="utf-8"))}
+    assert "docs/library.md" in named
+    assert named <= set(TEXT)
+
+
 # that of library.md needs a run: tests/cli/test_public_examples.py
 @pytest.mark.parametrize(
     "page", [name for name, text in TEXT.items() if blocks(text, "python") and name != "docs/library.md"]

@@ -17,6 +17,14 @@ def one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
     return [t.to(dtype) for t in tensors]
 
 
+def check_radius_is_number(q: Tensor, radius: float) -> None:
+    """Before a tensor is made of the radius, in the dtype of q."""
+    if not isinstance(q, Tensor):
+        raise TypeError(f"q must be a tensor, got {type(q).__name__}")
+    if radius is None or isinstance(radius, str):
+        raise TypeError(f"radius must be a number or a tensor, got {radius!r}")
+
+
 def check_numbers(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v), ("radius", radius)):
         if not isinstance(tensor, Tensor):
