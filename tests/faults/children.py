@@ -52,6 +52,8 @@ def in_child(
     `disturb` gets the child's pid and runs beside it. The child is killed after `seconds`. It works in `folder`.
     """
     place = Path(tempfile.mkdtemp(prefix="fault-"))
+    for name in ("out", "err"):
+        (place / name).touch()  # before a kill that comes at once
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()

@@ -89,6 +89,7 @@ def test_verdicts_are_counted_and_cheap_faults_get_more_trials(tmp_path):
 
         return Trial(family, "language", "", action)
 
+    (tmp_path / "more").mkdir()
     groups = {
         "cheap": (trial("cheap", 0.001, SAME) for _ in range(1000)),
         "dear": (trial("dear", 0.02, DIFFERS) for _ in range(1000)),
@@ -99,6 +100,9 @@ def test_verdicts_are_counted_and_cheap_faults_get_more_trials(tmp_path):
     assert cheap > 3 * dear > 0
     assert tally.failures == dear == len(said)
     assert tally.total == cheap + dear
+    impossible = Trial("impossible", "language", "", lambda folder: 1 // 0)
+    assert perform([impossible], tmp_path / "more", until=time.monotonic() + 1, say=said.append).failures == 1
+    assert "ZeroDivisionError" in said.pop()
     twice = Tally()
     twice.join(tally)
     twice.join(tally)

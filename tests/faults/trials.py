@@ -3,6 +3,7 @@
 import random
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,9 +81,8 @@ def perform(trials: Iterable[Trial], folder: Path, *, until: float, say=print) -
         place.mkdir()
         try:
             verdict = trial.action(place)
-        except Exception as error:
-            error.add_note(f"in the trial {trial.family}, {trial.target}, {trial.fault}, in {place}")
-            raise
+        except Exception:
+            verdict = Verdict(TRACEBACK, f"in the trial itself\n{traceback.format_exc()}")
         tally.add(trial, verdict, time.monotonic() - started)
         if not verdict.good:
             say(f"{verdict.kind}: {trial.family}, {trial.target}, {trial.fault}, in {place}\n{verdict.evidence}\n")
