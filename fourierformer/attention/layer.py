@@ -10,6 +10,8 @@ from fourierformer import fourier_attention
 from fourierformer.attention.base import marked
 from fourierformer.attention.fourier import matched_radius
 from fourierformer.errors import SetupError
+from fourierformer.kernels.sinc import check_backend
+from fourierformer.kernels.sinc.checks import check_power_and_eps
 
 
 class FourierAttention(nn.Module):
@@ -60,6 +62,8 @@ class FourierAttention(nn.Module):
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         _check(dim, heads, kv_heads, dropout, radius_shape)
+        check_power_and_eps(power, eps)
+        check_backend(backend)
         self.width = dim // heads
         self.causal, self.dropout, self.power, self.eps, self.backend = causal, dropout, power, eps, backend
         self.q_proj = nn.Linear(dim, dim, bias=bias)

@@ -73,10 +73,13 @@ def test_it_learns_and_drops_out_in_training_only():
         ({"dim": 8, "heads": 4, "radius_shape": "vector"}, "radius_shape is 'scalar', 'head' or 'coordinate'"),
         ({"dim": 8, "heads": 4, "radius": "matchd"}, "radius is a number, or 'matched', got 'matchd'"),
         ({"dim": 8, "heads": 4, "radius": math.nan}, "radius is a number, or 'matched', got nan"),
+        ({"dim": 8, "heads": 4, "power": 3}, "power must be an even integer >= 2, got 3"),
+        ({"dim": 8, "heads": 4, "eps": -1}, "eps must be a finite number >= 0, got -1"),
+        ({"dim": 8, "heads": 4, "backend": "cuda"}, "unknown Fourier attention backend 'cuda'"),
     ],
 )
 def test_mistakes_are_explained(arguments, message):
-    with pytest.raises(SetupError, match=message):
+    with pytest.raises((SetupError, ValueError), match=message):
         FourierAttention(**arguments)
 
 

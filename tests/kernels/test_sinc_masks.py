@@ -146,5 +146,9 @@ def test_what_is_no_tensor_and_no_number_is_named():
     for radius in ("matched", None):
         with pytest.raises(TypeError, match=f"radius must be a number or a tensor, got {radius!r}"):
             fourier_attention(q, k, v, radius)
+    with pytest.raises(ValueError, match="radius must be a finite number, got nan"):
+        fourier_attention(q, k, v, float("nan"))
+    with pytest.raises(ValueError, match="eps must be a finite number"):
+        fourier_attention(q, k, v, 0.4, eps="1e-6")
     with pytest.raises(TypeError, match="q must be a tensor, got ndarray"):
         fourier_attention(q.numpy(), k, v, 0.4)

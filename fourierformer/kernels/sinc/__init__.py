@@ -44,14 +44,19 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 _announced: set[tuple[str, str]] = set()
 
 
+def check_backend(name: str) -> None:
+    """ValueError for a name that no backend has."""
+    if name not in ("auto", *BACKENDS):
+        raise ValueError(f"unknown Fourier attention backend {name!r}; available: auto, {', '.join(BACKENDS)}")
+
+
 def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, masked: bool = False) -> tuple[str, str]:
     """(name, reason) of the backend that computes with a query tensor like this one, `masked` with a mask of pairs or
     with dropout.
 
     ValueError for an unknown name, and for the name of a backend that cannot.
     """
-    if backend not in ("auto", *BACKENDS):
-        raise ValueError(f"unknown Fourier attention backend {backend!r}; available: auto, {', '.join(BACKENDS)}")
+    check_backend(backend)
     if masked:
         if backend not in ("auto", "portable"):
             raise ValueError(

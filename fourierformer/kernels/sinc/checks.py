@@ -23,6 +23,8 @@ def check_radius_is_number(q: Tensor, radius: float) -> None:
         raise TypeError(f"q must be a tensor, got {type(q).__name__}")
     if radius is None or isinstance(radius, str):
         raise TypeError(f"radius must be a number or a tensor, got {radius!r}")
+    if not math.isfinite(radius):
+        raise ValueError(f"radius must be a finite number, got {radius!r}")
 
 
 def check_numbers(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float) -> None:
@@ -33,12 +35,16 @@ def check_numbers(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, e
             raise ValueError(f"{name} must be floating point, got {tensor.dtype}")
         if tensor.device != q.device:
             raise ValueError(f"q is on {q.device} but {name} is on {tensor.device}")
+    check_power_and_eps(power, eps)
+
+
+def check_power_and_eps(power: int, eps: float) -> None:
     if isinstance(power, bool) or not isinstance(power, int) or power < 2 or power % 2:
         raise ValueError(
             f"power must be an even integer >= 2, got {power!r}: sinc changes sign, and only an even power keeps every "
             "weight non-negative"
         )
-    if not (0 <= eps < math.inf):
+    if isinstance(eps, str) or not (0 <= eps < math.inf):
         raise ValueError(f"eps must be a finite number >= 0, got {eps!r}: it is added to a sum of non-negative weights")
 
 
