@@ -38,7 +38,7 @@ def pytest_sessionfinish(session):
     """Workers pass their times to the process that started them, which writes those of a whole fast tier."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["processor_seconds"] = _seconds
-    elif session.config.option.markexpr == "not full" and not session.config.args[1:]:
+    elif session.config.option.markexpr == "not full" and session.config.args == session.config.getini("testpaths"):
         session.config.cache.set(DURATIONS, _seconds)
 
 
