@@ -28,14 +28,14 @@ def rankings(folder: Path) -> str:
 def ranking(rows: list[Row], column: Column, file: str) -> str:
     """Best first; the note says how many comparisons the correction is over, and whose loss says little."""
     compared = {id(pair.row): pair for pair in pairs(rows, [column])}
-    key, unit = rows[0].primary, rows[0].task.unit
+    key = rows[0].primary
     measured = [row for row in rows if row.cell(column)]
     ordered = sorted(measured, key=lambda row: _mean(row, column), reverse=metric(key).higher_is_better)
     header = ("attention", "seeds", f"{column[0]} {metric(key).short}, {column[1]}", f"minus {BASELINE}'s", "p")
     grid = markdown_grid(
-        (*header, f"against {BASELINE}", f"{unit}/s", "peak MiB"),
+        (*header, f"against {BASELINE}"),
         [_line(row, column, compared.get(id(row))) for row in ordered],
-        [True, False, False, False, False, True, False, False],
+        [True, False, False, False, False, True],
     )
     tested = sum(pair.p is not None for pair in compared.values())
     notes = [
@@ -52,8 +52,7 @@ def _mean(row: Row, column: Column) -> float:
 
 
 def _line(row: Row, column: Column, pair: Pair | None) -> tuple[str, ...]:
-    cell, rate, memory = row.cell(column), row.quantity(f"{row.task.unit}_per_s"), row.quantity("peak_memory_bytes")
-    difference, p, told = DASH, DASH, DASH
+    cell, difference, p, told = row.cell(column), DASH, DASH, DASH
     if pair and pair.p is not None:
         difference, p = difference_text(pair.difference, row.primary), p_text(pair.p).removeprefix("p ")
         told = verdict(pair.difference, row.primary, pair.p)
@@ -64,6 +63,4 @@ def _line(row: Row, column: Column, pair: Pair | None) -> tuple[str, ...]:
         difference,
         p.removeprefix("= "),
         told,
-        f"{rate.mean:,.0f}" if rate else DASH,
-        f"{memory.mean / 2**20:,.0f}" if memory else DASH,
     )
