@@ -10,6 +10,7 @@ from fourierformer.errors import SetupError, check_range
 if TYPE_CHECKING:
     from fourierformer.attention import Geometry
 
+MOST_LAYERS = 1000  # deeper ones take minutes to build, and no recipe here trains them
 Part = Literal["encoder", "decoder", "cross"]  # where an attention layer of an encoder-decoder stands
 
 
@@ -26,7 +27,8 @@ class LMConfig:
     dropout: float
 
     def __post_init__(self):
-        for key in ("layers", "dim", "heads", "inner", "length"):
+        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
+        for key in ("dim", "heads", "inner", "length"):
             check_range(f"model.{key}", getattr(self, key), 1)
         check_range("model.dropout", self.dropout, 0, 1)
         if self.dim % 2 or self.dim % self.heads:
@@ -66,7 +68,8 @@ class Seq2SeqConfig:
     dropout: float
 
     def __post_init__(self):
-        for key in ("layers", "dim", "heads", "inner", "source_length", "target_length"):
+        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
+        for key in ("dim", "heads", "inner", "source_length", "target_length"):
             check_range(f"model.{key}", getattr(self, key), 1)
         check_range("model.dropout", self.dropout, 0, 1)
         if self.dim % 2 or self.dim % self.heads:
@@ -105,7 +108,8 @@ class ViTConfig:
     pool: Literal["class_token", "average"] = "class_token"
 
     def __post_init__(self):
-        for key in ("image_size", "patch", "dim", "depth", "heads"):
+        check_range("model.depth", self.depth, 1, MOST_LAYERS + 1)
+        for key in ("image_size", "patch", "dim", "heads"):
             check_range(f"model.{key}", getattr(self, key), 1)
         check_range("model.mlp_ratio", self.mlp_ratio, 0, above_low=True)
         check_range("model.drop_path", self.drop_path, 0, 1)

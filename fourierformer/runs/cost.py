@@ -10,7 +10,7 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import UserError
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import build, pick_device
+from fourierformer.runs.parts import build, check_device, pick_device
 from fourierformer.runs.spec import task_of
 from fourierformer.runs.train import make_fit
 from fourierformer.tasks import AnyCorpus
@@ -69,6 +69,7 @@ def _earlier(spec: RunSpec) -> StepCost | None:
 
 def _measured(spec: RunSpec, corpus: AnyCorpus) -> StepCost:
     """Measures the first steps of the run, without writing anything. The very first one is a warm-up, not measured."""
+    check_device(spec)
     batch, micro = spec.global_batch_size, spec.trainer.micro_batch_size
     share = batch if pick_device(spec.trainer.device).type == "cuda" else min(batch, CPU_SAMPLES)
     trainer = replace(spec.trainer, micro_batch_size=micro and min(micro, share))

@@ -23,6 +23,7 @@ WRONG = {
     "attention.power=3": "attention.power must be an even integer >= 2, got 3",
     "attention.power=four": "attention.power='four': expected a whole number",
     "attention.backend=foo": "unknown Fourier attention backend 'foo'",
+    "model.layers=9223372036854775807": "model.layers=9223372036854775807: must be at least 1 and less than 1001",
     "attention=softmax,fourier": "several values: add -m",
     "~attention": "no attention chosen: attention=fourier, or another of",
     "~attention.power": "no value for attention.power",

@@ -48,6 +48,14 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert "measured now" in capfd.readouterr().out
 
 
+def test_what_this_machine_cannot_time_is_one_line_after_the_rest(smoke, tmp_path, capfd):
+    assert train_lm(*smoke, "attention.backend=foo", f"runs_root={tmp_path}", "dry_run=true") == 2
+    output = capfd.readouterr()
+    assert "parameters   " in output.out
+    assert output.err.startswith("error: attention=fourier on cpu: unknown Fourier attention backend 'foo'")
+    assert output.err.count("\n") == 1
+
+
 @pytest.mark.full("plans 88 runs")
 @pytest.mark.parametrize(
     ("script", "sweep", "runs"),

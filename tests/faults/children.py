@@ -86,7 +86,8 @@ def _be_the_child(action: Callable[[], object], place: Path, folder: Path) -> No
             setattr(sys, f"__{name}__", stream)
         value = action()
         code = value if isinstance(value, int) else 0
-        (place / "value").write_text(json.dumps(value, default=str))
+        (place / "value.tmp").write_text(json.dumps(value, default=str))
+        (place / "value.tmp").rename(place / "value")  # whole, or a kill came before
     except BaseException:
         import traceback
 
