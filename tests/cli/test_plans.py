@@ -49,7 +49,8 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
 
 
 def test_what_this_machine_cannot_time_is_one_line_after_the_rest(smoke, tmp_path, capfd):
-    assert train_lm(*smoke, "attention.backend=foo", f"runs_root={tmp_path}", "dry_run=true") == 2
+    overrides = ("attention=fourier", "attention.backend=foo", "dry_run=true")
+    assert train_lm(*smoke, *overrides, f"runs_root={tmp_path}") == 2
     output = capfd.readouterr()
     assert "parameters   " in output.out
     assert output.err.startswith("error: attention=fourier on cpu: unknown Fourier attention backend 'foo'")
