@@ -36,6 +36,14 @@ class Interrupted(BaseException):
         return f"stopped by {signal.Signals(self.signal_number).name}"
 
 
+def stop_behind(error: BaseException | None) -> Interrupted | None:
+    """The signal that an error comes from: Hydra and OmegaConf turn whatever is raised in the middle of their work into
+    errors of their own."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def check_range(key: str, value: float | None, low: float, below: float = math.inf, *, above_low: bool = False) -> None:
     """SetupError unless low <= value < below, or low < value with `above_low`. None means "not set" and is accepted."""
     if value is None or (low <= value < below and not (above_low and value == low)):

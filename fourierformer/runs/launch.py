@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
-from fourierformer.errors import Interrupted, UserError, did_you_mean
+from fourierformer.errors import Interrupted, UserError, did_you_mean, stop_behind
 from fourierformer.provenance import CONFIGS, command_of
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.start import run_job
@@ -77,7 +77,7 @@ def _ended(action: Callable[[], int | None]) -> int:
     except UserError as error:
         return complain(error, error.exit_code)
     except Exception as error:
-        if cause := _stop_behind(error):
+        if cause := stop_behind(error):
             return exit_code(cause.signal_number)
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
             return complain(explain(error), 2)
@@ -99,14 +99,6 @@ def _raised_in_hydra(error: Exception) -> bool:
     """Whether Hydra itself failed, at overrides that it does not expect (debug=[1,2]), not the run that it calls."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
-
-
-def _stop_behind(error: BaseException | None) -> Interrupted | None:
-    """The signal that an error comes from: Hydra turns whatever is raised while it composes into an error of its
-    own."""
-    while error is not None and not isinstance(error, Interrupted):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def complain(message: object, code: int) -> int:

@@ -11,7 +11,7 @@ import traceback
 from omegaconf import DictConfig
 
 from fourierformer.config import RunSpec, differences, from_yaml
-from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
+from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, stop_behind
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name, values_of_command
 from fourierformer.runs.launch import complain
@@ -64,19 +64,25 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         label = job.name.prefix if job else "" if processes.first else f"process {processes.rank}: "
         return error.exit_code if silent else complain(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
-        code = exit_code(stop.signal_number)
-        if job:
-            job.write(exit_code=code, error=str(stop))
-        if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
-            raise
-        return code, str(stop)
+        return _stopped(stop, job)
     except OSError as error:  # of the disk, at a place without a message of its own
         label, told = job.name.prefix if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
         return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
     except Exception as error:
+        if cause := stop_behind(error):
+            return _stopped(cause, job)
         if not already_reported(error):
             traceback.print_exc()
         return 1, f"{type(error).__name__}: {error}"
+
+
+def _stopped(stop: Interrupted, job: Job | None) -> tuple[int, str]:
+    code = exit_code(stop.signal_number)
+    if job:
+        job.write(exit_code=code, error=str(stop))
+    if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
+        raise stop
+    return code, str(stop)
 
 
 def _checked(config: DictConfig, processes: Processes) -> RunSpec:

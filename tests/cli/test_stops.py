@@ -120,3 +120,17 @@ def test_a_signal_while_hydra_composes_is_a_stop_and_no_error(smoke, tmp_path, m
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", stopped)
     assert train_lm(*smoke, f"runs_root={tmp_path}") == 130
     assert capfd.readouterr().err == ""
+
+
+def test_a_signal_while_a_config_is_read_is_a_stop_and_no_error(smoke, tmp_path, monkeypatch, capfd):
+    """OmegaConf's own cleaning up fails where a signal comes at the wrong moment."""
+
+    def stopped(*_):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            None._invalidate_flags_cache()
+
+    monkeypatch.setattr("fourierformer.runs.run.read_command", stopped)
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == 130
+    assert "Traceback" not in capfd.readouterr().err
