@@ -44,7 +44,9 @@ quiet_interpreter = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton", 
 _obstacle = why_not_compiled(torch.empty(0))
 needs_compiled = pytest.mark.skipif(_obstacle is not None, reason=str(_obstacle))
 CPU_BACKENDS = [pytest.param("compiled", marks=needs_compiled), "portable"]
-MARKS = {"fused": [needs_fused, quiet_interpreter], "compiled": [needs_compiled]}
+# the interpreter takes seconds for what the fast tier has of it in test_sinc_fused.py
+SLOW = [] if NATIVE else [pytest.mark.full("takes Triton's interpreter seconds")]
+MARKS = {"fused": [needs_fused, quiet_interpreter, *SLOW], "compiled": [needs_compiled]}
 EVERY_BACKEND = [pytest.param(name, marks=MARKS.get(name, ())) for name in BACKENDS]
 
 

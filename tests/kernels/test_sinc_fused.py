@@ -131,7 +131,7 @@ def left_out(batch, keys, seed=0):
             for case in split([(12, 12), (5, 70), (70, 5)], [(12, 12), (3, 20)])
             for causal, eps in itertools.product((False, True), (0.0, 1e-6))
         ],
-        lambda sizes, _, causal, eps: (sizes, causal) in (((12, 12), True), ((3, 20), False)),
+        lambda sizes, _, causal, eps: (sizes, causal, eps) in (((12, 12), True, 0.0), ((3, 20), False, 1e-6)),
     ),
 )
 def test_keys_that_are_left_out(sizes, precision, causal, eps):

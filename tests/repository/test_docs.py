@@ -112,7 +112,12 @@ def test_pages_named_in_the_sources_exist():
 
 # that of library.md needs a run: tests/cli/test_public_examples.py
 @pytest.mark.parametrize(
-    "page", [name for name, text in TEXT.items() if blocks(text, "python") and name != "docs/library.md"]
+    "page",
+    [
+        name if name == "README.md" else pytest.param(name, marks=pytest.mark.full("a process that imports torch"))
+        for name, text in TEXT.items()
+        if blocks(text, "python") and name != "docs/library.md"
+    ],
 )
 def test_python_code_runs(page, tmp_path):
     """Each block alone, all of a page in one process of their own, since some register an attention."""

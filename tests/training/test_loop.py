@@ -149,7 +149,10 @@ STATEFUL = {
 }
 
 
-@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "performer" else pytest.param(n, marks=pytest.mark.full("another kind of state")) for n in STATEFUL],
+)
 def test_a_state_that_changes_while_training_resumes_bitwise(name, tmp_path):
     """Steps 0..5: cuts fall between steps, inside accumulation and inside evaluations."""
     knobs, buffer, apart = STATEFUL[name]
