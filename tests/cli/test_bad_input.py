@@ -75,7 +75,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("arguments", WRONG)
+REST = pytest.mark.full("every second mistake")
+
+
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(wrong, marks=REST if number % 2 else ()) for number, wrong in enumerate(WRONG)]
+)
 def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert train_lm(*arguments.split(), f"runs_root={tmp_path / 'runs'}") == 2
     printed, error = capfd.readouterr()
