@@ -38,6 +38,7 @@ class Checkpoints:
         self.directory = Path(directory)
         self.keep = keep
         self.say = say
+        self._intact: set[Path] = set()  # as far as was looked
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
@@ -67,11 +68,17 @@ class Checkpoints:
         return target
 
     def tidy(self) -> None:
-        """Deletes what a killed process has left: parts of a checkpoint, and one that it no longer needed. Call after
-        `latest`: where that one is damaged, the others stay until a new one is saved."""
+        """Deletes what a killed process has left: parts of a checkpoint, and one that it no longer needed. Names what
+        is damaged among the rest, while there may be time to restore it. Call after `latest`: where that one is
+        damaged, the others stay until a new one is saved."""
         self._sweep()
         if not self._damaged:
             self._prune()
+        for path in self._complete():
+            if path not in self._intact | self._damaged and (problem := _problem(path)):
+                was_best = "; nothing can be measured at the end until it is restored or a better one is saved"
+                lost = "" if _best_flag(path) is False else was_best
+                self.say(f"The checkpoint {path} is damaged ({problem}). The training does not need it{lost}.")
 
     def latest(self) -> tuple[int, dict] | None:
         """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when
@@ -90,6 +97,7 @@ class Checkpoints:
             if problem is None:
                 state, problem = _loaded(path / "state.pt")
                 if state is not None:
+                    self._intact.add(path)
                     return _order(path)[0], state
             self._damaged.add(path)
             problems.append(f"{path.name}: {problem}")

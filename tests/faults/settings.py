@@ -168,8 +168,8 @@ def write_text(folder: Path) -> None:
 
 
 def left_by(run: Path) -> dict:
-    """What a run has left, without what depends on the clock: sha256 of its states, rows, results, names of files (of
-    checkpoints the intact ones by their states: a damaged one that nothing needed may stay as it is)."""
+    """What a run has left, without what depends on the clock: sha256 of its intact states, rows, results, names of
+    files outside checkpoints."""
     complete = sorted(run.glob("checkpoints/step_*"))
     states = {_step(path.name): state_hash(path / "state.pt") for path in complete if is_intact(path)}
     summary = json.loads((run / "summary.json").read_text())
@@ -184,7 +184,7 @@ def _step(name: str) -> str:
 
 
 def is_intact(checkpoint: Path) -> bool:
-    """Whether the state is the one of which the manifest has the sha256. A damaged one that is not needed may stay."""
+    """Whether the state is the one of which the manifest has the sha256."""
     if not all((checkpoint / name).is_file() for name in ("MANIFEST.json", "state.pt")):  # a pipe would be waited for
         return False
     try:

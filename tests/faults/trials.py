@@ -1,6 +1,7 @@
 """One trial and its verdict; how verdicts are counted."""
 
 import random
+import re
 import shutil
 import time
 import traceback
@@ -128,12 +129,13 @@ def resumed(
         return bad
     if ended.code:
         return Verdict(REFUSED if may_refuse else DIFFERS, ended.text[-3000:])
-    return compared(bench, setting, root, last_only=last_only)
+    return compared(bench, setting, root, last_only=last_only, said=ended.text)
 
 
-def compared(bench: Bench, setting: Setting, root: Path, *, last_only: bool = False) -> Verdict:
+def compared(bench: Bench, setting: Setting, root: Path, *, last_only: bool = False, said: str = "") -> Verdict:
     """Whether the one run below `root` has left what an undisturbed one leaves. `last_only`: of its checkpoints, the
-    last one, where others are right too: one that a stop saved, that the trial replaced, that could not be deleted."""
+    last one, where others are right too: one that a stop saved, that the trial replaced, that could not be deleted.
+    An older checkpoint that nothing needed may stay damaged if it is named in what was `said`."""
     runs = [path.parent for path in root.rglob("summary.json")]
     if len(runs) != 1:
         return Verdict(SILENT, f"{len(runs)} finished runs in {root}")
@@ -144,17 +146,18 @@ def compared(bench: Bench, setting: Setting, root: Path, *, last_only: bool = Fa
             left["states"] = {last: left["states"].get(last)}
             left["files"] = [name for name in left["files"] if not name.startswith("checkpoints/")]
     differing = [key for key in expected if expected[key] != found[key]]
-    if "states" in differing and _same_states(expected["states"], found["states"]):
-        differing.remove("states")
     if not differing:
         return Verdict(SAME)
+    if differing == ["states"] and _others_are_named(expected["states"], found["states"], said):
+        return Verdict(NAMED)
     kind = DIFFERS if differing != ["files"] else SILENT
     return Verdict(kind, "\n".join(f"{key}: {expected[key]}\n  now {found[key]}" for key in differing)[:6000])
 
 
-def _same_states(expected: dict[str, str], found: dict[str, str]) -> bool:
-    """Whether all intact checkpoints are as they should be, the last one among them."""
-    return max(expected) in found and all(expected.get(name) == state for name, state in found.items())
+def _others_are_named(expected: dict[str, str], found: dict[str, str], said: str) -> bool:
+    """Whether all intact checkpoints are as they should be, the last one among them, and the output names the rest."""
+    right = max(expected) in found and all(expected.get(name) == state for name, state in found.items())
+    return right and all(re.search(rf"{name}\S* is damaged", said) for name in expected.keys() - found.keys())
 
 
 def seeded(seed: str, *names: object) -> random.Random:

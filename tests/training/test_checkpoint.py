@@ -229,6 +229,22 @@ def test_a_start_deletes_what_a_killed_save_left(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3, "nothing good is deleted because of a damaged one"
 
 
+@pytest.mark.parametrize("best", [True, False])
+def test_a_damaged_checkpoint_that_is_not_resumed_from_is_named_at_the_start(tmp_path, best):
+    saved = Checkpoints(tmp_path)
+    saved.save(1, state(1), best=best)
+    saved.save(2, state(2))
+    (tmp_path / "step_00000001" / "state.pt").write_bytes(b"")
+    lines = []
+    resumed = Checkpoints(tmp_path, say=lines.append)
+    assert resumed.latest()[0] == 2
+    assert not lines
+    resumed.tidy()
+    assert len(lines) == 1
+    assert re.search(r"step_00000001 is damaged \(state.pt has 0 bytes .*The training does not need it", lines[0])
+    assert ("until it is restored" in lines[0]) == best
+
+
 def test_no_room_is_seen_before_writing(tmp_path, monkeypatch):
     checkpoints = saved(tmp_path, [10])
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
