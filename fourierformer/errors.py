@@ -72,9 +72,14 @@ def check_path(key: str, path: str | None) -> None:
 
 
 def did_you_mean(word: str, options, prefix: str = "") -> str:
-    """The end of a message about an unknown word: ' (did you mean x?)' with the nearest option, or all options."""
+    """The end of a message about an unknown word: ' (did you mean x?)' with the nearest option, a second one that is
+    nearly as near, or all options."""
     options = sorted(map(str, options))
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, options, n=2, cutoff=0.6)
+    likeness = [difflib.SequenceMatcher(None, option, word).ratio() for option in near]
     if near:
-        return f" (did you mean '{prefix}{near[0]}'?)"
+        named = [
+            f"'{prefix}{option}'" for option, alike in zip(near, likeness, strict=True) if alike > likeness[0] - 0.15
+        ]
+        return f" (did you mean {' or '.join(named)}?)"
     return f" (valid: {', '.join(prefix + option for option in options)})" if options else ""

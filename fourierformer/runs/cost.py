@@ -35,7 +35,9 @@ class StepCost:
 
 
 def hours_text(hours: float, device: str) -> str:
-    return f"{hours:,.1f} {device}-hours" if hours >= 1 or not hours else f"{60 * hours:.1f} {device}-minutes"
+    if 0 < hours < 1:
+        return f"{60 * hours:.1f} {device}-minutes"
+    return f"{hours:,.{1 if hours < 100 else 0}f} {device}-hours"
 
 
 def step_cost(spec: RunSpec, corpus: AnyCorpus | None) -> StepCost | None:

@@ -183,7 +183,9 @@ def summarise(record: Path) -> int:
         error = job.get("error", f"ended without a result: killed, out of memory, or still running on {job['host']}")
         print(f"{_name_of(job['number'], names).prefix}{error}", file=sys.stderr)
     not_begun = max(len(names), len(jobs)) - len(begun)
-    if jobs and (failed or not_begun):
+    if plans and failed:
+        print(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)
+    elif jobs and (failed or not_begun):
         print(f"{_counts(len(begun), failed, not_begun)}; the same command goes on with the rest", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
 

@@ -113,3 +113,5 @@ def test_a_sweep_without_its_data_is_planned_too(tmp_path, monkeypatch, capfd):
     printed, error = capfd.readouterr()
     assert "2 of 2 runs are to be done: 2.0 CPU-hours" in printed  # 2 runs of 2,000 steps of 1.8 s
     assert "[2/2 seed=2] its data is missing; dry_run=true of this job alone says how to get it" in error
+    assert "2 of 2 jobs would fail" in error
+    assert "the same command goes on" not in error
