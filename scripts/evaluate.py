@@ -30,6 +30,7 @@ def main() -> None:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     from fourierformer.runs.parts import open_run
+    from fourierformer.runs.spec import stored_spec
     from fourierformer.tracking.console import ConsoleTracker
     from fourierformer.training.precision import autocast
 
@@ -55,6 +56,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
     print(f"{split} split of {parts.corpus.name}, {scored}, checkpoint of step {step:,}{averaged}")
     for note in [*parts.corpus.notes, *parts.objective.notes()]:
         print(f"note: {note}")
+    own_limit = getattr(stored_spec(arguments.run).evaluation, parts.task.limit)
+    if own_limit and arguments.limit is None:
+        unit = parts.task.limit.removeprefix("max_")
+        print(f"note: the run's own results are of the first {own_limit:,} {unit}: --limit {own_limit} measures those")
 
 
 def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:

@@ -66,6 +66,9 @@ def test_it_is_measured_again_and_planned(trained, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert nll in out
     assert f"{protocol}, " in out
+    assert "--limit" not in out
+    assert script(monkeypatch, "evaluate", run, "--split", "valid", "--device", "cpu") == 0
+    assert "--limit 4096 measures those" in capsys.readouterr().out  # the smoke config's evaluation.max_tokens
     assert script(monkeypatch, "evaluate", run, "--split", "test", "--protocol", "sliding", "--device", "cpu") == 2
     assert f"--protocol {protocol}" in capsys.readouterr().err
     assert train_lm(*overrides, f"runs_root={root}", "dry_run=true") == 0
