@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MASK = "[mask]"
 
 
-@dataclass
+@dataclass(repr=False)
 class TrainedModel:
     """A trained model in evaluation mode."""
 
@@ -35,6 +35,11 @@ class TrainedModel:
     spec: RunSpec  # how it was trained
     corpus: Any  # what it knows of its data: vocabulary or names of classes; no split, unless the data was loaded
     step: int  # of the checkpoint that its weights are from
+
+    def __repr__(self) -> str:
+        network = f"{self.spec.model.name} with {self.spec.attention.name} attention"
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return f"{type(self).__name__}({network}, {parameters:,} parameters, {self.spec.data.name}, step {self.step:,})"
 
     @property
     def device(self) -> torch.device:

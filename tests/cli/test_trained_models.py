@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,8 @@ def test_it_is_the_model_of_the_checkpoint(finished):
     parts, step = open_run(finished[1], "cpu")
     model = fourierformer.load_run(finished[1], "cpu")
     assert model.step == step
+    said = r"TrainedLanguageModel\(\w+ with \w+ attention, [\d,]+ parameters, \w+, step \d+\)"
+    assert re.fullmatch(said, repr(model))
     assert model.corpus.words == parts.corpus.words
     tokens = torch.arange(6)[None]
     assert torch.equal(model.model.next_token(tokens), parts.model.next_token(tokens))
