@@ -19,8 +19,8 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 def our_batches(folder: Path, transform: Callable, batch: int, workers: int) -> Iterator:
     from fourierformer.data.images.corpus import training_batches
+    from fourierformer.data.images.folder import FolderSet
     from fourierformer.data.images.order import ImageOrder
-    from fourierformer.data.images.sets import FolderSet
 
     images = FolderSet(folder)
     order = ImageOrder(

@@ -28,7 +28,7 @@ import numpy, torch
 sys.path.insert(0, {repository!r})
 from fourierformer.data.images.batches import training_batches
 from fourierformer.data.images.order import ImageOrder
-from fourierformer.data.images.sets import FolderSet
+from fourierformer.data.images.folder import FolderSet
 
 images = FolderSet(Path({folder!r}))
 order = ImageOrder(len(images), 12, seed=0, repeats=1, mix_batch=None, mixing=False, micro_batch=None)

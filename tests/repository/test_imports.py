@@ -29,7 +29,7 @@ ONLY = {
     "transformers": {"integrations"},
     "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
     "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
-    "sklearn": {"data/images/sets", "analysis/estimators"},
+    "sklearn": {"data/images/digits", "analysis/estimators"},
     "matplotlib": {"plots"},
     "jinja2": {"report"},
     "sacrebleu": {"tasks/seq2seq_objective"},

@@ -22,8 +22,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from fourierformer.data.images.memory import InMemorySet
 from fourierformer.data.images.order import ImageOrder
-from fourierformer.data.images.sets import ImageSet, InMemorySet, Unreadable
+from fourierformer.data.images.sets import ImageSet, Unreadable
 from fourierformer.errors import SetupError
 
 CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB

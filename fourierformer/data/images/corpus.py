@@ -18,8 +18,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
+from fourierformer.data.images.memory import BlankSet, InMemorySet
 from fourierformer.data.images.order import ImageOrder, Part
-from fourierformer.data.images.sets import BlankSet, InMemorySet
 from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Progress, disk_errors

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fourierformer.data import hub
-from fourierformer.data.images.sets import ArrowSet, DigitsSet, FolderSet, ImageSet, Unreadable, listed
+from fourierformer.data.images.arrow import ArrowSet
+from fourierformer.data.images.digits import DigitsSet
+from fourierformer.data.images.folder import FolderSet
+from fourierformer.data.images.sets import ImageSet, Unreadable, listed
 from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
 from fourierformer.data.prepared import Progress
