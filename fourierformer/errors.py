@@ -3,6 +3,7 @@
 import difflib
 import math
 import os
+import re
 import signal
 
 
@@ -44,11 +45,26 @@ def stop_behind(error: BaseException | None) -> Interrupted | None:
     return error
 
 
+def lacking_memory(error: Exception) -> str | None:
+    """What to tell the user about an error that says that memory is short; None for another error. torch has a class
+    for it on GPUs only, and this module does not load torch."""
+    text = " ".join(str(error).split())
+    on_cpu = re.search(r"can't allocate memory|not enough memory|Storage size calculation overflowed", text)
+    if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu):
+        return None
+    amount = re.search(r"tried to allocate [\d.]+ \w+", text, flags=re.IGNORECASE)
+    reason = amount[0].lower() if amount else text[:100] or type(error).__name__
+    return (
+        f"there is not enough memory ({reason}). Use a smaller trainer.micro_batch_size, which computes the same in "
+        "more pieces (in evaluations evaluation.tokens_per_forward or images_per_forward), or a smaller model"
+    )
+
+
 def check_range(key: str, value: float | None, low: float, below: float = math.inf, *, above_low: bool = False) -> None:
     """SetupError unless low <= value < below, or low < value with `above_low`. None means "not set" and is accepted."""
     if value is None or (low <= value < below and not (above_low and value == low)):
         return  # NaN fails every comparison
-    upper = "" if below == math.inf else f" and less than {below:g}"
+    upper = "" if below == math.inf else f" and less than {below:{',' if isinstance(below, int) else 'g'}}"
     raise SetupError(f"{key}={value}: must be {'more than' if above_low else 'at least'} {low:g}{upper}")
 
 

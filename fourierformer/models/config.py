@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fourierformer.attention import Geometry
 
 MOST_LAYERS = 1000  # deeper ones take minutes to build, and no recipe here trains them
+WIDEST = 2**24  # of any size: the product of two of them, in bytes, is still a 64-bit number
 Part = Literal["encoder", "decoder", "cross"]  # where an attention layer of an encoder-decoder stands
 
 
@@ -29,7 +30,7 @@ class LMConfig:
     def __post_init__(self):
         check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
         for key in ("dim", "heads", "inner", "length"):
-            check_range(f"model.{key}", getattr(self, key), 1)
+            check_range(f"model.{key}", getattr(self, key), 1, WIDEST + 1)
         check_range("model.dropout", self.dropout, 0, 1)
         if self.dim % 2 or self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
@@ -70,7 +71,7 @@ class Seq2SeqConfig:
     def __post_init__(self):
         check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
         for key in ("dim", "heads", "inner", "source_length", "target_length"):
-            check_range(f"model.{key}", getattr(self, key), 1)
+            check_range(f"model.{key}", getattr(self, key), 1, WIDEST + 1)
         check_range("model.dropout", self.dropout, 0, 1)
         if self.dim % 2 or self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
@@ -110,13 +111,15 @@ class ViTConfig:
     def __post_init__(self):
         check_range("model.depth", self.depth, 1, MOST_LAYERS + 1)
         for key in ("image_size", "patch", "dim", "heads"):
-            check_range(f"model.{key}", getattr(self, key), 1)
-        check_range("model.mlp_ratio", self.mlp_ratio, 0, above_low=True)
+            check_range(f"model.{key}", getattr(self, key), 1, WIDEST + 1)
+        check_range("model.mlp_ratio", self.mlp_ratio, 0, 1000, above_low=True)
         check_range("model.drop_path", self.drop_path, 0, 1)
         if self.image_size % self.patch:
             raise SetupError(f"model.image_size={self.image_size} must be divisible by model.patch={self.patch}")
         if self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be divisible by model.heads={self.heads}")
+        if self.dim * self.mlp_ratio < 1:
+            raise SetupError(f"model.mlp_ratio={self.mlp_ratio} leaves nothing of model.dim={self.dim}: use 4")
 
     def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
         from fourierformer.attention import Geometry

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
-from fourierformer.errors import Interrupted, UserError, did_you_mean, stop_behind
+from fourierformer.errors import Interrupted, UserError, did_you_mean, lacking_memory, stop_behind
 from fourierformer.provenance import CONFIGS, command_of
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.start import run_job
@@ -115,6 +115,10 @@ def exit_on_user_error():
         yield
     except UserError as error:
         sys.exit(complain(error, error.exit_code))
+    except Exception as error:
+        if told := lacking_memory(error):
+            sys.exit(complain(told, 1))
+        raise
 
 
 def explain(error: Exception) -> str:

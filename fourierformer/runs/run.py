@@ -11,7 +11,7 @@ import traceback
 from omegaconf import DictConfig
 
 from fourierformer.config import RunSpec, differences, from_yaml
-from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, stop_behind
+from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, lacking_memory, stop_behind
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name, values_of_command
 from fourierformer.runs.launch import complain
@@ -71,6 +71,8 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
     except Exception as error:
         if cause := stop_behind(error):
             return _stopped(cause, job)
+        if short := lacking_memory(error):
+            return complain(f"{job.name.prefix if job else ''}{short}", 1), short
         if not already_reported(error):
             traceback.print_exc()
         return 1, f"{type(error).__name__}: {error}"

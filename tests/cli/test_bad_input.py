@@ -23,7 +23,7 @@ WRONG = {
     "attention.power=3": "attention.power must be an even integer >= 2, got 3",
     "attention.power=four": "attention.power='four': expected a whole number",
     "attention.backend=foo": "unknown Fourier attention backend 'foo'",
-    "model.layers=9223372036854775807": "model.layers=9223372036854775807: must be at least 1 and less than 1001",
+    "model.layers=9223372036854775807": "model.layers=9223372036854775807: must be at least 1 and less than 1,001",
     "attention=softmax,fourier": "several values: add -m",
     "~attention": "no attention chosen: attention=fourier, or another of",
     "~attention.power": "no value for attention.power",
@@ -106,6 +106,9 @@ def test_no_name_among_the_names_of_a_sweep(tmp_path, capfd):
         ("augment.eval_crop=0.0001", "augment.eval_crop=0.0001: must be at least 0.1"),
         ("data.mean=[nan,0,0]", "data.mean=[nan, 0, 0]: expected a list of a finite number"),
         ("data.mean=[0.5,124,0.5]", "data.mean=124: must be at least 0 and less than 1"),
+        (f"model.mlp_ratio={2**63}", f"model.mlp_ratio={2**63}: must be more than 0 and less than 1,000"),
+        ("model.mlp_ratio=1e-300", "model.mlp_ratio=1e-300 leaves nothing of model.dim="),
+        (f"model.dim={2**62}", f"model.dim={2**62}: must be at least 1 and less than 16,777,217"),
         ("data.std=[0,1,1]", "data.std=0: must be at least 0.0001"),
     ],
 )

@@ -8,12 +8,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from command_line import REPOSITORY, only_run, rows, status, train_lm
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect
 from fourierformer.runs import cost
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.launch import exit_on_user_error
 from fourierformer.runs.spec import stored_spec
 
 
@@ -252,6 +254,31 @@ def test_a_crash_keeps_its_traceback(smoke, tmp_path, monkeypatch, capfd):
     assert written["step"] == 2
     assert written["error"] == "ZeroDivisionError: burst pipe"
     assert "in burst" in written["traceback"]
+
+
+def gpu_is_full(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ...")
+
+
+def memory_is_full(*_):
+    torch.empty(10**15)
+
+
+@pytest.mark.parametrize(("full", "amount"), [(gpu_is_full, "2.00 gib"), (memory_is_full, f"{4 * 10**15} bytes")])
+def test_too_little_memory_is_one_line_with_a_way_out(smoke, tmp_path, monkeypatch, capfd, full, amount):
+    with monkeypatch.context() as patched:
+        patched.setattr("fourierformer.tasks.language_objective.LanguageObjective.evaluate", full)
+        assert train_lm(*smoke, f"runs_root={tmp_path}") == 1
+    error = capfd.readouterr().err
+    assert error.startswith(
+        f"error: there is not enough memory (tried to allocate {amount}). Use a smaller trainer.micro"
+    )
+    assert error.count("\n") == 1
+    assert status(only_run(tmp_path))["state"] == "failed"
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == 0
+    with pytest.raises(SystemExit, match="1"), exit_on_user_error():  # of the scripts, evaluate.py say
+        full()
+    assert amount in capfd.readouterr().err
 
 
 @pytest.mark.full("a process of its own; tests/runs/test_output_streams.py has the streams alone")

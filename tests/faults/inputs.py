@@ -23,27 +23,42 @@ LEFT_OUT = ("tracker.", "hydra", "runs_root", "run_dir", "data.root", "data.cach
 
 
 def keys_of(script: str) -> list[str]:
-    """Every key of the composed config."""
+    """Every key of the composed config, without those of the attention."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
     from fourierformer.config import flatten
 
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        values = OmegaConf.to_container(compose(script, overrides=["attention=fourier"]))
-    return [key for key, _ in flatten(values) if not key.startswith(LEFT_OUT)]
+        values = OmegaConf.to_container(compose(script))
+    return [key for key, _ in flatten(values) if not key.startswith((*LEFT_OUT, "attention."))]
+
+
+def knobs_of_attentions() -> dict[str, list[str]]:
+    """The keys of every attention that has any besides its name."""
+    from omegaconf import OmegaConf
+
+    found = {}
+    for path in sorted((REPOSITORY / "configs/attention").glob("*.yaml")):
+        config = OmegaConf.load(path)
+        found[path.stem] = [f"attention.{key}" for key in config if key not in ("name", "defaults")]
+    return {name: knobs for name, knobs in found.items() if knobs}
 
 
 def fuzzed_overrides(bench: Bench, seed: str) -> Iterator[Trial]:
-    """A plan with one or two values drawn at random; what the plan accepts is trained, if it is not large."""
+    """A plan with one or two values drawn at random; what the plan accepts is trained, if it is not large. Of the keys,
+    every other one is of an attention."""
     draw = seeded(seed, "overrides")
     keys = {script: in_child(lambda script=script: keys_of(script)).value for script in ("train_lm", "train_vit")}
+    knobs = in_child(knobs_of_attentions).value
     groups = ("attention", "model", "data", "optim", "schedule", "trainer", "experiment", "variant", "debug", "scale")
     while True:
         script = draw.choice(sorted(keys))
-        chosen = []
+        attention = draw.choice(sorted(knobs))
+        chosen = [f"attention={attention}"]
         for _ in range(draw.choice((1, 1, 1, 2))):
-            key = draw.choice(groups) if draw.random() < 0.1 else draw.choice(keys[script])
+            of_attention = knobs[attention] if draw.random() < 0.5 else keys[script]
+            key = draw.choice(groups) if draw.random() < 0.1 else draw.choice(of_attention)
             chosen.append(f"{key}={_value(draw)}")
         yield Trial("override", script, " ".join(map(ascii, chosen)), _with_overrides(bench, script, chosen))
 
@@ -64,7 +79,7 @@ def _with_overrides(bench: Bench, script: str, chosen: list[str]) -> Callable[[P
         train = {"train_lm": train_lm, "train_vit": train_vit}[script]
         base = (*MODEL, *bench.data) if script == "train_lm" else (*IMAGES, "data.workers=0")
         base = [part for part in base if part != "attention=softmax"]
-        command = (*base, "attention=fourier", *chosen, f"runs_root={folder / 'runs'}")
+        command = (*base, *chosen, f"runs_root={folder / 'runs'}")
 
         def limited(*more: str) -> int:
             import resource

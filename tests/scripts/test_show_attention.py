@@ -47,7 +47,7 @@ def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
         (["band", "windw=3"], "no knob 'windw' \\(did you mean 'window'"),
         (["band", "window"], "write knob=value, as in window=6"),
         (["axial", "--grid", "8"], "--grid 8: write rows and columns, as in 8x8"),
-        (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2049"),
+        (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2,049"),
     ],
 )
 def test_mistakes_end_in_one_line(words, message, script, capsys):
