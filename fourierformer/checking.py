@@ -15,7 +15,8 @@ from fourierformer.errors import SetupError, did_you_mean
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-LARGEST = 3.4e38  # nearly the largest float32, in which models and optimizers compute
+# Nearly the smallest and the largest float32, in which models and optimizers compute
+SMALLEST, LARGEST = 1.2e-38, 3.4e38
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
@@ -81,7 +82,9 @@ def _fits(value: object, hint: typing.Any) -> bool:
     if hint is inspect.Parameter.empty:
         return True
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is not
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return value == 0 or SMALLEST <= abs(value) <= LARGEST  # NaN is none of it
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, hint)
@@ -99,7 +102,7 @@ def _describe(hint: typing.Any) -> str:
         return "a mapping"
     plain = {
         int: "a whole number",
-        float: "a finite number (float32)",
+        float: "a finite number that float32 holds",
         str: "text",
         bool: "true or false",
         type(None): "null",

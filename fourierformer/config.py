@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from yaml import YAMLError
 
 from fourierformer.checking import Schema
-from fourierformer.errors import SetupError, check_name, check_path, check_range
+from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
 # Keys that set where, how visibly or how conveniently a run is made, but not what it computes. They are not part of the
@@ -53,6 +53,11 @@ class AttentionConfig:
 
     name: str
     knobs: dict[str, typing.Any]
+
+    def __post_init__(self):
+        for knob, value in self.knobs.items():
+            if isinstance(value, int):
+                check_range(f"attention.{knob}", value, -LARGEST_COUNT, LARGEST_COUNT + 1)
 
 
 class Named(typing.Protocol):

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 
+LARGEST_COUNT = 2**24  # of tokens, channels or layers' parts: the product of two of them, in bytes, is a 64-bit number
+
 
 class UserError(Exception):
     """An error that the user can mend; the message says what is wrong and what to do."""
@@ -64,8 +66,12 @@ def check_range(key: str, value: float | None, low: float, below: float = math.i
     """SetupError unless low <= value < below, or low < value with `above_low`. None means "not set" and is accepted."""
     if value is None or (low <= value < below and not (above_low and value == low)):
         return  # NaN fails every comparison
-    upper = "" if below == math.inf else f" and less than {below:{',' if isinstance(below, int) else 'g'}}"
-    raise SetupError(f"{key}={value}: must be {'more than' if above_low else 'at least'} {low:g}{upper}")
+    upper = "" if below == math.inf else f" and less than {_plain(below)}"
+    raise SetupError(f"{key}={value}: must be {'more than' if above_low else 'at least'} {_plain(low)}{upper}")
+
+
+def _plain(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 def check_name(key: str, name: str) -> None:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, marked
 from fourierformer.attention.softmax import dot_product_attention, dot_product_maps
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import check_range
+
+NARROWEST = 1e-6  # of a bandwidth, sigma^2: far below it, |q - k|^2 / sigma^2 is infinite in float32
 
 
 @register("gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)")
@@ -25,8 +27,7 @@ class Gaussian(Attention):
 
     def __init__(self, geometry: Geometry, *, bandwidth: float | None = None, normalize_keys: bool = False):
         super().__init__(geometry)
-        if bandwidth is not None and bandwidth <= 0:
-            raise SetupError(f"attention.bandwidth is sigma^2 and must be positive, got {bandwidth}")
+        check_range("attention.bandwidth", bandwidth, NARROWEST)
         self.bandwidth = math.sqrt(geometry.head_dim) if bandwidth is None else bandwidth
         self.normalize_keys = normalize_keys
 
@@ -58,7 +59,7 @@ class GaussianFull(Attention):
 
     def __init__(self, geometry: Geometry, *, bandwidth: float | None = None):
         super().__init__(geometry)
-        check_range("attention.bandwidth", bandwidth, 0, above_low=True)
+        check_range("attention.bandwidth", bandwidth, NARROWEST)
         width = geometry.head_dim
         bandwidth = math.sqrt(width) if bandwidth is None else bandwidth
         rows, columns = torch.tril_indices(width, width)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
 
 if TYPE_CHECKING:
     from fourierformer.attention import Geometry
 
 MOST_LAYERS = 1000  # deeper ones take minutes to build, and no recipe here trains them
-WIDEST = 2**24  # of any size: the product of two of them, in bytes, is still a 64-bit number
 Part = Literal["encoder", "decoder", "cross"]  # where an attention layer of an encoder-decoder stands
 
 
@@ -30,7 +29,7 @@ class LMConfig:
     def __post_init__(self):
         check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
         for key in ("dim", "heads", "inner", "length"):
-            check_range(f"model.{key}", getattr(self, key), 1, WIDEST + 1)
+            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
         check_range("model.dropout", self.dropout, 0, 1)
         if self.dim % 2 or self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
@@ -71,7 +70,7 @@ class Seq2SeqConfig:
     def __post_init__(self):
         check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
         for key in ("dim", "heads", "inner", "source_length", "target_length"):
-            check_range(f"model.{key}", getattr(self, key), 1, WIDEST + 1)
+            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
         check_range("model.dropout", self.dropout, 0, 1)
         if self.dim % 2 or self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
@@ -111,7 +110,7 @@ class ViTConfig:
     def __post_init__(self):
         check_range("model.depth", self.depth, 1, MOST_LAYERS + 1)
         for key in ("image_size", "patch", "dim", "heads"):
-            check_range(f"model.{key}", getattr(self, key), 1, WIDEST + 1)
+            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
         check_range("model.mlp_ratio", self.mlp_ratio, 0, 1000, above_low=True)
         check_range("model.drop_path", self.drop_path, 0, 1)
         if self.image_size % self.patch:

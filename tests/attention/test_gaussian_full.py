@@ -45,5 +45,5 @@ def test_a_head_learns_as_many_numbers_as_a_covariance_has():
 
 
 def test_a_bandwidth_is_positive():
-    with pytest.raises(SetupError, match=r"attention.bandwidth=0.0: must be more than 0"):
+    with pytest.raises(SetupError, match=r"attention.bandwidth=0.0: must be at least 1e-06"):
         layer_of("gaussian_full", bandwidth=0.0)

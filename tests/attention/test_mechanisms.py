@@ -149,7 +149,7 @@ def test_a_layer_that_eps_has_switched_off_is_reported():
         ("fourier", {"power": 3}, "even"),
         ("fourier", {"power": 0}, "even"),
         ("fourier", {"eps": -1e-6}, "eps"),
-        ("gaussian", {"bandwidth": 0.0}, "positive"),
+        ("gaussian", {"bandwidth": 0.0}, "bandwidth=0.0: must be at least 1e-06"),
     ],
 )
 def test_impossible_knobs_are_refused(name, knobs, message):

@@ -34,7 +34,7 @@ class ImageData(DataLocation):
             check_range("data.mean", value, 0, 1)
         for value in self.std:
             check_range("data.std", value, 1e-4)  # a pixel is divided by it
-        check_range("data.workers", self.workers, 0)
+        check_range("data.workers", self.workers, 0, 1025)
         unknown = set(self.expect or {}) - set(COUNTS)
         if unknown:
             raise SetupError(f"data.expect has unknown keys {sorted(unknown)} (valid: {', '.join(COUNTS)})")
