@@ -10,6 +10,7 @@ Several processes run this loop side by side, each on its share of every global 
 """
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ from fourierformer.training.signals import StopSignal
 
 if TYPE_CHECKING:
     from torch.optim.swa_utils import AveragedModel
+
+WAY_OUT = "Try a lower optim.lr, a longer schedule.warmup_steps, a smaller attention.radius, or trainer.precision=fp32."
 
 
 @runtime_checkable
@@ -103,6 +106,7 @@ class Fit:
             while True:
                 self._boundary()
                 if self.progress.step >= self.config.steps:
+                    self._check_learned()
                     return self.progress
                 started = time.perf_counter()
                 norm = self.train_step()
@@ -193,8 +197,7 @@ class Fit:
         if (log or self.reads_each_step) and longest >= self.config.max_bad_steps:
             raise Diverged(
                 f"diverged at step {step}: loss or gradients were not finite {int(longest)} steps in a row. "
-                "Weights are those of the last good step. Try a lower optim.lr, a longer schedule.warmup_steps, "
-                "a smaller attention.radius, or trainer.precision=fp32."
+                f"Weights are those of the last good step. {WAY_OUT}"
             )
 
     def _speed(self) -> dict[str, float]:
@@ -247,11 +250,16 @@ class Fit:
         entry = {"step": self.progress.step, **numbers}
         best = records.get(f"{weights}best")
         sign = -1 if self.objective.higher_is_better else 1
-        improved = value == value and (best is None or sign * value < sign * best[self.objective.primary])
+        improved = math.isfinite(value) and (best is None or sign * value < sign * best[self.objective.primary])
         records[f"{weights}last"] = entry
         if improved:
             records[f"{weights}best"] = dict(entry)
         return improved
+
+    def _check_learned(self) -> None:
+        """Diverged for a training that was too short for max_bad_steps, but has nothing to show."""
+        if "best" not in self.progress.records:
+            raise Diverged(f"diverged: no evaluation had a finite {self.objective.primary}. {WAY_OUT}")
 
     def _save(self, best: bool = False) -> None:
         self.processes.on_first(lambda: self._write_checkpoint(best))
