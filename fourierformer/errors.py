@@ -6,7 +6,7 @@ import os
 import re
 import signal
 
-LARGEST_COUNT = 2**24  # of tokens, channels or layers' parts: the product of two of them, in bytes, is a 64-bit number
+LARGEST_COUNT = 2**24  # of tokens, channels, rows: the product of two of them, in bytes, is a 64-bit number
 
 
 class UserError(Exception):

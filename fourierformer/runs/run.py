@@ -71,11 +71,13 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
     except Exception as error:
         if cause := stop_behind(error):
             return _stopped(cause, job)
-        if short := lacking_memory(error):
-            return complain(f"{job.name.prefix if job else ''}{short}", 1), short
+        short = lacking_memory(error)
         if not already_reported(error):
-            traceback.print_exc()
-        return 1, f"{type(error).__name__}: {error}"
+            if short:
+                complain(f"{job.name.prefix if job else ''}{short}", 1)
+            else:
+                traceback.print_exc()
+        return 1, short or f"{type(error).__name__}: {error}"
 
 
 def _stopped(stop: Interrupted, job: Job | None) -> tuple[int, str]:
