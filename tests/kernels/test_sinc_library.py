@@ -133,12 +133,6 @@ def test_a_compiler_that_builds_nothing_or_nonsense(compiler, cache, tmp_path):
         library.load()
 
 
-def test_a_compiler_that_does_not_know_the_tuning(compiler, cache):
-    compiler(before='case "$*" in *-fsched-pressure*) echo "error: unknown argument" >&2; exit 1;; esac')
-    assert library.load()
-    assert compiler.calls() == 2
-
-
 def test_without_a_compiler(compiler, cache, monkeypatch, tmp_path):
     compiler()
     built = library.load()._name

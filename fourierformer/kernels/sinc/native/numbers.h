@@ -145,12 +145,16 @@ struct Coefficients {
 template <class S>
 const Coefficients<S> coefficients;
 
+// The polynomial with the coefficients c at every row's u.
 template <class V, int n>
-INLINE V polynomial(const V (&c)[n], V u) {
-  V p = c[n - 1];
+INLINE void polynomials(const V (&c)[n], const V (&u)[ROWS], V (&values)[ROWS]) {
   UNROLL
-  for (int i = n - 2; i >= 0; i--) p = p * u + c[i];
-  return p;
+  for (int r = 0; r < ROWS; r++) values[r] = c[n - 1];
+  UNROLL
+  for (int i = n - 2; i >= 0; i--) {
+    UNROLL
+    for (int r = 0; r < ROWS; r++) values[r] = values[r] * u[r] + c[i];
+  }
 }
 
 // Numbers too small to be normal take a processor many times longer: while this lives, they are 0 in this thread.

@@ -1,4 +1,5 @@
-// The two loops over coordinates that take nearly all the time: ROWS queries against one vector of keys.
+// The two loops over coordinates that take nearly all the time: ROWS queries against one vector of keys. Every step is
+// written for all rows before the next one, so that the processor meets independent instructions in a row.
 #pragma once
 #include "numbers.h"
 
@@ -59,15 +60,18 @@ INLINE Weights<S> forward_tile(const S* x, const S* y, int D, int power) {
       for (int r = 0; r < ROWS; r++) w.mantissa[r] *= scale, bottom[r] = all<V>(scale);
       int end = begin + GROUP / 2 < D ? begin + GROUP / 2 : D;
       for (int d = begin; d < end; d++) {
-        V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W);
+        V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W), rest[ROWS], u[ROWS], sines[ROWS];
         UNROLL
         for (int r = 0; r < ROWS; r++) {
           V coarse = x[2 * d * ROWS + r] - key, fine = x[(2 * d + 1) * ROWS + r] - key_fine;
-          V rest = (coarse - nearest(coarse)) + fine;
-          w.mantissa[r] *= polynomial(c->sine, rest * rest);
-          w.mantissa[r] *= rest;
+          rest[r] = (coarse - nearest(coarse)) + fine;
           bottom[r] *= coarse + fine;
         }
+        UNROLL
+        for (int r = 0; r < ROWS; r++) u[r] = rest[r] * rest[r];
+        polynomials(c->sine, u, sines);
+        UNROLL
+        for (int r = 0; r < ROWS; r++) w.mantissa[r] *= sines[r], w.mantissa[r] *= rest[r];
       }
       UNROLL
       for (int r = 0; r < ROWS; r++) w.mantissa[r] *= reciprocal(bounded<S>(bottom[r]));
@@ -91,14 +95,21 @@ INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typena
     int end = begin + GROUP < D ? begin + GROUP : D;
     for (int d = begin; d < end; d++) {
       V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W);
+      V n[ROWS], rest[ROWS], u[ROWS], inverse[ROWS], values[ROWS];
       UNROLL
       for (int r = 0; r < ROWS; r++) {
         V coarse = x[2 * d * ROWS + r] - key, fine = x[(2 * d + 1) * ROWS + r] - key_fine;
-        V n = nearest(coarse), rest = (coarse - n) + fine, u = rest * rest;
-        V inverse = reciprocal(rest * (coarse + fine));
-        w.mantissa[r] *= polynomial(c->sine, u) * (u * inverse);
-        slopes[d * ROWS + r] = polynomial(c->slope, u) * rest + n * inverse;
+        n[r] = nearest(coarse), rest[r] = (coarse - n[r]) + fine, u[r] = rest[r] * rest[r];
+        inverse[r] = rest[r] * (coarse + fine);
       }
+      UNROLL
+      for (int r = 0; r < ROWS; r++) inverse[r] = reciprocal(inverse[r]);
+      polynomials(c->slope, u, values);
+      UNROLL
+      for (int r = 0; r < ROWS; r++) slopes[d * ROWS + r] = values[r] * rest[r] + n[r] * inverse[r];
+      polynomials(c->sine, u, values);
+      UNROLL
+      for (int r = 0; r < ROWS; r++) w.mantissa[r] *= values[r] * (u[r] * inverse[r]);
     }
     UNROLL
     for (int r = 0; r < ROWS; r++) take_exponent<S>(w.mantissa[r], w.exponent[r]);
