@@ -1,7 +1,8 @@
 """Committed evidence: finished runs as lines of results/measured/<name>.csv, which read back as runs.
 
-A line has every number of the run's summary and where they come from, so that a table can be made without the run
-directory. A run that should not be evidence is refused with the reason.
+A line has every number of the run's summary, what its evaluations and layers said, and where all that comes from, so
+that tables and charts can be made without the run directory. A run that should not be evidence is refused with the
+reason.
 """
 
 import json
@@ -24,7 +25,11 @@ TEXT_GROUPS = ("settings.", "versions.")  # all other columns are JSON
 FACTS = ("commit", "dirty", "started", "command", "cpu", "cpus", "gpus", "python", "platform")
 VERSIONS = ("torch", "triton", "timm")
 NESTED = ("results", "heads", "diagnostics", "settings", "best", "versions")  # written as results.test.sliding.ppl
-CONFIG = "config"  # one column of JSON, the last one
+EVALUATIONS = "evaluations"  # rows of metrics.jsonl
+MOST_EVALUATIONS = 40  # of a run: with the numbers of 16 layers some 30 kB, in a file that git keeps
+DIGITS = 6  # of a number in them
+CONFIG = "config"
+LAST = ("head_layers", EVALUATIONS, CONFIG)  # columns of long JSON stand behind those that are read by eye
 
 
 def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) -> str:
@@ -51,7 +56,8 @@ def csv_row(run: Run) -> dict[str, str]:
     names = {key: run.field(key) for key in NAMES} | {"run": run.name}
     names |= {"settings": run.settings, "heads": run.heads, "diagnostics": run.diagnostics}
     names |= {"versions": {name: versions.get(name) for name in VERSIONS}}
-    values = [*flatten(names | summary | meta | origin), (CONFIG, run.config)]
+    long = [("head_layers", run.head_layers), (EVALUATIONS, _evaluations(run)), (CONFIG, run.config)]
+    values = [*flatten(names | summary | meta | origin), *((key, value) for key, value in long if value)]
     return {key: _written(key, value) for key, value in values if value is not None and value not in ({}, "")}
 
 
@@ -61,7 +67,7 @@ def write_measured(runs: Iterable[Run], path: Path) -> tuple[int, int]:
     before = [row for row in _lines(path) if row["run"] not in rows] if path.exists() else []
     ordered = sorted([*before, *rows.values()], key=_order)
     columns = dict.fromkeys([*NAMES, *(key for row in ordered for key, value in row.items() if value)])
-    write_csv(path, ordered, columns=sorted(columns, key=lambda name: name == CONFIG))
+    write_csv(path, ordered, columns=sorted(columns, key=lambda name: LAST.index(name) if name in LAST else -1))
     return len(ordered), len(before)
 
 
@@ -99,6 +105,17 @@ def _order(row: dict[str, str]) -> tuple:
     return *(row.get(name, "") for name in NAMES[1:5]), int(row.get("seed", 0)), row["run"]
 
 
+def _evaluations(run: Run) -> list[dict]:
+    """The rows of metrics.jsonl with a validation, each n-th where they are too many, the last one always."""
+    rows = [row for row in run.metrics if any(key.startswith("valid_") for key in row)]
+    apart = max(1, -(-len(rows) // MOST_EVALUATIONS))
+    return [{key: _short(value) for key, value in row.items()} for row in rows[::-1][::apart][::-1]]
+
+
+def _short(value):
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
 def _dirty(run: Run) -> bool:
     """At any of its starts: a resumed run keeps a line for each earlier one."""
     starts = earlier if isinstance(earlier := run.meta.get("earlier"), list) else []
@@ -124,11 +141,19 @@ def _run(row: dict[str, str], path: Path, number: int) -> Run:
     try:
         for key, text in row.items():
             _put(summary, key.split("."), text if _is_text(key) else json.loads(text))
+        _check_rows(EVALUATIONS, summary.get(EVALUATIONS, []))
+        for split, layers in summary.get("head_layers", {}).items():
+            _check_rows(f"head_layers, {split}", layers)
     except (ValueError, AttributeError, TypeError) as error:
         raise SetupError(f"{path}, line {number}: {error}. Restore it from git.") from None
     meta = {key: summary[key] for key in (*FACTS, "versions") if key in summary}
     summary = {"schema": SCHEMA, "settings": {}, "heads": {}, "diagnostics": {}} | summary
     return Run(path.with_suffix("") / summary["run"], "completed", {}, summary, meta)
+
+
+def _check_rows(name: str, rows) -> None:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{name} is no list of numbers by name")
 
 
 def _put(target: dict, keys: list[str], value) -> None:

@@ -110,7 +110,9 @@ class Run:
 
     @cached_property
     def head_layers(self) -> dict[str, list[dict[str, float]]]:
-        """The same of each layer, by split; a collected row has only the means."""
+        """The same of each layer, by split."""
+        if "head_layers" in self.summary:
+            return dict(self.summary["head_layers"])
         by_split = {split: values.get("layers") for split, values in self._head_splits.items()}
         return {
             split: [_head_means(layer if isinstance(layer, dict) else {}) for layer in layers]
@@ -150,6 +152,8 @@ class Run:
 
     @cached_property
     def _metrics(self) -> tuple[list[dict], list[str]]:
+        if "evaluations" in self.summary:
+            return list(self.summary["evaluations"]), []
         rows, problems = _read_rows(self.path / "metrics.jsonl")
         logged = self.summary.get("logged_rows")
         if isinstance(logged, int) and logged > len(rows) and not problems:
@@ -158,7 +162,8 @@ class Run:
 
     @property
     def metrics(self) -> list[dict]:
-        """Rows of metrics.jsonl in file order, read on first use: a long run has 50,000."""
+        """Rows of metrics.jsonl in file order, read on first use: a long run has 50,000. A collected row has only
+        evaluations."""
         return self._metrics[0]
 
     def series(self, key: str) -> tuple[list[int], list[float]]:

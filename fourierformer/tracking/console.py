@@ -99,12 +99,11 @@ class ConsoleTracker:
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(loss + rate + speed)}")
 
     def _measure(self, row: dict) -> None:
-        """Updates the rate: the row's own if it has one, else from the time between two rows, smoothed."""
-        now = time.monotonic()
-        if self.rate_key in row:
-            self._rate = row[self.rate_key]
-        elif self._clock and now > self._clock[1]:
+        """Updates the smoothed rate: by the row's own if it has one, else by the time between two rows."""
+        now, rate = time.monotonic(), row.get(self.rate_key)
+        if rate is None and self._clock and now > self._clock[1]:
             rate = (row["step"] - self._clock[0]) * self.samples_per_step / (now - self._clock[1])
+        if rate is not None:
             self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
         self._clock = (row["step"], now)
 

@@ -94,7 +94,7 @@ class Fit:
         self.progress = Progress()
         self.saved = 0  # the last step that was saved
         self.waited = 0.0  # seconds spent waiting for data since the last log
-        self.logged_at = 0.0  # train_seconds at the last log
+        self.logged_at = (0, 0.0)  # step and train_seconds of the last log
         # On the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
         # bad steps in all, bad steps in a row, most bad steps in a row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
@@ -191,7 +191,7 @@ class Fit:
             row = {"step": step, "lr": self.rate(step), "grad_norm": norm.item(), "bad_steps": int(total)}
             if good:
                 row["train_loss"] = losses / good
-            self.tracker.log(row | self._speed())
+            self.tracker.log(row | self._speed() | self._seconds())
             self.counters[:2] = 0
             self.on_log(self.progress)
         if (log or self.reads_each_step) and longest >= self.config.max_bad_steps:
@@ -201,16 +201,21 @@ class Fit:
             )
 
     def _speed(self) -> dict[str, float]:
-        """Throughput since the beginning, and the share of the time since the last log that was spent waiting for
-        data."""
-        seconds = self.progress.train_seconds
+        """Since the last log: throughput, and the share of the time that was spent waiting for data."""
+        step, seconds = self.logged_at
+        now, count = self.progress, self.objective.samples_after
+        elapsed = max(now.train_seconds - seconds, 1e-9)
         row = {
-            f"{self.objective.unit}_per_s": self.objective.samples_after(self.progress.step) / seconds,
-            "data_wait": self.waited / max(seconds - self.logged_at, 1e-9),
+            f"{self.objective.unit}_per_s": (count(now.step) - count(step)) / elapsed,
+            "data_wait": self.waited / elapsed,
         }
-        self.progress.wait_seconds += self.waited
-        self.waited, self.logged_at = 0.0, seconds
+        now.wait_seconds += self.waited
+        self.waited, self.logged_at = 0.0, (now.step, now.train_seconds)
         return row
+
+    def _seconds(self) -> dict[str, float]:
+        """Time spent training so far, without evaluations: for curves against time."""
+        return {"seconds": round(self.progress.train_seconds, 2)}
 
     # -- between steps ----------------------------------------------------------------------------------------------
 
@@ -237,7 +242,7 @@ class Fit:
             self._record("ema_", averaged)
         self.progress.evaluated = step
         averaged = {f"ema_{name}": value for name, value in averaged.items()}
-        self.tracker.log({"step": step, **row, **averaged, **diagnostics(self.model)})
+        self.tracker.log({"step": step, **row, **averaged, **diagnostics(self.model), **self._seconds()})
         return improved
 
     def _measured(self, model: nn.Module) -> dict[str, float]:
@@ -290,7 +295,7 @@ class Fit:
         self.counters = state["counters"].to(self.device)
         torch.set_rng_state(state["random"])
         self.tracker.rewind(state["metrics_offset"])
-        self.saved, self.logged_at = self.progress.step, self.progress.train_seconds
+        self.saved, self.logged_at = self.progress.step, (self.progress.step, self.progress.train_seconds)
 
 
 def shared_model(model: nn.Module, processes: Processes, device: torch.device) -> nn.Module:

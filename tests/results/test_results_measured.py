@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from synthetic_runs import evaluation, write_run, write_vision_run
+from synthetic_runs import evaluation, write_heads, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
@@ -62,6 +62,45 @@ def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
         assert "40% of the queries" in text
         assert "performer: on average" not in text
         assert "fourier: on average over the layers 45% of the weight goes to keys" in text
+
+
+def test_evaluations_and_layers_come_back(tmp_path):
+    """What charts are drawn from: the validation curve, what every layer said at each evaluation, and its heads."""
+    write_heads(write_run(tmp_path / "runs", "fourier", 3, 58.3), [7.5, 6.5])
+    (before,) = collect(tmp_path / "runs")
+    write_measured([before], tmp_path / "one.csv")
+    (after,) = read_measured(tmp_path / "one.csv")
+    for key in ("valid_ppl", "radius/00", "radius/01"):
+        steps, values = before.series(key)
+        assert after.series(key) == (steps, pytest.approx(values, rel=1e-5))
+        assert len(steps) == 10
+    assert after.series("train_loss") == ([], [])  # steps between evaluations stay in the run directory
+    assert after.head_layers == before.head_layers
+    assert [layer["head_distance"] for layer in after.head_layers["test"]] == [7.5, 6.5]
+
+
+def test_of_many_evaluations_a_line_has_a_part_with_the_last_one(tmp_path):
+    rows = [{"step": step, "valid_loss": 1 / 3, "valid_ppl": 1.4} for step in range(1, 1002)]
+    write_run(tmp_path / "runs", rows=rows)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    (run,) = read_measured(tmp_path / "one.csv")
+    steps, losses = run.series("valid_loss")
+    assert steps == list(range(1, 1002))[::-26][::-1]  # 1,001 / 40 = 25.03: every 26th, counted from the end
+    assert set(losses) == {0.333333}
+
+
+@pytest.mark.parametrize(("column", "text"), [("evaluations", "[5]"), ("evaluations", '"x"'), ("head_layers", "[1]")])
+def test_damaged_evaluations_are_one_line(tmp_path, column, text):
+    file = tmp_path / "one.csv"
+    write_heads(write_run(tmp_path / "runs"), [7.5, 6.5])
+    write_measured(collect(tmp_path / "runs"), file)
+    (line,) = lines(file)
+    with open(file, "w", newline="") as target:
+        writer = csv.DictWriter(target, list(line))
+        writer.writeheader()
+        writer.writerow(line | {column: text})
+    with pytest.raises(SetupError, match="Restore it from git"):
+        read_measured(file)
 
 
 def test_a_line_has_the_numbers_and_where_they_come_from(tmp_path):

@@ -108,6 +108,14 @@ def test_the_rate_is_measured_when_the_row_has_none(clock):
     assert stream.getvalue().splitlines()[-1].endswith("1.0k tok/s  ETA 1:20")
 
 
+def test_rates_of_rows_are_smoothed():
+    tracker, stream = plain(steps=100, samples_per_step=1000)
+    tracker.log({"step": 10, "train_loss": 1.0, "tokens_per_s": 1000.0})
+    tracker.log({"step": 20, "train_loss": 1.0, "tokens_per_s": 3000.0})
+    # 0.7 x 1,000 + 0.3 x 3,000 = 1,600; 80,000 tokens left are 50 s
+    assert stream.getvalue().splitlines()[-1].endswith("1.6k tok/s  ETA 0:50")
+
+
 def test_a_measured_rate_has_the_unit_of_its_task(clock):
     tracker, stream = plain(steps=100, samples_per_step=64, kind=IMAGES)
     tracker.log({"step": 10, "train_loss": 1.0})

@@ -21,6 +21,7 @@ from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
+from fourierformer.training import loop
 from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
@@ -218,6 +219,28 @@ def test_rows_have_every_step_once_in_order(straight):
     assert evaluations == [2, 4, 6]
     assert all(a["step"] <= b["step"] for a, b in pairwise(straight["rows"]))
     assert {"radius/00", "radius/01", "ema_valid_ppl"} <= straight["rows"][-1].keys()
+
+
+def test_rates_are_of_the_steps_since_the_last_row_also_after_a_resume(tmp_path, monkeypatch):
+    """The machine is four times as slow after a stop: it shows at once, and is not averaged with what was before."""
+    pace = {"seconds": 1.0, "now": 0.0}
+
+    def clock() -> float:
+        pace["now"] += pace["seconds"]
+        return pace["now"]
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=clock))
+    first = start(tmp_path, StopAfter(14))
+    with pytest.raises(Interrupted):
+        first.run()
+    pace["seconds"], done = 4.0, first.progress.step
+    start(tmp_path).run()
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "tokens_per_s" in row]
+    assert 0 < done < len(rows) == 6
+    # the clock is read at both ends of a step and of both its waits for data: 5 intervals for 4 sequences of 8 tokens
+    spent = [5.0] * done + [20.0] * (6 - done)
+    assert [row["tokens_per_s"] for row in rows] == pytest.approx([32 / seconds for seconds in spent])
+    assert [row["seconds"] for row in rows] == pytest.approx(np.cumsum(spent))
 
 
 def test_another_seed_is_another_run(tmp_path, straight):
