@@ -53,10 +53,10 @@ def runs_among(paths: list[Path]) -> list[Path]:
 def table(split: str, numbers: dict) -> str:
     """One line per layer, one for all of them, and what was looked at."""
     columns = list(numbers["mean"])
-    lines = ["layer" + "".join(f"{name:>16}" for name in columns)]
+    lines = ["layer" + "".join(f"{name:>18}" for name in columns)]
     for number, layer in enumerate(numbers["layers"]):
-        lines.append(f"{number:5}" + "".join(f"{layer[name]:16.3f}" for name in columns))
-    lines.append("  all" + "".join(f"{spread(numbers['mean'][name], numbers['sd'][name]):>16}" for name in columns))
+        lines.append(f"{number:5}" + "".join(f"{layer[name]:18.3f}" for name in columns))
+    lines.append("  all" + "".join(f"{spread(numbers['mean'][name], numbers['sd'][name]):>18}" for name in columns))
     lines.append(
         f"{split} split of {numbers['data']}, {numbers['sequences']:,} sequences of {numbers['length']} tokens, "
         f"rank of {numbers['ranked_sequences']}; checkpoint of step {numbers['step']:,}; "

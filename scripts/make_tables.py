@@ -61,13 +61,14 @@ def main(arguments: argparse.Namespace) -> None:
 
 def write_docs() -> None:
     """The generated parts of README and docs/, and the pictures there."""
-    from fourierformer.plots.overview import save_overview  # here: torch takes seconds to load, and tables need none
+    from fourierformer.plots.evidence import save_evidence  # here: torch takes seconds to load, and tables need none
+    from fourierformer.plots.overview import save_overview
     from fourierformer.plots.patterns import save_gallery
     from fourierformer.results.documents import write_documents
 
     write_documents(REPOSITORY)
-    save_overview(REPOSITORY / "docs" / "pictures")
-    save_gallery(REPOSITORY / "docs" / "pictures")
+    for save in (save_overview, save_gallery, save_evidence):
+        save(REPOSITORY / "docs" / "pictures")
 
 
 def default_sources(paper: bool) -> list[Path]:

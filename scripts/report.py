@@ -2,7 +2,7 @@
 
 python scripts/report.py                                   runs/report.html, and PNG and SVG in runs/figures
 python scripts/report.py runs/table1 --out table1.html --figures figures/table1
-python scripts/report.py results/measured/*.csv            committed evidence: the same page, of curves those of evaluations
+python scripts/report.py results/measured/*.csv            committed evidence: the same, with curves of evaluations
 """
 
 import argparse

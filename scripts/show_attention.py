@@ -3,6 +3,7 @@
 python scripts/show_attention.py band window=6                     the pattern, bidirectional and causal
 python scripts/show_attention.py axial --grid 8x8                  on an image too
 python scripts/show_attention.py runs/builtin_vit/vit_tiny-...     mean maps of each head; of images also by offset
+python scripts/show_attention.py runs/builtin/lm_tiny-... RUN ...  several runs beside each other
 """
 
 import argparse
@@ -14,7 +15,7 @@ from fourierformer.runs.launch import exit_on_user_error
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", help="the name of an attention, or a run directory")
-    parser.add_argument("knobs", nargs="*", metavar="KNOB=VALUE", help="of the attention, as in its yaml")
+    parser.add_argument("more", nargs="*", help="KNOB=VALUE of the attention, as in its yaml; or more run directories")
     parser.add_argument("--tokens", type=int, default=64, help="in a pattern (default: 64)")
     parser.add_argument("--grid", metavar="ROWSxCOLUMNS", help="an image of so many patches in place of --tokens")
     parser.add_argument(
@@ -26,7 +27,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with exit_on_user_error():
         is_run = (Path(arguments.what) / "config.yaml").is_file()
-        pictures, folder = show_run(arguments) if is_run else show_pattern(arguments)
+        show = (show_runs if arguments.more else show_run) if is_run else show_pattern
+        pictures, folder = show(arguments)
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
             print("\n".join(map(str, picture.save(folder))))
@@ -41,7 +43,7 @@ def show_pattern(arguments: argparse.Namespace):
     grid = grid_of(arguments.grid) if arguments.grid else (8, 8) if needs_grid else None
     tokens = grid[0] * grid[1] if grid else arguments.tokens
     check_range("--tokens", tokens, 1, 2049)
-    picture = pattern_picture(arguments.what, tokens, grid, knobs_of(arguments.knobs))
+    picture = pattern_picture(arguments.what, tokens, grid, knobs_of(arguments.more))
     return [picture], arguments.out or Path("runs/pictures")
 
 
@@ -67,18 +69,39 @@ def knobs_of(words: list[str]) -> dict[str, object]:
 
 
 def show_run(arguments: argparse.Namespace):
-    from fourierformer.analysis.maps import mean_maps
-    from fourierformer.errors import SetupError, check_range
     from fourierformer.plots.patterns import map_pictures
 
-    check_range("--sequences", arguments.sequences, 1)
     run = Path(arguments.what)
-    mean = mean_maps(run, arguments.split, arguments.sequences)
-    count = len(mean.maps)
+    mean, layers = maps_of([run], arguments)
+    return map_pictures(mean[0], layers, run.name), arguments.out or run / "pictures"
+
+
+def show_runs(arguments: argparse.Namespace):
+    from fourierformer.plots.patterns import compared_maps_picture
+    from fourierformer.results.runs import read_run
+
+    runs = [Path(arguments.what), *map(Path, arguments.more)]
+    means, layers = maps_of(runs, arguments)
+    names = [str(read_run(run).field("attention")) for run in runs]
+    labels = names if len(set(names)) == len(runs) else [run.name for run in runs]
+    maps = dict(zip(labels, means, strict=True))
+    picture = compared_maps_picture(maps, layers, "attention_compared", "What each head attends to")
+    print(picture.caption)
+    return [picture], arguments.out or Path("runs/pictures")
+
+
+def maps_of(runs: list[Path], arguments: argparse.Namespace):
+    """The maps of each run, and the layers to show of them."""
+    from fourierformer.analysis.maps import mean_maps
+    from fourierformer.errors import SetupError, check_range
+
+    check_range("--sequences", arguments.sequences, 1)
+    means = [mean_maps(run, arguments.split, arguments.sequences) for run in runs]
+    run, count = min(zip(runs, (len(mean.maps) for mean in means), strict=True), key=lambda pair: pair[1])
     layers = arguments.layers or sorted({0, (count - 1) // 2, count - 1})
     if not all(0 <= layer < count for layer in layers):
         raise SetupError(f"--layers {' '.join(map(str, layers))}: {run} has layers 0 to {count - 1}")
-    return map_pictures(mean, layers, run.name), arguments.out or run / "pictures"
+    return means, layers
 
 
 if __name__ == "__main__":

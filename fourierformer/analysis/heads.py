@@ -5,6 +5,7 @@ A_h is the N x N matrix of weights that head h gives the values of one sequence.
     maps     ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
     rows     ||A_h[i] - A_h'[i]||          averaged over the rows i too
     outputs  ||A_h v_h - A_h' v_h'||_F     averaged as `maps`
+    sums     sum_j A_h[i, j]               averaged over heads and rows: 1 but for what eps takes
     rank     singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
 
 The paper has only the words "average L2 distance between heads"; `maps` is our interpretation. Two rows of weights >= 0
@@ -30,7 +31,7 @@ from fourierformer.runs.parts import Parts, open_run
 from fourierformer.training.precision import set_matmul_precision
 
 FILE = "heads.json"  # in the run directory
-QUANTITIES = ("maps", "rows", "outputs", "rank")
+QUANTITIES = ("maps", "rows", "outputs", "sums", "rank")
 RANK_THRESHOLD = 1e-6  # as in the same group's paper on mixtures of Gaussian keys
 RANKED = 16  # sequences whose rank is computed: 2,048 decompositions for 16 layers of 8 heads, 20 ms each at 256 tokens
 MAP_NUMBERS = 2**23  # numbers in the maps of one forward pass: 32 MiB, and a few such tensors
@@ -44,7 +45,7 @@ def pair_squares(x: Tensor) -> Tensor:
 
 
 def distances(maps: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-    """All quantities but the rank, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
+    """How far heads are apart, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
     squares = pair_squares(maps)
     return {
         "maps": squares.sum(-1).sqrt().mean(-1),
@@ -71,6 +72,7 @@ class LayerSums:
         q, k, v = layer.project(arguments[0])
         maps = layer.maps(q, k)
         self._add(distances(maps, maps @ v.to(maps.dtype)))
+        self._add({"sums": maps.sum(-1).double().mean((-2, -1))})
         # sequence 0, rank_every, 2 rank_every, ..., whatever the batch; float64, since float32 errors come near 1e-6
         chosen = slice(-self.sequences % self.rank_every, None, self.rank_every)
         if len(q[chosen]):

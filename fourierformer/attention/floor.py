@@ -8,9 +8,7 @@ values.
 import math
 import warnings
 
-import torch
-from torch import Tensor
-
+from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.errors import SetupError
 
 LARGEST_SHARE = 0.1
@@ -30,14 +28,9 @@ def check_floor(floor: float) -> None:
         )
 
 
-def unmeasured() -> Tensor:
-    """The share of queries whose sum was raised, before any was evaluated."""
-    return torch.tensor(math.nan)
-
-
-def floor_diagnostics(floor_share: Tensor) -> dict[str, float]:
-    """The share among the queries evaluated last, for `diagnostics`; warns where it is large."""
-    share = floor_share.item()
+def floor_diagnostics(floor_share: EvaluationMean) -> dict[str, float]:
+    """The share of queries whose sum was raised, in the last evaluation, for `diagnostics`; warns where it is large."""
+    share = floor_share.value()
     if share > LARGEST_SHARE:
         warnings.warn(ADVICE, stacklevel=3)  # one text, so Python shows it once
     return {} if math.isnan(share) else {"floor_share": share}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, marked
+from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
@@ -80,7 +81,6 @@ class Fourier(Attention):
 
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
-    attended_share: Tensor
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Fourier(Attention):
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
         parameter = nn.Parameter(torch.full(shape, start))
         self.radius = marked(parameter, lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
-        self.register_buffer("attended_share", torch.tensor(math.nan), persistent=False)  # see _watch
+        self.attended_share = EvaluationMean()  # see _watch
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
@@ -152,8 +152,8 @@ class Fourier(Attention):
 
     @torch.no_grad()
     def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
-        """Stores the attended share for `diagnostics`: that of the last query, which sees every key, on average over
-        heads and the first WATCHED sequences."""
+        """Adds to the attended share for `diagnostics`: that of the last query, which sees every key, in all heads of
+        the first WATCHED sequences."""
         q, k, keep = q[:WATCHED], k[:WATCHED], None if keep is None else keep[:WATCHED]
         if keep is None or cross:
             q = q[:, :, -1:]
@@ -164,11 +164,11 @@ class Fourier(Attention):
         scores = self.power * log_sinc_value((q - k) * (radius[:, None] if radius.dim() else radius)).sum(-1)
         if keep is not None:
             scores = scores.masked_fill(~keep[:, None], -math.inf)
-        self.attended_share.copy_((scores.logsumexp(-1) - math.log(self.eps)).sigmoid().mean())
+        self.attended_share.add((scores.logsumexp(-1) - math.log(self.eps)).sigmoid())
 
     def diagnostics(self) -> dict[str, float]:
         numbers = {"radius": self.radius.detach().abs().mean().item()}
-        attended_share = self.attended_share.item()
+        attended_share = self.attended_share.value()
         if not math.isnan(attended_share):  # nan before the first evaluation, and with eps = 0, where it is always 1
             numbers["mass"] = attended_share  # its name in every metrics.jsonl
         if attended_share < LEAST_ATTENDED_SHARE:

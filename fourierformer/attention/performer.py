@@ -7,13 +7,14 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, State
+from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.attention.features import (
     draw_frequencies,
     hyperbolic_exponents,
     positive_exponents,
     trigonometric_features,
 )
-from fourierformer.attention.floor import check_floor, floor_diagnostics, unmeasured
+from fourierformer.attention.floor import check_floor, floor_diagnostics
 from fourierformer.attention.linear import FeatureAttention, FeaturePair, check_features
 from fourierformer.attention.recurrence import Form, linear_attention, linear_step, to_float32
 from fourierformer.errors import SetupError
@@ -84,14 +85,13 @@ class PerformerTrig(FeatureAttention):
 
     source = "Choromanski et al. 2021, arXiv 2009.14794, section 2.3"
     frequencies: Tensor
-    floor_share: Tensor
 
     def __init__(self, geometry: Geometry, *, features: int = 128, floor: float = 0.05, form: Form = "auto"):
         super().__init__(geometry, form)
         check_features(features, even=True)
         check_floor(floor)
         self.features, self.floor = features, floor
-        self.register_buffer("floor_share", unmeasured(), persistent=False)
+        self.floor_share = EvaluationMean()
         purpose = ("performer_trig", geometry.seed, geometry.layer)
         self.register_buffer(
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)

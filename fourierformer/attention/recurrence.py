@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention.base import State, sees_nothing
+from fourierformer.attention.evaluation import EvaluationMean
 
 Form = Literal["auto", "parallel", "chunk"]
 PARALLEL_UP_TO = 256  # keys; beyond, auto works in chunks: they take the same time at 256 (one core, D = 16)
@@ -47,7 +48,7 @@ def linear_attention(
     floor: float = 0.0,
     eps: float = 0.0,
     keep: Tensor | None = None,
-    floor_share: Tensor | None = None,
+    floor_share: EvaluationMean | None = None,
 ) -> Tensor:
     """Averages the values: features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's
     dtype.
@@ -59,8 +60,8 @@ def linear_attention(
     number.
     `keep` (B, N), bool: False for keys that are left out. Their key_weight is 0 and no past fades at their positions; a
     query that sees no other key gets 0.
-    `floor_share`, one number, is filled with the share of queries whose sum `floor` has raised; without padding only,
-    whose queries mean nothing.
+    `floor_share` gets which sums `floor` has raised, 1 or 0 for each query; without padding only, whose queries mean
+    nothing.
     """
     _check(causal, log_decay)
     with torch.autocast(v.device.type, enabled=False):
@@ -73,7 +74,7 @@ def linear_attention(
         sums = _sums(fq, fk, _weigh(v, key_weight), causal, form, log_decay)
         visible = _visible(fq, fk, causal, form, log_decay, key_weight) if floor else None
         if floor_share is not None and visible is not None and keep is None:
-            floor_share.copy_((sums[..., -1] + eps < floor * visible).to(floor_share.dtype).mean())
+            floor_share.add((sums[..., -1] + eps < floor * visible).to(sums.dtype))
         return _normalised(sums, visible, floor, eps, without_keys).to(dtype)
 
 

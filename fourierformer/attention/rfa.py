@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State, marked
+from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.attention.features import draw_frequencies, trigonometric_features
-from fourierformer.attention.floor import check_floor, floor_diagnostics, unmeasured
+from fourierformer.attention.floor import check_floor, floor_diagnostics
 from fourierformer.attention.linear import check_features
 from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, to_float32
 from fourierformer.errors import SetupError
@@ -46,7 +47,6 @@ class RFA(Attention):
     cost, state = "N M C", "M (C + H)"
     source = "Peng et al. 2021, arXiv 2103.02143"
     frequencies: Tensor
-    floor_share: Tensor
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RFA(Attention):
         self.register_buffer(
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
         )
-        self.register_buffer("floor_share", unmeasured(), persistent=False)
+        self.floor_share = EvaluationMean()
         self.sigma = marked(nn.Parameter(torch.ones(geometry.heads, 1, geometry.head_dim)), no_weight_decay=True)
         self.gate = None
         if geometry.causal if gate == "auto" else gate:

@@ -37,6 +37,7 @@ GALLERY: dict[str, dict[str, object]] = {  # with knobs that suit so few tokens
     "image_2d": {"tile": 4, "memory": 1},
     "bpt": {"step": 2},
 }
+HOW_SHADED = "A row per query, up to its largest weight; paler as far as its weights sum to less than 1"
 
 
 @dataclass(frozen=True)
@@ -155,38 +156,45 @@ def gallery_panels() -> list[Panel]:
 def map_pictures(mean: MeanMaps, layers: list[int], title: str) -> list[Picture]:
     """Mean maps, a row of panels for each layer and a column for each head; of images also by the offset of the key."""
     said = f"{title}: mean of {mean.sequences:,} sequences of the {mean.split} split, step {mean.step:,}"
-    rows = mean.maps / mean.maps.amax(-1, keepdim=True)  # the first query of a causal model has but one key
-    pictures = [_heads_picture(rows, layers, "attention_maps", f"{said}. A row per query, up to its largest weight")]
+    rows = [[_map_panel(f"layer {i}, head {h + 1}", m) for h, m in enumerate(mean.maps[i])] for i in layers]
+    pictures = [panel_picture(rows, "attention_maps", f"{said}. {HOW_SHADED}")]
     geometry = mean.geometry
     if geometry.grid and not geometry.causal:
         offsets = by_offset(mean.maps, geometry.grid, geometry.prefix)
-        panels = offsets / offsets.amax((-2, -1), keepdim=True)
-        pictures.append(
-            _heads_picture(panels, layers, "attention_by_offset", f"{said}. By offset from the query in the middle")
-        )
+        rows = [[Panel(f"layer {i}, head {h + 1}", m / m.amax()) for h, m in enumerate(offsets[i])] for i in layers]
+        text = f"{said}. By offset from the query in the middle"
+        pictures.append(panel_picture(rows, "attention_by_offset", text))
     return pictures
 
 
-def compared_maps_picture(maps: dict[str, MeanMaps], name: str, title: str) -> Picture:
-    """The first and the last layer of each model, a column for each head: maps of the same sequences."""
+def compared_maps_picture(maps: dict[str, MeanMaps], layers: list[int], name: str, title: str) -> Picture:
+    """These layers of each model, a column for each head: maps of the same sequences."""
     one = next(iter(maps.values()))
     rows = []
-    for layer in sorted({0, len(one.maps) - 1}):
+    for layer in layers:
         for label, mean in maps.items():
-            shades = mean.maps[layer] / mean.maps[layer].amax(-1, keepdim=True)
-            rows.append([Panel(f"head {h + 1}", shade) for h, shade in enumerate(shades)])
+            rows.append([_map_panel(f"head {h + 1}", m) for h, m in enumerate(mean.maps[layer])])
             rows[-1][0] = replace(rows[-1][0], side=f"{label}\nlayer {layer}")
+    number = "The same sequence" if one.sequences == 1 else f"The mean of the same {one.sequences:,} sequences"
     caption = (
-        f"The same sequence of the {one.split} split in every panel, {one.maps.shape[-1]} tokens: queries downwards, "
-        "keys to the right, the first and the last layer. Each row up to its largest weight."
+        f"{number} of the {one.split} split in every panel, {one.maps.shape[-1]} tokens: queries downwards, "
+        f"keys to the right. {HOW_SHADED}."
     )
     inches = min(1.9, PAGE / max(map(len, rows)))
     return replace(panel_picture(rows, name, "", inches=inches), title=title, caption=caption, wide=True)
 
 
-def _heads_picture(maps: Tensor, layers: list[int], name: str, title: str) -> Picture:
-    rows = [[Panel(f"layer {i}, head {h + 1}", m) for h, m in enumerate(maps[i])] for i in layers]
-    return panel_picture(rows, name, title)
+def _map_panel(title: str, weights: Tensor) -> Panel:
+    """The map of a head. A query that eps leaves next to nothing is white: it attends to nothing, whatever the shape of
+    its weights."""
+    sums = weights.abs().sum(-1, keepdim=True)
+    return Panel(title + _sum_text(float(sums.mean())), weights / weights.amax(-1, keepdim=True) * sums.clamp(max=1))
+
+
+def _sum_text(mean: float) -> str:
+    if mean > 0.995:
+        return ""
+    return f", sum {mean:.2f}" if mean >= 0.01 else f", sum {mean:.0e}".replace("e-0", "e-")
 
 
 def fingerprint(panels: list[Panel]) -> str:

@@ -36,4 +36,5 @@ def _picture(runs: dict[str, Run], anchor: str) -> Picture:
 
     with contextlib.redirect_stdout(sys.stderr):  # loading data talks
         maps = {label: mean_maps(run.path, sequences=1) for label, run in runs.items()}
-    return compared_maps_picture(maps, f"maps--{anchor}", TITLE)
+    last = min(len(mean.maps) for mean in maps.values()) - 1
+    return compared_maps_picture(maps, sorted({0, last}), f"maps--{anchor}", TITLE)

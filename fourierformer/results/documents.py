@@ -27,6 +27,7 @@ from fourierformer.results.faults import fault_table
 from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_of, text_of
 from fourierformer.results.hypotheses import hypothesis_table
 from fourierformer.results.intervals import interval_tables
+from fourierformer.results.layers import layer_tables
 from fourierformer.results.measured import is_measured, read_measured
 from fourierformer.results.ranking import rankings
 from fourierformer.results.runs import Run
@@ -119,7 +120,8 @@ def evidence(folder: Path = MEASURED) -> str:
         if path.exists():
             runs = read_measured(path)
             rows = comparison(runs)
-            shown = markdown_of([*tables(rows), hypothesis_table(rows, column)])
+            said = [*tables(rows), hypothesis_table(rows, column), *head_tables(rows), *layer_tables(rows)]
+            shown = markdown_of(said)
             parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
     return "\n\n".join(parts) or NOTHING
 

@@ -10,7 +10,9 @@ from fourierformer.results.comparison import Row
 
 DASH = "-"
 # columns of words; all others hold numbers and stand to the right
-TEXT_COLUMNS = frozenset({"model", "attention", "weights", "state", "split", "evaluation", "status of the paper's"})
+TEXT_COLUMNS = frozenset(
+    {"model", "attention", "weights", "state", "split", "evaluation", "quantity", "status of the paper's"}
+)
 DISPENSABLE = ("data wait", "train time", "/s", "parameters")  # ends of headers, the least important one first
 SCREEN = 120  # columns that the lines under a table may take
 LATEX = {

@@ -25,11 +25,12 @@ class Configuration:
     """An attention, with those of its knobs that tell it from another configuration of the same attention."""
 
     attention: str
-    knobs: Mapping[str, object] = field(default_factory=dict)
+    knobs: Mapping[str, float] = field(default_factory=dict)
 
     def is_of(self, row: Row) -> bool:
+        """Knobs of a collected row are text: "1e-06"."""
         return row.attention == self.attention and all(
-            row.settings.get(key) == knob for key, knob in self.knobs.items()
+            key in row.settings and float(row.settings[key]) == knob for key, knob in self.knobs.items()
         )
 
     def __str__(self) -> str:

@@ -19,7 +19,13 @@ HOW_TO_MAKE_ONE = (
 MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
 # our name of a head quantity -> what heads.json calls it
-HEAD_QUANTITIES = {"head_distance": "maps", "row_distance": "rows", "output_distance": "outputs", "rank": "rank"}
+HEAD_QUANTITIES = {
+    "head_distance": "maps",
+    "row_distance": "rows",
+    "output_distance": "outputs",
+    "attended_share": "sums",
+    "rank": "rank",
+}
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: what an attention layer logs about itself
 SET_ASIDE = re.compile(r"\.old-\d+$")
@@ -121,15 +127,20 @@ class Run:
         }
 
     @cached_property
-    def diagnostics(self) -> dict[str, float]:
-        """What the attention layers logged about themselves last, as means over the layers: {"mass": 0.58}."""
-        if "diagnostics" in self.summary:
-            return dict(self.summary["diagnostics"])
+    def layers(self) -> dict[str, list[float]]:
+        """What each attention layer logged about itself last: {"mass": [0.83, 0.33]}."""
         last = {key: row[key] for row in self.metrics for key in row if OF_A_LAYER.fullmatch(key)}
         layers: dict[str, list[float]] = {}
         for key, value in last.items():
             layers.setdefault(key.rpartition("/")[0], []).append(number(value))
-        return {name: sum(values) / len(values) for name, values in layers.items()}
+        return layers
+
+    @cached_property
+    def diagnostics(self) -> dict[str, float]:
+        """The same as means over the layers: {"mass": 0.58}."""
+        if "diagnostics" in self.summary:
+            return dict(self.summary["diagnostics"])
+        return {name: sum(values) / len(values) for name, values in self.layers.items()}
 
     @cached_property
     def _heads_file(self) -> tuple[dict, list[str]]:

@@ -35,11 +35,12 @@ HEAD_QUANTITIES = {
     "head_distance_sd": "its sd\nover layers",
     "row_distance": "distance\nper row",
     "output_distance": "distance of\nhead outputs",
+    "attended_share": "attended\nshare",
     "rank": "rank of\nthe maps",
 }
 HEAD_NOTE = (
     "distances: of two heads' attention maps (or outputs), averaged over pairs, sequences and layers; larger = less "
-    "redundant"
+    "redundant. Attended share: what the weights of a query sum to; eps takes the rest"
 )
 
 
@@ -267,13 +268,16 @@ def head_tables(rows: Iterable[Row]) -> list[Table]:
 
 
 def _head_table(rows: list[Row]) -> Table:
+    """With a column for whatever of a run was measured: older files lack some."""
+    measured = {key for row in rows for run in row.runs for numbers in run.heads.values() for key in numbers}
+    quantities = {key: words for key, words in HEAD_QUANTITIES.items() if key in measured}
     body = []
     for row in rows:
         for split in sorted({split for run in row.runs for split in run.heads}):
-            cells = {key: row.cell((split, HEADS), key) for key in HEAD_QUANTITIES}
+            cells = {key: row.cell((split, HEADS), key) for key in quantities}
             n = max((cell.n for cell in cells.values() if cell), default=0)
             texts = [mean_text(cell, key) if cell else DASH for key, cell in cells.items()]
             body.append([row.model, row_label(row, rows), split, str(n), *texts])
     title = f"{title_of(rows)}: how much the heads of a layer differ"
-    header = ["model", "attention", "split", "n", *HEAD_QUANTITIES.values()]
+    header = ["model", "attention", "split", "n", *quantities.values()]
     return Table(title, rows, header, body, scale=scale_lines(rows), notes=[HEAD_NOTE, OVER_SEEDS])

@@ -112,6 +112,7 @@ def explicit(layer: attention.Attention, x: np.ndarray, kernel: str) -> dict[str
         "maps": np.mean([np.linalg.norm(maps[a] - maps[b]) for a, b in pairs]),
         "rows": np.mean([np.linalg.norm(maps[a] - maps[b], axis=1).mean() for a, b in pairs]),
         "outputs": np.mean([np.linalg.norm(maps[a] @ v[a] - maps[b] @ v[b]) for a, b in pairs]),
+        "sums": np.mean([a.sum(1).mean() for a in maps]),
         "rank": np.mean([np.linalg.matrix_rank(a, tol=1e-6) for a in maps]),
     }
 

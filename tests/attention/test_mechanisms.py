@@ -117,6 +117,21 @@ def test_mass_is_what_a_row_of_the_maps_sums_to(name, causal):
     assert layer.diagnostics()["mass"] == pytest.approx(row_sum, rel=1e-5)
 
 
+def test_mass_is_the_mean_over_an_evaluation():
+    """Not of its last batch, and not of the evaluation before."""
+    layer = attention.build("fourier", Geometry(dim=64, heads=4, length=64, causal=True), eps=0.02, radius=0.7).eval()
+    expected = []
+    for seed in (3, 4):
+        layer.train().eval()
+        batches = [tuple(x[:count] for x in heads(seed + 10 * count)) for count in (2, 1)]
+        sums = [layer.maps(q, k)[:, :, -1].sum(-1).flatten() for q, k, _ in batches]
+        for q, k, v in batches:
+            layer.mix(q, k, v, v)
+        expected.append(torch.cat(sums).mean().item())
+        assert layer.diagnostics()["mass"] == pytest.approx(expected[-1], rel=1e-5)
+    assert expected[0] != pytest.approx(expected[1], rel=1e-3)
+
+
 def test_mass_counts_only_the_keys_that_are_kept():
     layer = attention.build("fourier", Geometry(dim=64, heads=4, length=64, causal=False), eps=0.02, radius=0.7).eval()
     q, k, v = heads(3)
@@ -126,6 +141,7 @@ def test_mass_counts_only_the_keys_that_are_kept():
     alone = [layer.maps(q[b : b + 1], k[b : b + 1, :, keep[b]]).sum(-1)[0].T for b in range(2)]  # (N, H)
     expected = torch.stack([row_sums[29] for row_sums in alone]).mean().item()  # of the last query that is no padding
     assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
+    layer.train().eval()
     layer.mix(q, k, v, v, keep=keep, cross=True)  # queries are another sequence
     expected = torch.stack([row_sums[32] for row_sums in alone]).mean().item()
     assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)

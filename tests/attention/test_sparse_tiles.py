@@ -149,6 +149,7 @@ def test_compiled_flex_attention_gives_what_masks_give(name, through_flex, monke
     """Forward: torch has no backward of it for a CPU."""
 
     def compare():
+        torch.set_num_threads(1)  # threads of OpenMP do not survive a fork: two would be waited for without end
         layer, x = build(name, True, 0, 600).float(), tokens(600).float()
         with torch.no_grad():
             compiled = layer(x)

@@ -66,6 +66,22 @@ def test_maps_by_offset_are_drawn_for_images_alone(causal):
         assert all(values.shape == shape and values.max() == 1 for values in panels.values())
 
 
+def test_a_head_whose_weights_eps_swallows_is_white_and_says_so():
+    """Drawn up to its largest weight it would look as if it attended to something."""
+    weights = torch.rand(2, 7, 7).tril()
+    maps = torch.stack([weights / weights.sum(-1, keepdim=True), 1e-15 * weights])  # two layers of two heads
+    mean = MeanMaps(maps, "valid", 1, 5, Geometry(8, 2, 7, causal=True))
+    picture = patterns.compared_maps_picture({"fourier": mean}, [0, 1], "maps", "maps")
+    attending, off = picture.figure.axes[0], picture.figure.axes[2]
+    assert attending.get_title() == "head 1"
+    assert attending.images[0].get_array().max(axis=1).tolist() == pytest.approx([1] * 7)
+    title, _, total = off.get_title().partition(", sum ")
+    assert title == "head 1"
+    assert float(total) == pytest.approx(1e-15 * float(weights[0].sum(-1).mean()), rel=0.1)
+    assert off.images[0].get_array().max() < 1e-10
+    assert picture.figure.axes[0].get_ylabel() == "fourier\nlayer 0"
+
+
 def test_what_sees_everything_has_no_pattern():
     with pytest.raises(SetupError, match=r"'softmax' has no pattern of positions.*band.*A run directory"):
         patterns.layer_of("softmax", False, 8, None, {})

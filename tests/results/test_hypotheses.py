@@ -8,6 +8,7 @@ from synthetic_runs import write_run
 
 from fourierformer.results import collect, comparison
 from fourierformer.results.hypotheses import FOURIER, GAUSSIAN, PLAN, SOFTMAX, Hypothesis, decide, hypothesis_table
+from fourierformer.results.measured import read_measured, write_measured
 
 COLUMN = ("test", "segment")
 
@@ -32,6 +33,23 @@ def test_a_difference_is_paired_over_the_seeds_that_both_have(tmp_path):
     assert decision.verdict(higher_is_better=False) == "not decided"
     (line,) = hypothesis_table(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)]).body
     assert line[:5] == ["H1", "fourier eps=1e-06 - softmax", "3", "-2.00 ± 2.48", "-3.2%"]  # 2 of 62
+
+
+def test_committed_rows_are_decided_like_their_run_directories(tmp_path):
+    """Knobs of a collected row are text; eps = 0 and eps = 1e-6 are two configurations of one attention."""
+    for seed in (1, 2):
+        write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)
+        for eps, ppl, hash in ((1e-6, 58.0, "aa"), (0.0, 59.0, "bb")):
+            changes = {"settings": {"eps": eps}, "group": f"group of eps {eps}"}
+            run = write_run(tmp_path / "runs", "fourier", seed, ppl + 2 * seed, changes=changes)
+            run.rename(run.with_name(f"lm_tiny-fourier-s{seed}-{hash}"))
+    runs = collect(tmp_path / "runs")
+    write_measured(runs, tmp_path / "evidence.csv")
+    from_runs, from_file = (
+        decide(comparison(each), COLUMN) for each in (runs, read_measured(tmp_path / "evidence.csv"))
+    )
+    assert [decision.hypothesis.name for decision in from_file] == ["H1", "H4"]
+    assert from_file == from_runs
 
 
 @pytest.mark.parametrize(("sign", "worse", "verdict"), [

@@ -6,6 +6,7 @@ import pytest
 from synthetic_runs import write_run
 
 from fourierformer.results import collect, comparison
+from fourierformer.results.layers import layer_tables
 from fourierformer.results.measured import read_measured, write_measured
 from fourierformer.results.tables import head_tables
 
@@ -37,11 +38,16 @@ def test_mean_and_sd_over_seeds(tmp_path, through_a_file):
     assert table.scale
 
 
-def test_one_run_has_no_sd_over_seeds_and_what_is_missing_is_a_dash(tmp_path):
-    run = write_run(tmp_path, "softmax", 1)
-    (run / "heads.json").write_text(json.dumps({"splits": {"valid": {"mean": {"maps": 6.5}, "sd": {"maps": None}}}}))
+def test_one_run_has_no_sd_over_seeds_and_what_one_of_two_lacks_is_a_dash(tmp_path):
+    for attention, mean in (("softmax", {"maps": 6.5}), ("fourier", {"maps": 5.5, "rank": 31.0, "sums": 0.25})):
+        run = write_run(tmp_path, attention, 1)
+        (run / "heads.json").write_text(json.dumps({"splits": {"valid": {"mean": mean, "sd": {"maps": None}}}}))
     (table,) = head_tables(comparison(collect(tmp_path)))
-    assert table.body == [["lm_tiny", "softmax", "valid", "1", "6.50", "-", "-", "-", "-"]]
+    assert table.header[4:] == ["distance of\nattention maps", "attended\nshare", "rank of\nthe maps"]
+    assert table.body == [
+        ["lm_tiny", "softmax", "valid", "1", "6.50", "-", "-"],
+        ["lm_tiny", "fourier", "valid", "1", "5.50", "0.250", "31.000"],
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"splits": [1]}', '{"splits": {"test": {"mean": [1]}}}'])
@@ -50,3 +56,21 @@ def test_a_damaged_file_has_no_numbers(tmp_path, content):
     (run / "heads.json").write_text(content)
     tables = head_tables(comparison(collect(tmp_path)))
     assert {cell for table in tables for line in table.body for cell in line[4:]} <= {"-"}
+
+
+@pytest.mark.parametrize("through_a_file", [False, True])
+def test_radius_and_share_of_each_layer(tmp_path, through_a_file):
+    """As means over seeds: the radius that was logged last, the share that was measured; 3e-30 is not rounded to 0."""
+    for seed, radius in ((1, 2.0), (2, 3.0)):
+        rows = [{"step": 1, "valid_ppl": 60.0, "radius/00": 9.0}, {"step": 2, "valid_ppl": 60.0, "radius/00": radius}]
+        run = write_run(tmp_path / "runs", "fourier", seed, rows=rows)
+        measured = {"layers": [{"sums": seed * 2e-30}], "mean": {"sums": seed * 2e-30}}
+        (run / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": measured}}))
+        write_run(tmp_path / "runs", "softmax", seed)
+    runs = collect(tmp_path / "runs")
+    if through_a_file:
+        write_measured(runs, tmp_path / "all.csv")
+        runs = read_measured(tmp_path / "all.csv")
+    (table,) = layer_tables(comparison(runs))
+    assert table.header == ["attention", "quantity", "n", "layer 0"]
+    assert table.body == [["fourier", "radius R", "2", "2.50"], ["fourier", "attended share", "2", "3e-30"]]

@@ -7,6 +7,7 @@ import pytest
 from command_line import REPOSITORY
 from synthetic_runs import write_run
 
+from fourierformer.plots.evidence import read_evidence
 from fourierformer.results.documents import DOCUMENTS
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
@@ -138,9 +139,9 @@ def test_documents_are_rewritten_between_their_markers_only(call, tmp_path, monk
         assert text.startswith("# Title\n<!-- ")
         assert text.endswith(":end -->\nafter\n")
         assert "old text" not in text
-    assert {path.name for path in (tmp_path / "docs/pictures").iterdir()} == {
-        f"{name}.{kind}" for name in ("overview", "patterns") for kind in ("svg", "png")
-    }
+    drawn = ["overview", "patterns", *(evidence.name for evidence in read_evidence())]
+    pictures = {path.name for path in (tmp_path / "docs/pictures").iterdir()}
+    assert pictures == {f"{name}.{kind}" for name in drawn for kind in ("svg", "png")}
     assert call("--docs")[0] == 0
     assert {name: (tmp_path / name).read_text() for name in DOCUMENTS} == texts
 

@@ -1,6 +1,7 @@
 """scripts/show_attention.py: pictures of a pattern and of a run of a few steps, and what is refused."""
 
 import re
+import shutil
 import sys
 
 import pytest
@@ -37,6 +38,9 @@ def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
     assert script(run, "--sequences", "4", "--layers", "0") == 0
     names = {f"attention_{what}.{kind}" for what in ("maps", "by_offset") for kind in ("svg", "png")}
     assert {path.name for path in (run / "pictures").iterdir()} == names
+    other = shutil.copytree(run, tmp_path / "a copy")
+    assert script(run, other, "--sequences", "1", "--out", tmp_path / "both") == 0
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {"attention_compared.svg", "attention_compared.png"}
     assert script(run, "--layers", "9") == 2
     assert re.search("--layers 9: .* has layers 0 to ", capsys.readouterr().err)
 

@@ -18,10 +18,10 @@ from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.training import loop
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
-from fourierformer.training import loop
 from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
 from fourierformer.training.schedule import ScheduleConfig, learning_rate

@@ -1,0 +1,172 @@
+"""The pictures of docs/results.md: by how much each attention differs from softmax, its validation against tokens and
+against time, and what eps leaves of the weights of its layers."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fourierformer.files import read_csv
+from fourierformer.plots.curves import Curve, metric_curves
+from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
+from fourierformer.provenance import MEASURED
+from fourierformer.results.comparison import Row, comparison, full_label, metric
+from fourierformer.results.documents import EVIDENCE
+from fourierformer.results.layers import SHARE, layer_cells
+from fourierformer.results.measured import read_measured
+from fourierformer.results.statistics import BASELINE, pairs
+from fourierformer.tasks import Column, Metric
+
+SIZE = (9.6, 6.2)  # inches
+SMALLEST_SHARE = 1e-40  # float32 has nothing below: a share of 0 is drawn there
+Line = tuple[Colour, tuple]  # colour and line style
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs of one file, and which of their numbers the plan names."""
+
+    name: str
+    rows: list[Row]
+    column: Column
+    speeds: dict[str, float]  # samples per second of an attention / of softmax
+
+    @property
+    def kind(self) -> Metric:
+        return metric(self.rows[0].primary)
+
+    def looks(self) -> dict[str, Line]:
+        """Ink for softmax; where the colours run out they come again with the next line style."""
+        others = [full_label(row, self.rows) for row in self.rows if row.attention != BASELINE]
+        looks = {name: (series_colour(i), STYLES[i // len(SERIES) % len(STYLES)]) for i, name in enumerate(others)}
+        return {BASELINE: (INK, STYLES[0])} | looks
+
+
+def save_evidence(folder: Path, measured: Path = MEASURED) -> list[Path]:
+    """<name>.svg and <name>.png of every file of the plan that is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for evidence in read_evidence(measured) for path in picture_of(evidence).save(folder)]
+
+
+def read_evidence(measured: Path = MEASURED) -> list[Evidence]:
+    found = []
+    for name, column in EVIDENCE.items():
+        path = measured / f"{name}.csv"
+        if path.is_file():
+            rows = comparison(read_measured(path))
+            found.append(Evidence(name, rows, column, _speeds(measured / f"{name}_time.csv")))
+    return found
+
+
+def _speeds(path: Path) -> dict[str, float]:
+    """What benchmarks.training measured of the variants of the plan: evidence/fourier -> 0.86."""
+    rows = read_csv(path).rows if path.is_file() else []
+    return {row["overrides"].rpartition("/")[2]: float(row["speed_ratio"]) for row in rows}
+
+
+def picture_of(evidence: Evidence) -> Picture:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    looks = evidence.looks()
+    for axes, draw in zip(figure.subplots(2, 2).flatten(), PANELS, strict=True):
+        plain(axes)
+        draw(axes, evidence, looks)
+        axes.tick_params(labelsize=8)
+        axes.title.set(fontsize=9, color=INK.fixed)
+    shown = {full_label(row, evidence.rows): looks[full_label(row, evidence.rows)] for row in evidence.rows}
+    keys = [Key(colour, label, style) for label, (colour, style) in shown.items()]
+    title = f"{evidence.rows[0].model} on {evidence.rows[0].data}: mean over seeds, band: lowest to highest seed"
+    return Picture(figure, evidence.name, title, keys, description=fingerprint(evidence))
+
+
+def differences(evidence: Evidence) -> list[tuple[str, float, float]]:
+    """(attention, difference to softmax, half the 95 % interval, 0 where one seed has none)."""
+    compared = pairs(evidence.rows, [evidence.column])
+    return [
+        (full_label(pair.row, evidence.rows), pair.difference.mean, pair.difference.half_width or 0.0)
+        for pair in compared
+        if pair.difference.mean is not None
+    ]
+
+
+def shares(evidence: Evidence) -> dict[str, list[float]]:
+    """The attended share of each layer, of every attention that was measured."""
+    cells = {full_label(row, evidence.rows): layer_cells(row, SHARE) for row in evidence.rows}
+    return {label: [max(cell.mean, SMALLEST_SHARE) for cell in layers] for label, layers in cells.items() if layers}
+
+
+def fingerprint(evidence: Evidence) -> str:
+    """Of the numbers that are drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
+    curves, _ = metric_curves(evidence.rows, f"valid_{evidence.kind.key}")
+    drawn = [(curve.label, curve.steps.tolist(), curve.middle.tolist()) for curve in curves]
+    text = json.dumps([differences(evidence), drawn, shares(evidence), evidence.speeds])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _draw_differences(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
+    lines = differences(evidence)
+    for i, (label, mean, half) in enumerate(lines):
+        colour = looks[label][0].fixed
+        axes.errorbar(mean, i, xerr=half, fmt="o", color=colour, capsize=3, elinewidth=1.6, markersize=4)
+    axes.axvline(0, color=INK.fixed, linewidth=0.8, alpha=0.4)
+    axes.set_yticks(range(len(lines)), [label for label, *_ in lines])
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
+    axes.margins(x=0.08)
+    axes.set_title(f"{evidence.column[0]} {evidence.kind.axis} minus {BASELINE}'s, 95 % interval over seeds")
+
+
+def _draw_against_tokens(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
+    row = evidence.rows[0]
+    steps, samples = row.quantity("steps"), row.quantity(row.task.unit)
+    assert steps is not None  # every summary has both
+    assert samples is not None
+    _draw_curves(axes, evidence, looks, lambda curve: curve.steps * samples.mean / steps.mean / 1e6)
+    axes.set_title(f"validation {evidence.kind.axis} against millions of {row.task.unit}")
+
+
+def _draw_against_time(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
+    steps = evidence.rows[0].quantity("steps")
+    assert steps is not None  # every summary has it
+    speeds = {BASELINE: 1.0} | evidence.speeds
+
+    def time(curve: Curve):
+        speed = speeds.get(curve.label.split()[0])
+        return None if speed is None else curve.steps / steps.mean / speed
+
+    _draw_curves(axes, evidence, looks, time)
+    axes.set_title(f"the same against time; 1: the training of {BASELINE}")
+
+
+def _draw_curves(axes, evidence: Evidence, looks: dict[str, Line], places: Callable) -> None:
+    """The first tenth of training would flatten all that follows."""
+    curves, _ = metric_curves(evidence.rows, f"valid_{evidence.kind.key}")
+    for curve in curves:
+        x, (colour, style) = places(curve), looks[curve.label]
+        late = curve.steps > evidence.kind.skipped * curve.steps[-1]
+        if x is not None:
+            axes.fill_between(x[late], curve.low[late], curve.high[late], color=colour.fixed, alpha=0.18, linewidth=0)
+            axes.plot(x[late], curve.middle[late], color=colour.fixed, linestyle=style, linewidth=1.4)
+    if evidence.kind.logarithmic:
+        axes.set_yscale("log")
+        logarithmic(axes.yaxis)
+
+
+def _draw_shares(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    found = shares(evidence)
+    for label, layers in found.items():
+        colour, style = looks[label]
+        axes.plot(range(len(layers)), layers, "o", linestyle=style, color=colour.fixed, markersize=4, linewidth=1.2)
+    axes.set_yscale("log")
+    axes.set_xticks(range(max(map(len, found.values()), default=1)))
+    axes.margins(x=0.05)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}".replace("e-0", "e-")))
+    axes.set_title("attended share of each layer: what eps leaves")
+
+
+PANELS = (_draw_differences, _draw_against_tokens, _draw_against_time, _draw_shares)

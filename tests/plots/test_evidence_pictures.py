@@ -1,0 +1,71 @@
+"""The pictures of docs/results.md: their points are the numbers of the rows, and those committed are not stale."""
+
+import json
+
+import pytest
+from command_line import REPOSITORY
+from synthetic_runs import write_run
+
+from fourierformer.plots.evidence import differences, fingerprint, picture_of, read_evidence, shares
+from fourierformer.results import collect
+from fourierformer.results.measured import write_measured
+
+EPOCH, STEPS, TOKENS = 100, 600, 4_915_200  # evaluations lie EPOCH steps apart; the others as synthetic_runs has them
+
+
+def rows_of(level: float) -> list[dict]:
+    """Validation perplexities level + 5, ..., level + 0."""
+    return [{"step": step, "valid_ppl": level + (STEPS - step) / EPOCH} for step in range(EPOCH, STEPS + 1, EPOCH)]
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    """Softmax, and an attention that is 10 lower with seed 1, 20 lower with seed 2, and takes twice the time."""
+    for seed in (1, 2):
+        results = {"results": {"test": {"overlapping": {"ppl": 100.0, "tokens": 9, "context": 64, "stride": 8}}}}
+        write_run(tmp_path / "runs", "softmax", seed, rows=rows_of(100), changes=results)
+        ours = {
+            "results": {"test": {"overlapping": results["results"]["test"]["overlapping"] | {"ppl": 100 - 10.0 * seed}}}
+        }
+        run = write_run(tmp_path / "runs", "fourier", seed, rows=rows_of(100 - 10 * seed), changes=ours)
+        layers = [{"sums": 0.5 * seed}, {"sums": 0.0}]
+        (run / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": layers, "mean": {}}}}))
+    write_measured(collect(tmp_path / "runs"), tmp_path / "evidence_lm.csv")
+    (tmp_path / "evidence_lm_time.csv").write_text(
+        "overrides,speed_ratio\nvariant=evidence/softmax,1\nvariant=evidence/fourier,0.5\n"
+    )
+    (found,) = read_evidence(tmp_path)
+    return found
+
+
+def test_points_are_the_numbers(evidence):
+    ((label, mean, half),) = differences(evidence)
+    assert (label, mean) == ("fourier", -15)
+    assert half == pytest.approx(12.706 * 50**0.5 / 2**0.5, rel=1e-4)  # t(0.975, 1) sd / sqrt(n), sd of -10 and -20
+    assert shares(evidence) == {"fourier": [0.75, 1e-40]}  # a share of 0 has no place on a scale of powers
+
+
+def test_curves_lie_at_their_tokens_and_times(evidence):
+    _, tokens, time, _ = picture_of(evidence).figure.axes
+    softmax, fourier = tokens.lines
+    assert fourier.get_xdata() == pytest.approx(
+        [step * TOKENS / STEPS / 1e6 for step in range(EPOCH, STEPS + 1, EPOCH)]
+    )
+    assert fourier.get_ydata() == pytest.approx([85 + i for i in (5, 4, 3, 2, 1, 0)])  # the mean of 90 and 80
+    softmax, fourier = time.lines
+    assert softmax.get_xdata()[-1] == pytest.approx(1)
+    assert fourier.get_xdata()[-1] == pytest.approx(2)
+
+
+def test_an_attention_that_was_not_timed_has_no_curve_against_time(evidence):
+    evidence.speeds.clear()
+    _, tokens, time, _ = picture_of(evidence).figure.axes
+    assert (len(tokens.lines), len(time.lines)) == (2, 1)
+
+
+def test_the_committed_pictures_are_of_the_committed_rows():
+    pictures = REPOSITORY / "docs/pictures"
+    for found in read_evidence():
+        assert (pictures / f"{found.name}.png").is_file()
+        svg = (pictures / f"{found.name}.svg").read_text(encoding="utf-8")
+        assert fingerprint(found) in svg, "stale: run `make docs`"
