@@ -1,6 +1,6 @@
 """What runs log over their steps and what depends on the layer, as curves: averaged over seeds, thinned, drawn.
 
-From a row of the comparison to a chart: `metric_curves` and `comparison_chart`, `diagnostic_curves` and
+From a row of the comparison to a chart: `metric_curves`, `time_curves` and `comparison_chart`, `diagnostic_curves` and
 `diagnostic_chart`, `layer_curves` and `layer_chart`.
 """
 
@@ -37,7 +37,7 @@ Look = tuple[int, int]  # numbers of a colour and of a line style
 
 @dataclass(frozen=True)
 class Curve:
-    """`middle` is the mean over seeds, `low` and `high` the range; NaN is a gap. `steps` may be layers."""
+    """`middle` is the mean over seeds, `low` and `high` the range; NaN is a gap. `steps` may be layers or seconds."""
 
     label: str
     steps: np.ndarray
@@ -62,6 +62,19 @@ def metric_curves(rows: list[Row], key: str) -> tuple[list[Curve], int]:
         for run in row.others:
             curves += _over_seeds(label, [run], key, width, look, finished=False)
     return curves, width
+
+
+def time_curves(rows: list[Row], key: str) -> list[Curve]:
+    """The curves of evaluations over seconds of training instead of steps, of completed runs that logged them; the
+    time of a point is the mean over seeds."""
+    curves = []
+    for row, look in zip(rows, _looks(rows), strict=True):
+        for curve in _over_seeds(full_label(row, rows), row.runs, key, 0, look):
+            clocks = [dict(zip(*run.series("seconds"), strict=True)) for run in row.runs]
+            times = np.mean([[clock.get(step, np.nan) for step in curve.steps] for clock in clocks], axis=0)
+            if np.isfinite(times).all():
+                curves.append(replace(curve, steps=times))
+    return curves
 
 
 def diagnostic_curves(row: Row, name: str) -> list[Curve]:
@@ -135,12 +148,14 @@ def _thinned(steps: list[int], values: list[float], width: int) -> dict[float, f
     return {middle: sum(stretch) / len(stretch) for middle, stretch in stretches.items()}
 
 
-def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric, caption: str = "") -> Picture:
+def comparison_chart(
+    curves: list[Curve], name: str, title: str, kind: Metric, caption: str = "", against: str = "step"
+) -> Picture:
     """Mean lines with the range over seeds; runs that did not complete are dotted. More than six lines would only be a
     tangle: each gets a panel, with the first one behind it."""
     if len({curve.look for curve in curves}) > len(SERIES):
-        return _panels_chart(curves, name, title, kind, caption)
-    figure, axes = new_figure("step", kind.axis)
+        return _panels_chart(curves, name, title, kind, caption, against)
+    figure, axes = new_figure(against, kind.axis)
     _scale(axes, kind)
     for curve in curves:
         _draw(axes, curve)
@@ -148,13 +163,13 @@ def comparison_chart(curves: list[Curve], name: str, title: str, kind: Metric, c
     return Picture(figure, name, title, _keys(curves), caption)
 
 
-def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, caption: str) -> Picture:
+def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, caption: str, against: str) -> Picture:
     """A panel for every line but the first, which stands behind each of them in ink; all on one scale."""
     by_look: dict[Look, list[Curve]] = {}
     for curve in curves:
         by_look.setdefault(curve.look, []).append(curve)
     (first, *_), *others = by_look.values()
-    figure, panels = panel_grid(len(others), ACROSS, "step", kind.axis)
+    figure, panels = panel_grid(len(others), ACROSS, against, kind.axis)
     for axes, own in zip(panels, others, strict=True):
         axes.set_title(own[0].label, fontsize=8, color=INK.fixed, parse_math=False)
         _scale(axes, kind)

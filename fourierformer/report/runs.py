@@ -12,6 +12,7 @@ from fourierformer.plots.curves import (
     layer_chart,
     layer_curves,
     metric_curves,
+    time_curves,
     validation_metric,
 )
 from fourierformer.plots.picture import Picture
@@ -51,6 +52,8 @@ LAYER_CHARTS = {  # what heads.json has of each layer: title, axis, what it mean
 }
 HEADS = "How much the heads of a layer differ: means over layers, sequences and pairs of heads."
 OVER_SEEDS = "Line: mean over seeds; band: from the lowest to the highest seed."
+SPEED = "Without evaluations; of runs on different or busy machines the times compare nothing."
+UNITS_OF_TIME = ((7200, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # from so many seconds on; its length
 PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the table of intervals
 
 
@@ -138,7 +141,21 @@ def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
         if curves:
             name = f"{series.replace('_', '-')}--{anchor}"
             pictures.append(comparison_chart(curves, name, title, kind, _curves_caption(curves, width, kind)))
-    return pictures
+    return [*pictures, *_time_pictures(table, anchor, key)]
+
+
+def _time_pictures(table: Table, anchor: str, key: str) -> list[Picture]:
+    """One, where there is anything to compare: what an attention costs decides how far it gets in an hour."""
+    curves, kind = time_curves(table.rows, f"valid_{key}"), metric(key)
+    if len({curve.look for curve in curves}) < 2:
+        return []
+    longest = max(curve.steps[-1] for curve in curves)
+    size, unit = next((size, unit) for least, size, unit in UNITS_OF_TIME if longest >= least)
+    curves = [replace(curve, steps=curve.steps / size) for curve in curves]
+    title = f"Validation {kind.name} against training time"
+    caption = f"{OVER_SEEDS} {SPEED}" if any(curve.seeds > 1 for curve in curves) else SPEED
+    name = f"valid-{key.replace('_', '-')}-against-time--{anchor}"
+    return [comparison_chart(curves, name, title, kind, caption, against=f"training time ({unit})")]
 
 
 def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:

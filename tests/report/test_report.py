@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from synthetic_runs import evaluation, metric_rows, write_run
 
-from fourierformer.plots.curves import STRETCHES, diagnostic_curves, metric_curves
+from fourierformer.plots.curves import STRETCHES, diagnostic_curves, metric_curves, time_curves
 from fourierformer.report import render, write_report
 from fourierformer.report.page import commands, origin
 from fourierformer.report.runs import headline
@@ -230,6 +230,28 @@ def test_long_logs_are_thinned_to_means_that_keep_the_line(tmp_path, steps):
     assert len(curve.steps) == steps // width <= STRETCHES
     assert curve.middle[:-1] == pytest.approx(curve.steps[:-1] + 0.5)
     assert curve.steps[-1] <= steps
+
+
+def test_validation_is_drawn_against_time_where_times_were_logged(tmp_path):
+    """Fourier's steps take 20 s with one seed and 40 s with the other, softmax's 15: in minutes 30 at step 60."""
+
+    def rows(seconds: float, key: str = "seconds") -> list[dict]:
+        return [{"step": step, "valid_ppl": 100.0 - step, key: seconds * step} for step in (30, 60)]
+
+    for seed, pace in ((1, 20.0), (2, 40.0)):
+        write_run(tmp_path / "with", "fourier", seed, rows=rows(pace))
+        write_run(tmp_path / "with", "softmax", seed, rows=rows(15.0))
+    softmax, fourier = time_curves(comparison(collect(tmp_path / "with")), "valid_ppl")
+    assert (softmax.steps.tolist(), fourier.steps.tolist()) == ([450, 900], [900, 1800])
+    assert fourier.middle.tolist() == [70, 40]
+    found = page(tmp_path / "with").words
+    assert "Validation perplexity against training time" in found
+    assert "training time (minutes)" in found
+    for seed in (1, 2):
+        write_run(tmp_path / "partly", "softmax", seed, rows=rows(15.0))
+        write_run(tmp_path / "partly", "fourier", seed, rows=rows(20.0, "seconds" if seed == 1 else "another"))
+    assert [curve.label for curve in time_curves(comparison(collect(tmp_path / "partly")), "valid_ppl")] == ["softmax"]
+    assert "against training time" not in page(tmp_path / "partly").words
 
 
 def test_radius_has_one_curve_per_layer_in_order(tmp_path):
