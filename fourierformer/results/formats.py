@@ -11,7 +11,8 @@ from fourierformer.results.comparison import Row
 DASH = "-"
 # columns of words; all others hold numbers and stand to the right
 TEXT_COLUMNS = frozenset(
-    {"model", "attention", "weights", "state", "split", "evaluation", "quantity", "status of the paper's"}
+    {"model", "attention", "weights", "state", "split", "evaluation", "quantity", "comparison", "verdict"}
+    | {"status of the paper's"}
 )
 DISPENSABLE = ("data wait", "train time", "/s", "parameters")  # ends of headers, the least important one first
 SCREEN = 120  # columns that the lines under a table may take
