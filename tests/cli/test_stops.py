@@ -29,6 +29,14 @@ def weights_hash(run) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+@pytest.fixture(autouse=True)
+def hangups_are_heard():
+    """Under nohup they are ignored, here and in whatever is started from here."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def after(process, text: str, wait: float = 0) -> str:
     """Reads the output up to a line with `text`."""
     seen = ""
