@@ -13,9 +13,10 @@ from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Pictur
 from fourierformer.provenance import MEASURED
 from fourierformer.results.comparison import Row, comparison, full_label, metric
 from fourierformer.results.documents import EVIDENCE
+from fourierformer.results.hypotheses import on_common_seeds
 from fourierformer.results.layers import SHARE, layer_cells
 from fourierformer.results.measured import read_measured
-from fourierformer.results.statistics import BASELINE, pairs
+from fourierformer.results.statistics import BASELINE, compare
 from fourierformer.tasks import Column, Metric
 
 SIZE = (9.6, 6.2)  # inches
@@ -38,9 +39,10 @@ class Evidence:
 
     def looks(self) -> dict[str, Line]:
         """Ink for softmax; where the colours run out they come again with the next line style."""
-        others = [full_label(row, self.rows) for row in self.rows if row.attention != BASELINE]
-        looks = {name: (series_colour(i), STYLES[i // len(SERIES) % len(STYLES)]) for i, name in enumerate(others)}
-        return {BASELINE: (INK, STYLES[0])} | looks
+        labels = {full_label(row, self.rows): row.attention for row in self.rows}
+        others = [label for label, attention in labels.items() if attention != BASELINE]
+        looks = {label: (series_colour(i), STYLES[i // len(SERIES) % len(STYLES)]) for i, label in enumerate(others)}
+        return {label: looks.get(label, (INK, STYLES[0])) for label in labels}
 
 
 def save_evidence(folder: Path, measured: Path = MEASURED) -> list[Path]:
@@ -75,20 +77,21 @@ def picture_of(evidence: Evidence) -> Picture:
         draw(axes, evidence, looks)
         axes.tick_params(labelsize=8)
         axes.title.set(fontsize=9, color=INK.fixed)
-    shown = {full_label(row, evidence.rows): looks[full_label(row, evidence.rows)] for row in evidence.rows}
-    keys = [Key(colour, label, style) for label, (colour, style) in shown.items()]
+    keys = [Key(colour, label, style) for label, (colour, style) in looks.items()]
     title = f"{evidence.rows[0].model} on {evidence.rows[0].data}: mean over seeds, band: lowest to highest seed"
     return Picture(figure, evidence.name, title, keys, description=fingerprint(evidence))
 
 
 def differences(evidence: Evidence) -> list[tuple[str, float, float]]:
-    """(attention, difference to softmax, half the 95 % interval, 0 where one seed has none)."""
-    compared = pairs(evidence.rows, [evidence.column])
-    return [
-        (full_label(pair.row, evidence.rows), pair.difference.mean, pair.difference.half_width or 0.0)
-        for pair in compared
-        if pair.difference.mean is not None
-    ]
+    """(attention, difference to softmax, half the 95 % interval, 0 where one seed has none), over common seeds."""
+    softmax = next((row.cell(evidence.column) for row in evidence.rows if row.attention == BASELINE), None)
+    found = []
+    for row in evidence.rows:
+        cells = on_common_seeds(row.cell(evidence.column), softmax) if row.attention != BASELINE else None
+        difference = compare(*cells) if cells else None
+        if difference and difference.mean is not None:
+            found.append((full_label(row, evidence.rows), difference.mean, difference.half_width or 0.0))
+    return found
 
 
 def shares(evidence: Evidence) -> dict[str, list[float]]:

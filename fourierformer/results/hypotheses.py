@@ -83,7 +83,7 @@ def decide(rows: Iterable[Row], column: Column, plan: Iterable[Hypothesis] = PLA
     measured = []
     for hypothesis in plan:
         first, second = (_row(rows, wanted) for wanted in (hypothesis.first, hypothesis.second))
-        cells = _on_common_seeds(first.cell(column), second.cell(column)) if first and second else None
+        cells = on_common_seeds(first.cell(column), second.cell(column)) if first and second else None
         if cells:
             measured.append((hypothesis, *cells, compare(*cells)))
     p_values = corrected(difference for *_, difference in measured)
@@ -123,7 +123,7 @@ def _row(rows: list[Row], wanted: Configuration) -> Row | None:
     return next((row for row in rows if wanted.is_of(row)), None)
 
 
-def _on_common_seeds(first: Cell | None, second: Cell | None) -> tuple[Cell, Cell] | None:
+def on_common_seeds(first: Cell | None, second: Cell | None) -> tuple[Cell, Cell] | None:
     """None where they have no seed in common."""
     if first is None or second is None:
         return None
