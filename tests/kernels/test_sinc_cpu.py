@@ -70,8 +70,9 @@ def test_tokens_far_from_the_origin(backend):
 
 @pytest.mark.parametrize("queries", [1, 7, 33, 197])
 @pytest.mark.parametrize("width", [1, 8, 24, 30, 48])
-@pytest.mark.parametrize("eps", [0.0, 1e-6])
+@pytest.mark.parametrize("eps", [0.0, 1e-2])
 def test_odd_sizes(backend, queries, width, eps):
+    """With one key its gradient is eps / w of two terms that cancel: 1e-6 would leave the last digits to chance."""
     tensors, doutput = inputs(heads=1, queries=queries, width=width, radius=1.0)
     check_against_reference(backend, tensors, doutput, eps=eps, causal=True)
 
