@@ -136,7 +136,10 @@ def _cpu() -> str:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    name = names[0] if names else platform.processor() or platform.machine()
+    # A virtual machine may call all its processors "AMD EPYC"; what they can do decides which kernels ran.
+    torch = sys.modules.get("torch")
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}" if torch else name
 
 
 def _gpus() -> list[str]:

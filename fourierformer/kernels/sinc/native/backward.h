@@ -109,7 +109,7 @@ struct Backward {
       if (part == 0) clear_keys_left_out(b, h);
       const S *radius = row<S>(call.radius, b, h, 0), *centre = middle(b, h);
       for (int64_t i = 0; i < call.queries; i++)
-        finish(dq_row(task, b, h, i), 1, row<S>(call.q, b, h, i), centre, radius, dq_row(task, b, h, i), moment);
+        finish(dq_row(task, b, h, i), row<S>(call.q, b, h, i), centre, radius, moment);
     }
 
     const S* middle(int64_t b, int64_t h) const {  // of any use near the tokens; a key left out may hold anything
@@ -129,14 +129,12 @@ struct Backward {
       return total;
     }
 
-    // From sums of dS g, `stride` apart, to a gradient. The slopes of a head add up to 0, so that any centre gives the
-    // same dR: near the tokens fewer digits cancel.
-    void finish(const S* sums, int stride, const S* token, const S* centre, const S* radius, S* out,
-                double* moment) const {
+    // From a token's sums of dS g to its gradient. The slopes of a head add up to 0, so that any centre gives the same
+    // dR: near the tokens fewer digits cancel.
+    void finish(S* __restrict sums, const S* token, const S* centre, const S* radius, double* __restrict moment) const {
       for (int64_t d = 0; d < call.width; d++) {
-        S x = sums[d * stride];
-        moment[d] += (double)x * (token[d] - centre[d]);
-        out[d] = x * (radius[d] * S(INVERSE_PI));
+        moment[d] += (double)sums[d] * (token[d] - centre[d]);
+        sums[d] *= radius[d] * S(INVERSE_PI);
       }
     }
 
@@ -151,9 +149,10 @@ struct Backward {
     void block_of_keys(int64_t task, int64_t b, int64_t h, int first, int count, double* moment) {
       const int32_t* at = kept.at.data() + first;
       read.keys(b, h, at, count, keys);
-      std::memset(values, 0, plan.block_keys * call.value_width * sizeof(S));
-      std::memset(dkeys, 0, plan.block_keys * call.width * sizeof(S));
-      std::memset(dvalues, 0, plan.block_keys * call.value_width * sizeof(S));
+      int64_t padded = (count + W - 1) / W * W;
+      std::memset(values, 0, padded * call.value_width * sizeof(S));
+      std::memset(dkeys, 0, padded * call.width * sizeof(S));
+      std::memset(dvalues, 0, padded * call.value_width * sizeof(S));
       any_unknown = false;
       for (int j = 0; j < count; j++) {
         const S *v = row<S>(call.v, b, h, at[j]), *k = row<S>(call.k, b, h, at[j]);
@@ -164,11 +163,17 @@ struct Backward {
       for (int64_t i = 0; i < call.queries; i += ROWS) rows(task, b, h, i, first, count);
       const S *radius = row<S>(call.radius, b, h, 0), *centre = middle(b, h);
       for (int j = 0; j < count; j++) {
-        const S* sums = dkeys + (size_t)(j / W) * W * call.width + j % W;
-        const S* from = dvalues + (size_t)(j / W) * W * call.value_width + j % W;
-        finish(sums, W, row<S>(call.k, b, h, at[j]), centre, radius, row<S>(call.dk, b, h, at[j]), moment);
-        for (int64_t e = 0; e < call.value_width; e++) row<S>(call.dv, b, h, at[j])[e] = from[e * W];
+        S *dk = row<S>(call.dk, b, h, at[j]), *dv = row<S>(call.dv, b, h, at[j]);
+        take_out(dkeys, j, call.width, dk);
+        take_out(dvalues, j, call.value_width, dv);
+        finish(dk, row<S>(call.k, b, h, at[j]), centre, radius, moment);
       }
+    }
+
+    // Row j of panels (width, W).
+    static void take_out(const S* panels, int j, int64_t width, S* __restrict out) {
+      const S* from = panels + (size_t)(j / W) * W * width + j % W;
+      for (int64_t d = 0; d < width; d++) out[d] = from[d * W];
     }
 
     // ROWS queries from i on against a block of keys.
@@ -197,7 +202,7 @@ struct Backward {
         UNROLL
         for (int r = 0; r < ROWS; r++) {
           shares[r] = scaled<S>(w.mantissa[r], w.exponent[r] - row_shift[r]) * row_scale[r];
-          for (int hidden = first_hidden(seen[r], j); hidden < W; hidden++) shares[r][hidden] = 0;
+          shares[r] = visible<S>(seen[r], j) ? shares[r] : V{};
         }
         add_products(values + j * call.value_width, dvalues + j * call.value_width, shares, dscores);
         UNROLL
@@ -213,11 +218,12 @@ struct Backward {
 
     // 0 times what is not a number would not be 0.
     void forget_hidden(const int* seen, int j, V* dscores) {
-      for (int r = 0; r < ROWS; r++)
-        for (int hidden = first_hidden(seen[r], j); hidden < W; hidden++) {
-          dscores[r][hidden] = 0;
-          for (int64_t d = 0; d < call.width; d++) slopes[d * ROWS + r][hidden] = 0;
-        }
+      for (int r = 0; r < ROWS; r++) {
+        auto seen_here = visible<S>(seen[r], j);
+        dscores[r] = seen_here ? dscores[r] : V{};
+        for (int64_t d = 0; d < call.width; d++)
+          slopes[d * ROWS + r] = seen_here ? slopes[d * ROWS + r] : V{};
+      }
     }
 
     // dscores = dy . v, and dv += P dy

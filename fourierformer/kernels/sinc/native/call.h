@@ -97,14 +97,23 @@ struct Kept {
   }
 };
 
-// Of the vector of keys at j, the first that a row with so many visible keys does not see.
-INLINE int first_hidden(int seen, int j) { return seen < j ? 0 : seen - j; }
+// Which keys of the vector at j a row sees that sees so many: all bits set, or none.
+template <class S>
+INLINE typename Simd<S>::I visible(int seen, int j) {
+  typename Simd<S>::I place;
+  for (int i = 0; i < Simd<S>::W; i++) place[i] = i;
+  return place < typename Real<S>::Int(seen - j);
+}
 
 template <class S>
 INLINE S not_a_number_in(const S* x, int64_t width) {  // 0 if there is none
-  S found = 0;
-  for (int64_t d = 0; d < width; d++) found += x[d] != x[d] ? x[d] : S(0);
-  return found;
+  typedef typename Simd<S>::V V;
+  V found{};
+  int64_t d = 0;
+  for (; d + Simd<S>::W <= width; d += Simd<S>::W) found += load<V>(x + d) != load<V>(x + d) ? load<V>(x + d) : V{};
+  S total = sum<S>(found);
+  for (; d < width; d++) total += x[d] != x[d] ? x[d] : S(0);
+  return total;
 }
 
 // Queries and keys in the order in which the tiles read them.

@@ -13,6 +13,7 @@ struct Forward {
   int64_t blocks, blocks_per_task, tasks_per_head;  // blocks of ROWS queries
   int64_t padded_keys, padded_values;
   int64_t least_shift;  // where eps is no longer small
+  S eps;                // over 2^least_shift
 
   explicit Forward(const Call& call) : call(call) {
     blocks = (call.queries + ROWS - 1) / ROWS;
@@ -22,6 +23,7 @@ struct Forward {
     padded_keys = (call.keys + W - 1) / W * W;
     padded_values = (call.value_width + 2 * W - 1) / (2 * W) * 2 * W;
     least_shift = call.eps > 0 ? (int64_t)std::ceil(std::log2(call.eps)) : HIDDEN;
+    eps = call.eps > 0 ? (S)std::ldexp(call.eps, (int)-least_shift) : S(0);
   }
   bool run() const {
     return parallel(call, call.batch * call.heads * tasks_per_head, [this] { return Worker(*this); });
@@ -84,9 +86,9 @@ struct Forward {
         V unknown_keys = load<V>(unknown + j);
         UNROLL
         for (int r = 0; r < ROWS; r++) {
-          w.mantissa[r] += unknown_keys + unknown_query[r];
-          for (int hidden = first_hidden(seen[r], j); hidden < W; hidden++)
-            w.mantissa[r][hidden] = 0, w.exponent[r][hidden] = HIDDEN;
+          I seen_here = visible<S>(seen[r], j);
+          w.mantissa[r] = seen_here ? w.mantissa[r] + (unknown_keys + unknown_query[r]) : V{};
+          w.exponent[r] = seen_here ? w.exponent[r] : I{} + HIDDEN;
           highest[r] = w.exponent[r] > highest[r] ? w.exponent[r] : highest[r];
           store(weights + j * ROWS + r * W, w.mantissa[r]);
           store(exponents + j * ROWS + r * W, w.exponent[r]);
@@ -110,7 +112,7 @@ struct Forward {
         sums += x;
         store(w, x);
       }
-      S total = sum<S>(sums) + (S)std::ldexp(call.eps, (int)-shift);
+      S total = sum<S>(sums) + scaled<S>(all<V>(plan.eps), I{} + Int(plan.least_shift - shift))[0];
       S scale = total == 0 || (!any && call.eps == 0) ? S(0) : 1 / total;
       if (i < call.queries) {
         S* norm = (S*)call.norm + ((b * call.heads + h) * call.queries + i) * 2;
@@ -137,8 +139,8 @@ struct Forward {
         }
         int64_t width = call.value_width - e < 2 * W ? call.value_width - e : 2 * W;
         for (int r = 0; r < ROWS && first + r < call.queries; r++) {
-          S* out = row<S>(call.output, b, h, first + r) + e;
-          for (int64_t i = 0; i < width; i++) out[i] = sums[r][i / W][i % W] * scale[r];
+          V out[2] = {sums[r][0] * scale[r], sums[r][1] * scale[r]};
+          std::memcpy(row<S>(call.output, b, h, first + r) + e, out, width * sizeof(S));
         }
       }
     }

@@ -80,11 +80,19 @@ template <class V, class S>
 INLINE void store(S* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
+// Halves are added until four numbers or fewer are left: a chain of additions, one number after another, waits for each.
 template <class S, class V>
 INLINE S sum(V x) {
-  S total = 0;
-  for (unsigned i = 0; i < sizeof(V) / sizeof(S); i++) total += x[i];
-  return total;
+  if constexpr (sizeof(V) > 16) {
+    typedef S Half __attribute__((vector_size(sizeof(V) / 2)));
+    Half half[2];
+    std::memcpy(half, &x, sizeof x);
+    return sum<S>(half[0] + half[1]);
+  } else {
+    S total = 0;
+    for (unsigned i = 0; i < sizeof(V) / sizeof(S); i++) total += x[i];
+    return total;
+  }
 }
 
 INLINE Floats nearest(Floats x) {
