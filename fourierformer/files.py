@@ -16,6 +16,8 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError
 
+csv.field_size_limit(2**30)  # a cell of ours may hold a run's evaluations; Python stops at 131,072 characters
+
 
 def atomic_write_text(path: Path, text: str) -> None:
     """Replaces the file by `text` at once: readers, and a process that dies, leave either the old text or the new."""

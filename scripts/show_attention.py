@@ -82,12 +82,39 @@ def show_runs(arguments: argparse.Namespace):
 
     runs = [Path(arguments.what), *map(Path, arguments.more)]
     means, layers = maps_of(runs, arguments)
+    check_comparable(runs, means)
     names = [str(read_run(run).field("attention")) for run in runs]
-    labels = names if len(set(names)) == len(runs) else [run.name for run in runs]
-    maps = dict(zip(labels, means, strict=True))
+    maps = dict(zip(labels_of(runs, names), means, strict=True))
     picture = compared_maps_picture(maps, layers, "attention_compared", "What each head attends to")
     print(picture.caption)
     return [picture], arguments.out or Path("runs/pictures")
+
+
+def labels_of(runs: list[Path], names: list[str]) -> list[str]:
+    """The names of the attentions if they differ, else those of the directories, else their paths."""
+    from fourierformer.errors import SetupError
+
+    for labels in (names, [run.name for run in runs], [str(run) for run in runs]):
+        if len(set(labels)) == len(runs):
+            return labels
+    raise SetupError(f"{' '.join(map(str, runs))}: one run is named twice. Name each once.")
+
+
+def check_comparable(runs: list[Path], means: list) -> None:
+    """Maps side by side have to be of the same sequences."""
+    from fourierformer.errors import SetupError
+    from fourierformer.results.runs import read_run
+
+    seen = [
+        (f"data {read_run(run).field('data')}, split {mean.split}, {mean.sequences} sequences", mean.maps.shape[-1])
+        for run, mean in zip(runs, means, strict=True)
+    ]
+    for run, (what, tokens) in zip(runs, seen, strict=True):
+        if (what, tokens) != seen[0]:
+            raise SetupError(
+                f"{runs[0]} shows {seen[0][0]} of {seen[0][1]} tokens, {run} {what} of {tokens}: compare runs of the "
+                "same data and length, with --split and --sequences where they differ."
+            )
 
 
 def maps_of(runs: list[Path], arguments: argparse.Namespace):

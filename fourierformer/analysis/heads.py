@@ -5,7 +5,7 @@ A_h is the N x N matrix of weights that head h gives the values of one sequence.
     maps     ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
     rows     ||A_h[i] - A_h'[i]||          averaged over the rows i too
     outputs  ||A_h v_h - A_h' v_h'||_F     averaged as `maps`
-    sums     sum_j A_h[i, j]               averaged over heads and rows: 1 but for what eps takes
+    sums     sum_j A_h[i, j]               averaged over heads and rows; what eps takes is missing from 1
     rank     singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
 
 The paper has only the words "average L2 distance between heads"; `maps` is our interpretation. Two rows of weights >= 0

@@ -1,6 +1,8 @@
 """A number that a layer measures of itself over a whole evaluation, for its `diagnostics`."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,13 @@ class EvaluationMean(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.counts = True  # see not_counted
         self.register_buffer("totals", torch.zeros(2), persistent=False)
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
+        if not self.counts:
+            return
         sums = torch.stack([values.sum(), values.new_full((), values.numel())])
         self.totals.add_(sums.to(self.totals.dtype))
 
@@ -34,3 +39,17 @@ class EvaluationMean(nn.Module):
         """nan where nothing was added."""
         total, count = self.totals.tolist()
         return total / count if count else math.nan
+
+
+@contextlib.contextmanager
+def not_counted(model: nn.Module) -> Iterator[None]:
+    """Inside, no layer of the model adds to its means: for passes over something else than the data that is evaluated,
+    such as the model's own answers, token by token."""
+    means = [module for module in model.modules() if isinstance(module, EvaluationMean)]
+    for mean in means:
+        mean.counts = False
+    try:
+        yield
+    finally:
+        for mean in means:
+            mean.counts = True

@@ -13,14 +13,16 @@ from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Pictur
 from fourierformer.provenance import MEASURED
 from fourierformer.results.comparison import Row, comparison, full_label, metric
 from fourierformer.results.documents import EVIDENCE
-from fourierformer.results.hypotheses import on_common_seeds
+from fourierformer.results.hypotheses import Configuration, on_common_seeds
 from fourierformer.results.layers import SHARE, layer_cells
 from fourierformer.results.measured import read_measured
 from fourierformer.results.statistics import BASELINE, compare
 from fourierformer.tasks import Column, Metric
 
 SIZE = (9.6, 6.2)  # inches
-SMALLEST_SHARE = 1e-40  # float32 has nothing below: a share of 0 is drawn there
+SMALLEST_SHARE = 1e-40  # a share of 0 is drawn there
+NO_EPS = Configuration("fourier", {"eps": 0})  # alone has a variant that is not called as its attention:
+NO_EPS_VARIANT = "fourier_no_eps"
 Line = tuple[Colour, tuple]  # colour and line style
 
 
@@ -31,11 +33,17 @@ class Evidence:
     name: str
     rows: list[Row]
     column: Column
-    speeds: dict[str, float]  # samples per second of an attention / of softmax
+    speeds: dict[str, float]  # of a variant of the plan: its samples per second / softmax's
 
     @property
     def kind(self) -> Metric:
         return metric(self.rows[0].primary)
+
+    def speed(self, row: Row) -> float | None:
+        """None where it was not timed."""
+        if row.attention == BASELINE:
+            return 1.0
+        return self.speeds.get(NO_EPS_VARIANT if NO_EPS.is_of(row) else row.attention)
 
     def looks(self) -> dict[str, Line]:
         """Ink for softmax; where the colours run out they come again with the next line style."""
@@ -103,9 +111,19 @@ def shares(evidence: Evidence) -> dict[str, list[float]]:
 def fingerprint(evidence: Evidence) -> str:
     """Of the numbers that are drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
     curves, _ = metric_curves(evidence.rows, f"valid_{evidence.kind.key}")
-    drawn = [(curve.label, curve.steps.tolist(), curve.middle.tolist()) for curve in curves]
-    text = json.dumps([differences(evidence), drawn, shares(evidence), evidence.speeds])
+    drawn = [[c.label, *(part.tolist() for part in (c.steps, c.low, c.middle, c.high))] for c in curves]
+    samples = [cell.mean for row in evidence.rows if (cell := row.quantity(row.task.unit))]
+    text = json.dumps(_rounded([differences(evidence), drawn, samples, shares(evidence), evidence.speeds]))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _rounded(values):
+    """Numbers of six digits: another version of a library may compute the last ones differently."""
+    if isinstance(values, dict):
+        return {key: _rounded(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_rounded(value) for value in values]
+    return float(f"{values:.6g}") if isinstance(values, float) else values
 
 
 def _draw_differences(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
@@ -115,7 +133,7 @@ def _draw_differences(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
         axes.errorbar(mean, i, xerr=half, fmt="o", color=colour, capsize=3, elinewidth=1.6, markersize=4)
     axes.axvline(0, color=INK.fixed, linewidth=0.8, alpha=0.4)
     axes.set_yticks(range(len(lines)), [label for label, *_ in lines])
-    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_ylim(max(len(lines), 1) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.margins(x=0.08)
@@ -134,10 +152,10 @@ def _draw_against_tokens(axes, evidence: Evidence, looks: dict[str, Line]) -> No
 def _draw_against_time(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
     steps = evidence.rows[0].quantity("steps")
     assert steps is not None  # every summary has it
-    speeds = {BASELINE: 1.0} | evidence.speeds
+    speeds = {full_label(row, evidence.rows): evidence.speed(row) for row in evidence.rows}
 
     def time(curve: Curve):
-        speed = speeds.get(curve.label.split()[0])
+        speed = speeds[curve.label]
         return None if speed is None else curve.steps / steps.mean / speed
 
     _draw_curves(axes, evidence, looks, time)

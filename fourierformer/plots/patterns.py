@@ -161,7 +161,7 @@ def map_pictures(mean: MeanMaps, layers: list[int], title: str) -> list[Picture]
     geometry = mean.geometry
     if geometry.grid and not geometry.causal:
         offsets = by_offset(mean.maps, geometry.grid, geometry.prefix)
-        rows = [[Panel(f"layer {i}, head {h + 1}", m / m.amax()) for h, m in enumerate(offsets[i])] for i in layers]
+        rows = [[Panel(f"layer {i}, head {h + 1}", m / _largest(m)) for h, m in enumerate(offsets[i])] for i in layers]
         text = f"{said}. By offset from the query in the middle"
         pictures.append(panel_picture(rows, "attention_by_offset", text))
     return pictures
@@ -187,14 +187,20 @@ def compared_maps_picture(maps: dict[str, MeanMaps], layers: list[int], name: st
 def _map_panel(title: str, weights: Tensor) -> Panel:
     """The map of a head. A query that eps leaves next to nothing is white: it attends to nothing, whatever the shape of
     its weights."""
-    sums = weights.abs().sum(-1, keepdim=True)
-    return Panel(title + _sum_text(float(sums.mean())), weights / weights.amax(-1, keepdim=True) * sums.clamp(max=1))
+    sizes = weights.abs()  # some mechanisms have weights below 0
+    values = sizes / _largest(sizes, -1) * sizes.sum(-1, keepdim=True).clamp(max=1)
+    return Panel(title + _sum_text(float(weights.sum(-1).mean())), values)
+
+
+def _largest(weights: Tensor, *axes: int) -> Tensor:
+    """To divide by: not 0 where all weights are."""
+    return weights.amax(axes, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def _sum_text(mean: float) -> str:
-    if mean > 0.995:
+    if 0.995 < mean < 1.005:
         return ""
-    return f", sum {mean:.2f}" if mean >= 0.01 else f", sum {mean:.0e}".replace("e-0", "e-")
+    return f", sum {mean:.2f}" if abs(mean) >= 0.01 or mean == 0 else f", sum {mean:.0e}".replace("e-0", "e-")
 
 
 def fingerprint(panels: list[Panel]) -> str:

@@ -159,7 +159,7 @@ def _time_pictures(table: Table, anchor: str, key: str) -> list[Picture]:
 
 
 def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:
-    parts = [f"Each point is the mean over {width:,} steps." if width else "Every logged step, not smoothed."]
+    parts = [f"Each point is the mean over {width:,} steps." if width else "Points are logged steps, not smoothed."]
     parts += [OVER_SEEDS] if any(curve.seeds > 1 for curve in curves) else []
     scale = "The logarithmic scale" if kind.logarithmic else "The scale"
     return " ".join([*parts, f"{scale} fits the last {1 - kind.skipped:.0%} of training."])

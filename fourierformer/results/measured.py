@@ -47,7 +47,7 @@ def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) 
 
 def csv_row(run: Run) -> dict[str, str]:
     """Every number of a finished run, and where it comes from."""
-    summary = {key: value for key, value in run.summary.items() if key not in (*NESTED, "schema", "logged_rows")}
+    summary = {key: value for key, value in run.summary.items() if key not in (*NESTED, *LAST, "schema", "logged_rows")}
     summary |= {key: run.summary.get(key) for key in ("results", "best")}
     meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}

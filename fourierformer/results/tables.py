@@ -40,7 +40,8 @@ HEAD_QUANTITIES = {
 }
 HEAD_NOTE = (
     "distances: of two heads' attention maps (or outputs), averaged over pairs, sequences and layers; larger = less "
-    "redundant. Attended share: what the weights of a query sum to; eps takes the rest"
+    "redundant. Attended share: what the weights of a query sum to; of Fourier attention eps takes the rest, and "
+    "mechanisms with signed weights have any sum"
 )
 
 

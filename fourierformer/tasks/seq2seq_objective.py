@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fourierformer.attention.evaluation import not_counted
 from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode
 from fourierformer.errors import SetupError
@@ -128,7 +129,8 @@ class Seq2SeqObjective:
             if number % self.processes.world == self.processes.rank:
                 batch = self._batch(split, rows)
                 total += self.row_losses(model, batch).sum(dtype=torch.float64)
-                found = greedy(model, batch.source, batch.keep, begin=BEGIN, end=END, padding=PAD)
+                with not_counted(model):
+                    found = greedy(model, batch.source, batch.keep, begin=BEGIN, end=END, padding=PAD)
                 answers[start : start + len(rows), : found.shape[1]] = found
             watch(f"{split} greedy", min(start + self.pairs_per_forward, count), count)
         model.train(was_training)

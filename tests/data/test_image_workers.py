@@ -1,5 +1,6 @@
 """Loader processes ignore signals, and end when they are no longer needed."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -60,6 +61,9 @@ def loading(tmp_path):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     yield process, [int(child) for child in children]
     process.kill()
+    for child in children:  # one that lives on would keep the pipe open
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGKILL)
     process.communicate()
 
 
@@ -104,3 +108,26 @@ def test_loader_processes_end_when_their_parent_is_killed(loading):
     assert all(map(alive, workers))
     process.kill()
     assert gone(workers, 10)
+
+
+ORPHAN = """
+import multiprocessing, os, sys, time
+sys.path.insert(0, {repository!r})
+from fourierformer.data.images.batches import _begin_worker
+
+def begin_late(parent):
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    _begin_worker(0)
+    print("lives on", flush=True)
+
+multiprocessing.get_context("fork").Process(target=begin_late, args=(os.getpid(),)).start()
+os._exit(0)
+"""
+
+
+def test_a_loader_process_whose_parent_died_before_it_began_ends():
+    """The signal of a parent's death is sent once: to a process that asks for it later, never."""
+    code = ORPHAN.format(repository=str(REPOSITORY))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (found.stdout, found.stderr) == ("", "")

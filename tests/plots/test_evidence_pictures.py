@@ -1,6 +1,8 @@
 """The pictures of docs/results.md: their points are the numbers of the rows, and those committed are not stale."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from command_line import REPOSITORY
@@ -61,6 +63,26 @@ def test_an_attention_that_was_not_timed_has_no_curve_against_time(evidence):
     evidence.speeds.clear()
     _, tokens, time, _ = picture_of(evidence).figure.axes
     assert (len(tokens.lines), len(time.lines)) == (2, 1)
+
+
+def test_without_eps_it_has_a_speed_of_its_own(evidence):
+    evidence.speeds["fourier_no_eps"] = 0.25
+    for eps, speed in (("1e-06", 0.5), ("0.0", 0.25)):  # knobs of a collected row are text
+        assert evidence.speed(SimpleNamespace(attention="fourier", settings={"eps": eps})) == speed
+
+
+def test_softmax_alone_has_a_picture_too(evidence):
+    """The first lines of a file that grows; a warning of matplotlib's would be an error here."""
+    picture_of(replace(evidence, rows=[row for row in evidence.rows if row.attention == "softmax"]))
+
+
+def test_last_digits_do_not_make_a_picture_stale(evidence):
+    """Another version of scipy computes them differently."""
+    before = fingerprint(evidence)
+    evidence.speeds["fourier"] += 1e-12
+    assert fingerprint(evidence) == before
+    evidence.speeds["fourier"] += 1e-3
+    assert fingerprint(evidence) != before
 
 
 def test_the_committed_pictures_are_of_the_committed_rows():

@@ -57,7 +57,7 @@ def test_maps_by_offset_are_drawn_for_images_alone(causal):
     geometry = Geometry(
         dim=8, heads=2, length=7, causal=causal, grid=None if causal else (2, 3), prefix=0 if causal else 1
     )
-    mean = MeanMaps(torch.rand(3, 2, 7, 7), "valid", 10, 5, geometry)
+    mean = MeanMaps(torch.rand(3, 2, 7, 7).softmax(-1), "valid", 10, 5, geometry)
     pictures = patterns.map_pictures(mean, [0, 2], "a run")
     assert [picture.name for picture in pictures] == ["attention_maps", "attention_by_offset"][: 1 if causal else 2]
     for picture, shape in zip(pictures, [(7, 7), (3, 5)], strict=False):
@@ -80,6 +80,17 @@ def test_a_head_whose_weights_eps_swallows_is_white_and_says_so():
     assert float(total) == pytest.approx(1e-15 * float(weights[0].sum(-1).mean()), rel=0.1)
     assert off.images[0].get_array().max() < 1e-10
     assert picture.figure.axes[0].get_ylabel() == "fourier\nlayer 0"
+
+
+def test_weights_of_0_and_below_0_have_a_map():
+    """Underflow leaves a row of zeros; some mechanisms have signed weights, whose sum the title tells."""
+    maps = torch.tensor([[[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [-0.5, 1.0]]])[None]  # one layer of two heads
+    mean = MeanMaps(maps, "valid", 1, 5, Geometry(8, 2, 2, causal=True))
+    zero, signed = patterns.compared_maps_picture({"a": mean}, [0], "maps", "maps").figure.axes
+    assert zero.get_title() == "head 1, sum 0.00"
+    assert zero.images[0].get_array().tolist() == [[0, 0], [0, 0]]
+    assert signed.get_title() == "head 2, sum 0.75"
+    assert signed.images[0].get_array().tolist() == [[1, 0], [0.5, 1]]
 
 
 def test_what_sees_everything_has_no_pattern():

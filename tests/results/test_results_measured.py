@@ -89,6 +89,24 @@ def test_of_many_evaluations_a_line_has_a_part_with_the_last_one(tmp_path):
     assert set(losses) == {0.333333}
 
 
+def test_a_model_of_many_layers_comes_back(tmp_path):
+    """Its evaluations are more than the 131,072 characters at which Python's csv stops reading a cell."""
+    said = {f"{what}/{layer:02}": 1 / 3 for what in ("radius", "mass", "floor_share") for layer in range(64)}
+    rows = [{"step": step, "valid_loss": 1 / 3, "valid_ppl": 1.4} | said for step in range(1, 41)]
+    write_run(tmp_path / "runs", rows=rows)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    assert len((tmp_path / "one.csv").read_text()) > 131_072
+    (run,) = read_measured(tmp_path / "one.csv")
+    assert len(run.series("mass/63")[0]) == 40
+
+
+def test_a_file_collected_into_another_has_the_same_columns(tmp_path):
+    write_heads(write_run(tmp_path / "runs", "fourier", 3, 58.3), [7.5, 6.5])
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    write_measured(read_measured(tmp_path / "one.csv"), tmp_path / "two.csv")
+    assert set(lines(tmp_path / "two.csv")[0]) == set(lines(tmp_path / "one.csv")[0])
+
+
 @pytest.mark.parametrize(("column", "text"), [("evaluations", "[5]"), ("evaluations", '"x"'), ("head_layers", "[1]")])
 def test_damaged_evaluations_are_one_line(tmp_path, column, text):
     file = tmp_path / "one.csv"

@@ -3,9 +3,17 @@
 import re
 import shutil
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from command_line import IMAGES, REPOSITORY, only_run, train_vit
+from synthetic_runs import write_run
+
+from fourierformer.analysis.maps import MeanMaps
+from fourierformer.attention import Geometry
+from fourierformer.errors import SetupError
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import show_attention
@@ -38,9 +46,11 @@ def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
     assert script(run, "--sequences", "4", "--layers", "0") == 0
     names = {f"attention_{what}.{kind}" for what in ("maps", "by_offset") for kind in ("svg", "png")}
     assert {path.name for path in (run / "pictures").iterdir()} == names
-    other = shutil.copytree(run, tmp_path / "a copy")
+    other = shutil.copytree(run, tmp_path / "elsewhere" / run.name)
     assert script(run, other, "--sequences", "1", "--out", tmp_path / "both") == 0
     assert {path.name for path in (tmp_path / "both").iterdir()} == {"attention_compared.svg", "attention_compared.png"}
+    assert script(run, run, "--out", tmp_path / "both") == 2
+    assert "one run is named twice" in capsys.readouterr().err
     assert script(run, "--layers", "9") == 2
     assert re.search("--layers 9: .* has layers 0 to ", capsys.readouterr().err)
 
@@ -57,3 +67,21 @@ def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
 def test_mistakes_end_in_one_line(words, message, script, capsys):
     assert script(*words) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths():
+    runs = [Path("before/lm-s1"), Path("after/lm-s1")]
+    assert show_attention.labels_of(runs, ["softmax", "fourier"]) == ["softmax", "fourier"]
+    assert show_attention.labels_of(runs, ["fourier", "fourier"]) == ["before/lm-s1", "after/lm-s1"]
+    with pytest.raises(SetupError, match="named twice"):
+        show_attention.labels_of([runs[0], runs[0]], ["fourier", "fourier"])
+
+
+def test_maps_of_other_sequences_are_not_compared(tmp_path):
+    runs = [write_run(tmp_path, "softmax", 1), write_run(tmp_path, "fourier", 1)]
+    maps = torch.rand(1, 2, 5, 5)
+    mean = MeanMaps(maps, "test", 5, 100, Geometry(8, 2, 5, causal=True))
+    show_attention.check_comparable(runs, [mean, mean])
+    for other in (replace(mean, split="valid"), replace(mean, maps=torch.rand(1, 2, 9, 9))):
+        with pytest.raises(SetupError, match="compare runs of the same data and length"):
+            show_attention.check_comparable(runs, [mean, other])

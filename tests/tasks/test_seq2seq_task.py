@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fourierformer import attention
+from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.data.text.pairs import BEGIN, END, PAD, VOCABULARY, Pairs, PairsCorpus, encode
 from fourierformer.models.config import Seq2SeqConfig
 from fourierformer.models.seq2seq import EncoderDecoder
@@ -57,6 +58,20 @@ def test_exact_matches_are_counted_by_hand(monkeypatch, tokens_per_forward):
     assert (found["exact"], found["pairs"]) == (100 * 37 / 40, 40)
     answering(monkeypatch, answers, ended=False)
     assert measured(objective, model)["exact"] == 0
+
+
+def test_layers_measure_themselves_on_the_right_answers_only(monkeypatch):
+    """Not on the prefixes of the model's own, of which there is one for every token."""
+    objective, model = parts("fourier")
+
+    def means():
+        measured(objective, model.train())
+        return [module.totals.tolist() for module in model.modules() if isinstance(module, EvaluationMean)]
+
+    with_answers = means()
+    answering(monkeypatch, [answer for _, answer in TEXTS])
+    assert with_answers == means()
+    assert all(count > 0 for _, count in with_answers)
 
 
 def test_the_loss_is_the_mean_of_the_answers_mean_losses():

@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import itertools
 import math
+import multiprocessing
+import os
 import random
 import signal
 import sys
@@ -164,6 +166,9 @@ def _as_it_is(done: T) -> T:
 def _begin_worker(number: int) -> None:
     if sys.platform == "linux":  # PyTorch checks for a dead parent every five seconds, which does not always end them
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        if parent and parent.pid != os.getppid():  # it died before that call: nobody would ever end this process
+            os._exit(1)
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
