@@ -15,14 +15,17 @@ import argparse
 import importlib
 import inspect
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.shapes import SHAPES
+from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import describe, short_commit
+from fourierformer.runs.launch import exit_on_user_error
 
 DEFAULT = {
     "cpu": ["lm_tiny", "default_causal", "default", "wide_causal"],
@@ -142,6 +145,18 @@ def complete(args: argparse.Namespace) -> None:
     args.deadline = time.monotonic() + args.budget_seconds
 
 
+def check(args: argparse.Namespace) -> None:
+    """Before minutes of measuring."""
+    from benchmarks.contestants import contestants
+
+    known = contestants(argparse.Namespace(**vars(args) | {"contestant": None}), causal=True)
+    for name in args.contestant or []:
+        if name not in known:
+            raise SetupError(f"no contestant '{name}' here{did_you_mean(name, known)}: choose from {', '.join(known)}")
+    if args.csv and not os.access(args.csv.parent, os.W_OK):
+        raise SetupError(f"--csv {args.csv}: {args.csv.parent} is no folder that can be written. Choose another one")
+
+
 def main() -> bool:
     args = arguments()
     import torch
@@ -149,6 +164,7 @@ def main() -> bool:
     from benchmarks.contestants import bench
 
     complete(args)
+    check(args)
     settings = settings_of(args)
     print(", ".join(f"{name} {cell(value)}" for name, value in settings.items()))
     if args.without_fused:
@@ -168,4 +184,5 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main() else 1)
+    with exit_on_user_error():
+        sys.exit(0 if main() else 1)

@@ -24,18 +24,25 @@ def main() -> None:
 
 def compare_heads(arguments: argparse.Namespace) -> None:
     from fourierformer.analysis.heads import measure_run, save, write_numbers
-    from fourierformer.errors import check_range
+    from fourierformer.errors import UserError, check_range
 
     check_range("--sequences", arguments.sequences, 1)
-    report = []
+    report, refused = [], []
     for run in runs_among(arguments.runs):
         print(run)
-        split, numbers = measure_run(run, arguments.split, arguments.sequences)
+        try:
+            split, numbers = measure_run(run, arguments.split, arguments.sequences)
+        except UserError as error:  # the others are measured all the same
+            refused.append(error)
+            print(f"left out: {error}")
+            continue
         save(run, split, numbers)
         report.append({"run": str(run), "split": split, **numbers})
         print(table(split, numbers))
-    if arguments.json:
+    if arguments.json and report:
         write_numbers(arguments.json, report)
+    if refused:
+        raise refused[0]
 
 
 def runs_among(paths: list[Path]) -> list[Path]:

@@ -37,14 +37,14 @@ from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
 from fourierformer.results.statistics import BASELINE, LEVEL, change_text, p_text, pairs
-from fourierformer.results.tables import columns_of, head_tables, quoted_columns
+from fourierformer.results.tables import columns_of, doubts, head_tables, quoted_columns
 from fourierformer.tasks import Column, Metric
 
 MANY = 4  # lines of a chart beyond which it takes the whole page
 SHORT = 24  # letters of a label that leave half a page room for its line
 DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title and axis
     "radius": ("Learned radius per layer", "radius R"),
-    "mass": ("Attended share per layer: the weight that eps leaves", "attended share"),
+    "mass": ("Attended share of the last query, per layer: the weight that eps leaves", "attended share"),
 }
 LAYER_CHARTS = {  # what heads.json has of each layer: title, axis, what it means
     "head_distance": ("Distance between heads per layer", "distance of attention maps", "Larger: less redundant."),
@@ -203,7 +203,8 @@ def result_of(run: Run) -> str:
 
 
 def headline(table: Table) -> str:
-    """The one sentence about a table that a reader came for; empty where there is nothing to compare."""
+    """The sentence about a table that a reader came for, and why to doubt it; empty where there is nothing to
+    compare."""
     for column in quoted_columns(table.rows[0].task):
         cells = {row_label(row, table.rows): cell.mean for row in table.rows if (cell := row.cell(column))}
         finite = {label: mean for label, mean in cells.items() if math.isfinite(mean)}
@@ -224,16 +225,20 @@ def _sentence(table: Table, column: Column, means: dict[str, float]) -> str:
     change = change_text(means[first], means[baseline], table.primary)
     doubt = _doubt(table, column, first, baseline)
     first_is = "Highest" if kind.higher_is_better else "Lowest"
-    return f"{first_is} {what}: {first} with {values[0]}, against {values[1]} for {baseline} ({change}){doubt}."
+    sentence = f"{first_is} {what}: {first} with {values[0]}, against {values[1]} for {baseline} ({change}){doubt}."
+    row = next(row for row in table.rows if row_label(row, table.rows) == first)
+    return " ".join([sentence, *(f"But {reason}." for reason in doubts(row, table.rows))])
 
 
 def _doubt(table: Table, column: Column, first: str, baseline: str) -> str:
-    """What the sentence must not be read without: a single seed, or a test that found nothing."""
+    """What the sentence must not be read without: a single seed, no test, or one that found nothing."""
     if min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1:
         return "; a single seed, so no claim yet"
     for pair in pairs(table.rows, columns_of(table.rows)):
         compared = {row_label(pair.row, table.rows), BASELINE}
-        if pair.p is not None and pair.column == column and compared == {first, baseline}:
+        if pair.column == column and compared == {first, baseline}:
+            if pair.p is None:
+                return f"; {pair.difference.reason}"
             verdict = "not a significant difference, " if pair.p >= 1 - LEVEL else ""
             return f"; {verdict}{p_text(pair.p)}"
-    return ""
+    return "; not tested against each other"

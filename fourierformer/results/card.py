@@ -13,6 +13,7 @@ from fourierformer.results.comparison import (
 from fourierformer.results.formats import markdown_grid
 from fourierformer.results.runs import Run, collect
 from fourierformer.results.statistics import half_width
+from fourierformer.tasks import Task
 
 PAPER = """@inproceedings{nguyen2022fourierformer,
   title     = {FourierFormer: Transformer Meets Generalized Fourier Integral Theorem},
@@ -105,13 +106,15 @@ def _results(run: Run) -> str:
     measured = evaluations(run)
     if not measured:
         return "This run is not finished, or was not measured."
-    row = next(row for row in comparison(collect(run.path.parent)) if row.group == run.field("group"))
-    primary, lines = row.primary, []
+    rows = comparison(collect(run.path.parent))
+    row = next((row for row in rows if row.group == run.field("group")), None)  # None for a run that was set aside
+    task, primary = _task(run), str(run.field("primary"))
+    lines = []
     for column in sorted(measured, key=column_order):
-        numbers, cell = measured[column], row.cell(column)
+        numbers, cell = measured[column], row.cell(column) if row else None
         half = half_width(cell) if cell else None
         over_seeds = f"{metric_text(cell.mean, primary)} ± {metric_text(half, primary)}" if cell and half else "-"
-        scored = row.task.scored_text(
+        scored = task.scored_text(
             {key: f"{value:,}" if isinstance(value, int) else value for key, value in numbers.items()}
         )
         value = metric_text(numbers[primary], primary, unit=True)
@@ -120,8 +123,12 @@ def _results(run: Run) -> str:
     return markdown_grid(header, lines, (True, True, False, False, False))
 
 
+def _task(run: Run) -> Task:
+    return task_behind(str(run.field("task")), str(run.field("primary")))
+
+
 def _remarks(run: Run) -> str:
-    task = task_behind(str(run.field("task")), str(run.field("primary")))
+    task = _task(run)
     protocols = {protocol for _, protocol in evaluations(run)}
     explained = [f"{name}: {text}" for name, text in task.protocol_notes.items() if name in protocols]
     return "\n".join(f"- {note}" for note in (*explained, *run.summary.get("notes", [])))

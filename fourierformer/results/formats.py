@@ -86,10 +86,11 @@ def text_of(tables: Iterable[Table], colour: bool = False, width: int | None = N
 
 
 def _fitting(table: Table, width: int) -> Table:
-    """The table without as many columns as it needs to fit: time and size first, then the validation split."""
+    """The table without as many columns as it needs to fit: time and size first, then validation beside a test."""
     dispensable = [name for end in DISPENSABLE for name in table.header if name.endswith(end)]
     left_out: list[str] = []
-    for name in [*dispensable, *(name for name in table.header if name.startswith("valid"))]:
+    tested = any(name.startswith("test") for name in table.header)
+    for name in [*dispensable, *(name for name in table.header if tested and name.startswith("valid"))]:
         if _width_of(table) <= width:
             break
         table = _without(table, table.header.index(name))

@@ -8,10 +8,10 @@ from fourierformer.results.formats import DASH, Table
 from fourierformer.results.statistics import (
     LEVEL,
     Difference,
-    change_text,
     compare,
     corrected,
     difference_text,
+    half_width,
     p_text,
 )
 from fourierformer.results.tables import title_of
@@ -39,27 +39,37 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """`first` is expected to beat `second`; with `worse`, to lose against it."""
+    """`first` is expected to beat `second`; with `worse`, to lose against it, and by its mean not to beat `bar`."""
 
     name: str
     first: Configuration
     second: Configuration
     worse: bool = False
+    bar: Configuration | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
     hypothesis: Hypothesis
     difference: Difference
-    seeds: int
-    baseline: float  # mean of the second configuration
+    first: Cell
+    second: Cell
     p: float | None  # corrected
+    above_bar: float | None = None  # the first configuration's mean minus that of the bar, on common seeds
 
     def verdict(self, higher_is_better: bool) -> str:
         if self.p is None or self.difference.mean is None or self.p >= 1 - LEVEL:
             return "not decided"
         first_wins = (self.difference.mean > 0) == higher_is_better
-        return "confirmed" if first_wins != self.hypothesis.worse else "contradicted"
+        if first_wins == self.hypothesis.worse:
+            return "contradicted"
+        if self.hypothesis.bar and (self.above_bar is None or self.above_bar * (1 if higher_is_better else -1) > 0):
+            return "not decided"
+        return "confirmed"
+
+    def relative(self) -> Cell:
+        """first / second - 1 for each seed."""
+        return Cell({seed: value / self.second.values[seed] - 1 for seed, value in self.first.values.items()})
 
 
 SOFTMAX, FOURIER = Configuration("softmax"), Configuration("fourier", {"eps": 1e-6})
@@ -69,7 +79,7 @@ PLAN = (
     Hypothesis("H2", MATCHED, SOFTMAX),
     Hypothesis("H3", GAUSSIAN, SOFTMAX, worse=True),
     Hypothesis("H3", FOURIER, GAUSSIAN),
-    Hypothesis("H4", Configuration("fourier", {"eps": 0}), FOURIER, worse=True),
+    Hypothesis("H4", Configuration("fourier", {"eps": 0}), FOURIER, worse=True, bar=SOFTMAX),
     Hypothesis("H5", Configuration("fourier_first_coordinate"), SOFTMAX),
     Hypothesis("H5", Configuration("fourier_first_coordinate"), FOURIER),
     Hypothesis("H6", Configuration("fourier_vector"), FOURIER),
@@ -88,9 +98,15 @@ def decide(rows: Iterable[Row], column: Column, plan: Iterable[Hypothesis] = PLA
             measured.append((hypothesis, *cells, compare(*cells)))
     p_values = corrected(difference for *_, difference in measured)
     return [
-        Decision(hypothesis, difference, first.n, second.mean, p)
+        Decision(hypothesis, difference, first, second, p, _above(rows, hypothesis, column))
         for (hypothesis, first, second, difference), p in zip(measured, p_values, strict=True)
     ]
+
+
+def _above(rows: list[Row], hypothesis: Hypothesis, column: Column) -> float | None:
+    first, bar = (_row(rows, wanted) if wanted else None for wanted in (hypothesis.first, hypothesis.bar))
+    cells = on_common_seeds(first.cell(column), bar.cell(column)) if first and bar else None
+    return cells[0].mean - cells[1].mean if cells else None
 
 
 def hypothesis_table(rows: list[Row], column: Column, plan: Iterable[Hypothesis] = PLAN) -> Table:
@@ -98,25 +114,28 @@ def hypothesis_table(rows: list[Row], column: Column, plan: Iterable[Hypothesis]
     title = f"{title_of(rows)}: the hypotheses, by {metric(primary).name}, {column_text(column)}"
     body = [_line(decision, primary) for decision in decide(rows, column, plan)]
     note = (
-        "differences: mean ± 95 % t-interval, paired over the seeds that both have; p corrected by Holm over this table"
+        "differences: mean ± 95 % t-interval, paired over the seeds that both have; relative: the same of "
+        "first / second - 1; p corrected by Holm over this table"
     )
     return Table(title, rows, HEADER, body, notes=[note])
 
 
 def _line(decision: Decision, primary: str) -> list[str]:
     hypothesis, difference = decision.hypothesis, decision.difference
-    relative = DASH
-    if difference.mean is not None:
-        relative = change_text(decision.baseline + difference.mean, decision.baseline, primary)
     return [
         hypothesis.name,
         f"{hypothesis.first} - {hypothesis.second}",
-        str(decision.seeds),
+        str(decision.first.n),
         difference_text(difference, primary) or DASH,
-        relative,
+        DASH if difference.mean is None else _relative_text(decision.relative()),
         DASH if decision.p is None else p_text(decision.p),
         decision.verdict(metric(primary).higher_is_better),
     ]
+
+
+def _relative_text(cell: Cell) -> str:
+    half = half_width(cell)
+    return f"{100 * cell.mean:+.1f}%" + (f" ± {100 * half:.1f}%" if half is not None else "")
 
 
 def _row(rows: list[Row], wanted: Configuration) -> Row | None:

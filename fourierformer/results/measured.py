@@ -83,17 +83,22 @@ def is_measured(path: Path) -> bool:
 def gather(sources: Iterable[str | Path]) -> list[Run]:
     """Runs from folders of run directories and from CSV files, each once: the directory knows more.
 
-    Of several CSV files those of other measurements are left out, so that results/measured/*.csv can be named.
+    One of another commit is another run; tables say which of the two they count. Of several CSV files those of other
+    measurements are left out, so that results/measured/*.csv can be named.
     """
     paths = [Path(source) for source in sources]
     files = [path for path in paths if path.suffix == ".csv"]
     if missing := [file for file in files if not file.is_file()]:
         raise SetupError(f"{missing[0]}: no such file")
     runs = collect(path for path in paths if path not in files)
-    names = {run.name for run in runs}
+    known = {_identity(run) for run in runs}
     of_runs = [file for file in files if is_measured(file)] or files  # if none is, reading the first says so
-    from_files = {run.name: run for file in of_runs for run in read_measured(file)}
-    return [*runs, *(run for name, run in from_files.items() if name not in names)]
+    from_files = {_identity(run): run for file in of_runs for run in read_measured(file)}
+    return [*runs, *(run for identity, run in from_files.items() if identity not in known)]
+
+
+def _identity(run: Run) -> tuple:
+    return run.name, run.field("commit")
 
 
 def committed() -> list[Path]:

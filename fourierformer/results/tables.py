@@ -23,6 +23,7 @@ from fourierformer.results.comparison import (
 )
 from fourierformer.results.formats import DASH, Table, text_of
 from fourierformer.results.paper import scale_lines
+from fourierformer.results.runs import Run
 from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
 from fourierformer.tasks import Column, Task
 
@@ -45,18 +46,25 @@ HEAD_NOTE = (
 )
 
 
-# of what layers log about themselves: where it makes a loss say little, and why
+# of what layers log about themselves, and of what is measured of heads: where it makes a loss say little, and why
 DOUBTS = {
     "floor_share": (
         lambda share: share > 0.1,
         "attention.floor replaces the sum of weights of {0:.0%} of the queries: their outputs are no averages of the "
         "values, and the loss says little about the estimated kernel",
     ),
-    "mass": (
+    "attended_share": (
         lambda share: share < 0.5,
         "{0:.0%} of the weight goes to keys, attention.eps takes the rest: layers are partly switched off",
     ),
+    "mass": (
+        lambda share: share < 0.5,
+        "{0:.0%} of the weight of a sequence's last query goes to keys, attention.eps takes the rest: layers are "
+        "partly switched off",
+    ),
+    "rank": (lambda rank: rank < 1, "the rank of the attention maps is {0:.1f}: layers are partly switched off"),
 }
+SWITCHED_OFF = ("attended_share", "mass", "rank")  # the first that was measured is said
 
 
 def render_text(rows: Iterable[Row], colour: bool = False, width: int | None = None) -> str:
@@ -256,10 +264,17 @@ def _notes(rows: list[Row]) -> list[str]:
 
 def doubts(row: Row, rows: list[Row]) -> Iterator[str]:
     """Why the loss of a row says little, if it does: by what its attention layers logged about themselves."""
+    measured = {key: [value for run in row.runs for value in _measured(run, key)] for key in DOUBTS}
+    off = next((key for key in SWITCHED_OFF if measured[key]), None)
     for key, (doubtful, text) in DOUBTS.items():
-        shares = [run.diagnostics[key] for run in row.runs if key in run.diagnostics]
-        if shares and doubtful(share := sum(shares) / len(shares)):
-            yield f"{row_label(row, rows)}: on average over the layers {text.format(share)}"
+        values = measured[key] if key == off or key not in SWITCHED_OFF else []
+        if values and doubtful(mean := sum(values) / len(values)):
+            yield f"{row_label(row, rows)}: on average over the layers {text.format(mean)}"
+
+
+def _measured(run: Run, key: str) -> list[float]:
+    """What the layers of a run logged; what scripts/head_redundancy.py measured, in each split."""
+    return [numbers[key] for numbers in (run.diagnostics, *run.heads.values()) if key in numbers]
 
 
 def head_tables(rows: Iterable[Row]) -> list[Table]:

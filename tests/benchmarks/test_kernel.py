@@ -11,6 +11,7 @@ import torch
 from command_line import REPOSITORY
 
 from benchmarks import accuracy, contestants, floors, kernel, measure
+from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import sinc_attention
 
 PEERS = """
@@ -132,6 +133,13 @@ def test_a_peer_that_is_no_function_is_a_usage_error(bench, capsys, peer):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_cannot_be_measured_or_written_is_said_before_measuring(bench):
+    with pytest.raises(SetupError, match="no contestant 'compilde' here \\(did you mean 'compiled'\\?\\): choose from"):
+        bench("--contestant", "compilde")
+    with pytest.raises(SetupError, match="no folder that can be written"):
+        bench("--csv", "/nowhere/rows.csv")
+
+
 def test_without_a_gpu_cuda_is_a_usage_error(bench):
     with pytest.raises(SystemExit) as end:
         bench("--device", "cuda")

@@ -1,5 +1,6 @@
 """The report is one file that needs nothing from outside, escapes what it did not write, and says what is missing."""
 
+import json
 import math
 import re
 import statistics
@@ -116,7 +117,8 @@ def test_the_table_shows_mean_and_sd_and_marks_the_best(tmp_path):
 def test_headline_states_the_difference_to_softmax(tmp_path):
     two_by_three(tmp_path)
     (table,) = tables(comparison(collect(tmp_path)))
-    expected = "Lowest test perplexity (sliding): fourier with 53.10, against 55.80 for softmax (-4.8%)."
+    expected = "Lowest test perplexity (sliding): fourier with 53.10, against 55.80 for softmax (-4.8%); the same "
+    expected += "difference with every seed: no test."
     assert headline(table) == expected  # 0.9 * 59, 0.9 * 62, 59 / 62 - 1 = -4.84 %
 
 
@@ -268,7 +270,7 @@ def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
     rows = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
     write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
-    assert "Attended share per layer: the weight that eps leaves" in page(tmp_path / "with").words
+    assert "Attended share of the last query, per layer: the weight that eps leaves" in page(tmp_path / "with").words
     assert "Attended share" not in page(tmp_path / "without").words
 
 
@@ -332,3 +334,13 @@ def test_script_says_when_it_cannot_write(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: --out runs is a directory: name the file to write\n"
+
+
+def test_headline_says_that_two_kernels_were_not_tested_and_that_attention_is_off(tmp_path):
+    for seed in (1, 2, 3):
+        off = write_run(tmp_path, "fourier", seed, 58 + seed)
+        (off / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": [], "mean": {"rank": 0.4}}}}))
+        write_run(tmp_path, "gaussian", seed, 61 + seed**2)
+    said = headline(*tables(comparison(collect(tmp_path))))
+    assert "; not tested against each other. But fourier: on average over the layers the rank of the att" in said
+    assert "maps is 0.4: layers are partly switched off." in said

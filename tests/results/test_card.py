@@ -40,3 +40,11 @@ def test_a_card_of_one_seed_or_of_an_unfinished_run_claims_nothing(tmp_path):
     card = model_card(run, 20, {})
     assert "not finished" in card
     assert "±" not in card
+
+
+def test_a_card_of_a_run_that_was_set_aside_has_its_own_numbers(tmp_path):
+    """Tables leave it out; exporting it is no mistake."""
+    run = write_run(tmp_path, "fourier", 1, 58.0)
+    run.rename(run.with_name(f"{run.name}.old-1"))
+    (found,) = collect(tmp_path)
+    assert "58.00" in model_card(found, 600, {})

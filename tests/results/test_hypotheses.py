@@ -25,14 +25,14 @@ def test_a_difference_is_paired_over_the_seeds_that_both_have(tmp_path):
     softmax = {1: 60.0, 2: 64.0, 3: 62.0, 4: 99.0}
     rows = rows_of(tmp_path, softmax=softmax, fourier={1: 58.0, 2: 61.0, 3: 61.0})  # -2, -3, -1
     (decision,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
-    assert decision.seeds == 3
+    assert decision.first.n == 3
     assert decision.difference.mean == pytest.approx(-2)
     # t(0.975, 2) sd / sqrt(n) = 4.3027 * 1 / sqrt(3); t = -3.4641, p of two sides with 2 degrees of freedom = 0.0742
     assert decision.difference.half_width == pytest.approx(2.4841, abs=1e-4)
     assert decision.p == pytest.approx(0.0742, abs=1e-4)
     assert decision.verdict(higher_is_better=False) == "not decided"
     (line,) = hypothesis_table(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)]).body
-    assert line[:5] == ["H1", "fourier eps=1e-06 - softmax", "3", "-2.00 ± 2.48", "-3.2%"]  # 2 of 62
+    assert line[:5] == ["H1", "fourier eps=1e-06 - softmax", "3", "-2.00 ± 2.48", "-3.2% ± 3.8%"]  # 2/60, 3/64, 1/62
 
 
 def test_committed_rows_are_decided_like_their_run_directories(tmp_path):
@@ -81,6 +81,35 @@ def test_a_single_seed_decides_nothing(tmp_path):
     assert (decision.p, decision.verdict(higher_is_better=False)) == (None, "not decided")
 
 
+@pytest.mark.parametrize(("without_eps", "verdict"), [(62.0, "confirmed"), (58.0, "not decided")])
+def test_worse_than_with_eps_confirms_h4_only_if_it_is_not_better_than_softmax(tmp_path, without_eps, verdict):
+    for seed in (1, 2, 3):
+        write_run(tmp_path, "softmax", seed, 60.0 + seed)
+        for eps, ppl in ((1e-6, 55.0), (0.0, without_eps)):
+            changes = {"settings": {"eps": eps}, "group": f"group of eps {eps}"}
+            run = write_run(tmp_path, "fourier", seed, ppl + (1.01 if eps else 1.02) * seed, changes=changes)
+            run.rename(run.with_name(f"lm_tiny-fourier-s{seed}-{eps}"))
+    (decision,) = [found for found in decide(comparison(collect(tmp_path)), COLUMN) if found.hypothesis.name == "H4"]
+    assert decision.difference.mean == pytest.approx(without_eps - 55 + 0.02)
+    assert decision.verdict(higher_is_better=False) == verdict
+
+
+def test_the_relative_difference_has_an_interval(tmp_path):
+    rows = rows_of(tmp_path, softmax={1: 50.0, 2: 100.0}, fourier={1: 45.0, 2: 92.0})  # -10 % and -8 %
+    (line,) = hypothesis_table(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)]).body
+    assert line[4] == "-9.0% ± 12.7%"  # t(0.975, 1) sd / sqrt(n) = 12.706 * 1.41421 % / sqrt(2)
+
+
 def test_the_plan_is_the_documents():
     text = (REPOSITORY / "docs/results.md").read_text().split("## What was measured")[0]
-    assert list(dict.fromkeys(each.name for each in PLAN)) == re.findall(r"^\| (H\d) \|", text, flags=re.M)
+    planned = []
+    for name, comparisons in re.findall(r"^\| (H\d) \|.*\| (.*) \|$", text, flags=re.M):
+        for comparison_ in comparisons.split(", "):
+            first, second = comparison_.split("- ")
+            first = first.strip() or planned[-1][1]  # "- `fourier`": of the one before
+            planned.append((name, first, second))
+    names = {"fourier eps=1e-06": "`fourier`", "fourier eps=0": "`fourier` with eps 0"}
+    ours = [(each.name, str(each.first), str(each.second)) for each in PLAN]
+    assert [(name, *(names.get(word, f"`{word}`") for word in words)) for name, *words in ours] == [
+        (name, first, second if second.startswith("`") else f"`{second}`") for name, first, second in planned
+    ]

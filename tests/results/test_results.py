@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from synthetic_runs import evaluation, write_run
+from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, markdown_of, render_text, tables
@@ -306,3 +306,9 @@ def test_a_table_fits_a_terminal_without_its_least_important_columns(tmp_path):
         assert "test" in text
         assert "train time" not in text.replace(note, "")
     assert render_text(rows, width=200).count("not shown") == 0
+
+
+def test_a_narrow_terminal_keeps_the_only_results(tmp_path):
+    """Images have no test split: their validation is what the table is for."""
+    write_vision_run(tmp_path, "fourier_first_coordinate", 1)
+    assert "top-1" in render_text(comparison(collect(tmp_path)), width=30)

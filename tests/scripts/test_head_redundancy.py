@@ -107,6 +107,16 @@ def test_a_run_with_one_head_is_refused(script, text, tmp_path, capsys):
     assert saved(only_run(tmp_path)) == {}
 
 
+def test_a_run_that_cannot_be_measured_does_not_keep_the_others_from_it(script, text, vision, tmp_path, capsys):
+    assert train_lm(*text, "model.heads=1", f"runs_root={tmp_path}") == 0
+    (vision / "heads.json").unlink(missing_ok=True)
+    assert script(only_run(tmp_path), vision, "--sequences", "8") == 2
+    assert list(saved(vision)) == ["valid"]
+    said = capsys.readouterr()
+    assert "a single head per layer cannot be compared" in said.err
+    assert "left out: " in said.out
+
+
 def test_no_run_is_refused(script, tmp_path, capsys):
     assert script(tmp_path) == 2
     assert "error: " in capsys.readouterr().err
