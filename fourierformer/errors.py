@@ -57,7 +57,7 @@ def lacking_memory(error: Exception) -> str | None:
     amount = re.search(r"tried to allocate [\d.]+ \w+", text, flags=re.IGNORECASE)
     reason = amount[0].lower() if amount else text[:100] or type(error).__name__
     return (
-        f"there is not enough memory ({reason}). Use a smaller trainer.micro_batch_size, which computes the same in "
+        f"there is not enough memory ({reason}). Use a smaller trainer.micro_batch_size, which computes a step in "
         "more pieces (in evaluations evaluation.tokens_per_forward or images_per_forward), or a smaller model"
     )
 

@@ -88,8 +88,10 @@ def cached_files(data: DataLocation, name: str) -> list[Path]:
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
-    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest
-    builds = sorted((path for path in folder.glob("*/*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest. In
+    # <hash>.incomplete another process writes, or was killed.
+    finished = (path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".incomplete")
+    builds = sorted(finished, key=lambda path: path.stat().st_mtime)
     return sorted(builds[-1].glob(f"*-{name}*.arrow")) if builds else []
 
 

@@ -1,6 +1,9 @@
 """Measures a trained run, every split under every protocol, and writes each result at once; makes its summary."""
 
+import contextlib
+import re
 import resource
+import sys
 from pathlib import Path
 
 import torch
@@ -122,12 +125,22 @@ def run_summary(directory: RunDirectory, parts: Parts, progress: Progress, resul
     }
 
 
+def forget_peak_memory() -> None:
+    """Begins `peak_memory` anew, for the next run of a sweep in one process."""
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):  # Linux alone has it, and some containers forbid it
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory(device: torch.device) -> int:
-    """The most memory in use so far, in bytes: of the GPU's allocator, or of the whole process on a CPU (ru_maxrss is
-    in KiB on Linux)."""
+    """The most memory in use so far, in bytes: of the GPU's allocator, or of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), flags=re.MULTILINE):
+            return int(found[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def final_numbers(summary: dict) -> dict:

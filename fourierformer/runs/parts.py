@@ -86,11 +86,13 @@ def build(spec: RunSpec, processes: Processes | None = None, say=print, corpus: 
     set_matmul_precision(trainer.precision)
     if trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first call
-        torch.use_deterministic_algorithms(True)
+    if trainer.deterministic != torch.are_deterministic_algorithms_enabled():  # the call imports the compiler: seconds
+        torch.use_deterministic_algorithms(trainer.deterministic)
     torch.manual_seed(spec.seed)
     model = task.build_model(spec, attention_of(spec), corpus).to(device)
     objective = task.objective(spec, corpus, model, device, processes)
     if trainer.compile == "always" or (trainer.compile == "auto" and device.type == "cuda"):
+        torch._dynamo.reset()  # in a sweep: variants of earlier runs count, and after eight it compiles no more
         # with auto, a layer that torch.compile cannot handle runs without it
         torch._dynamo.config.suppress_errors = trainer.compile == "auto"
         model.compile_blocks() if isinstance(model, Compilable) else model.compile()

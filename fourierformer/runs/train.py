@@ -11,7 +11,7 @@ from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Interrupted, SetupError, UserError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name
-from fourierformer.runs.measure import final_numbers, identity, measure_best, run_summary
+from fourierformer.runs.measure import final_numbers, forget_peak_memory, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.tasks import Checkable
@@ -31,6 +31,7 @@ def train_and_measure(
     spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name
 ) -> None:
     seed_everything(spec.seed)
+    forget_peak_memory()
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build(spec, processes, name.say)
     if isinstance(parts.objective, Checkable):
@@ -201,6 +202,7 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
         on_first(lambda: check_same_data(parts.spec, directory.path, recorded, parts.data_fingerprint))
         with refuse_other_shapes(directory.path):
             fit.restore(state)
+        state.clear()  # else it would keep a second copy of weights and moments for the whole training
         say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet

@@ -205,6 +205,17 @@ class Checkable(Protocol):
 
 
 @runtime_checkable
+class Remembering(Protocol):
+    """An objective that learns something of its data on the way, which a resumed run has to know too."""
+
+    def remembered(self) -> dict:
+        """For the checkpoint: numbers, texts, lists and dictionaries of them."""
+
+    def remember(self, known: dict) -> None:
+        """Goes on with what `remembered` gave."""
+
+
+@runtime_checkable
 class RowWise(Protocol):
     """What an objective tells beyond Objective, for attentions that draw per row or add to the loss of rows."""
 

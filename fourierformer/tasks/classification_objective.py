@@ -218,6 +218,15 @@ class ClassificationObjective:
 
     # -- unreadable images ------------------------------------------------------------------------------------------
 
+    def remembered(self) -> dict:
+        unreadable = {split: sorted(rows) for split, rows in self.unreadable.items()}
+        return {"validation_images": self.validation_images, "unreadable": unreadable}
+
+    def remember(self, known: dict) -> None:
+        self.validation_images = known["validation_images"]
+        for split, rows in known["unreadable"].items():
+            self.unreadable[split].update(rows)
+
     def notes(self) -> list[str]:
         least = "at least " if self.processes.world > 1 else ""
         return [

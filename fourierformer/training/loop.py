@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fourierformer.errors import Diverged, Interrupted
-from fourierformer.tasks.base import Objective, Watch
+from fourierformer.tasks.base import Objective, Remembering, Watch
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
@@ -255,7 +255,8 @@ class Fit:
         entry = {"step": self.progress.step, **numbers}
         best = records.get(f"{weights}best")
         sign = -1 if self.objective.higher_is_better else 1
-        improved = math.isfinite(value) and (best is None or sign * value < sign * best[self.objective.primary])
+        finite = all(map(math.isfinite, numbers.values()))  # the primary one may be an accuracy, which never is nan
+        improved = finite and (best is None or sign * value < sign * best[self.objective.primary])
         records[f"{weights}last"] = entry
         if improved:
             records[f"{weights}best"] = dict(entry)
@@ -264,7 +265,7 @@ class Fit:
     def _check_learned(self) -> None:
         """Diverged for a training that was too short for max_bad_steps, but has nothing to show."""
         if "best" not in self.progress.records:
-            raise Diverged(f"diverged: no evaluation had a finite {self.objective.primary}. {WAY_OUT}")
+            raise Diverged(f"diverged: no evaluation had finite numbers. {WAY_OUT}")
 
     def _save(self, best: bool = False) -> None:
         self.processes.on_first(lambda: self._write_checkpoint(best))
@@ -278,6 +279,7 @@ class Fit:
             "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),
             "counters": self.counters,
+            "objective": self.objective.remembered() if isinstance(self.objective, Remembering) else None,
             "random": torch.get_rng_state(),
             "data_fingerprint": self.data_fingerprint,
             "metrics_offset": self.tracker.position(),
@@ -293,6 +295,8 @@ class Fit:
             self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self.counters = state["counters"].to(self.device)
+        if isinstance(self.objective, Remembering) and state.get("objective"):  # older checkpoints have none
+            self.objective.remember(state["objective"])
         torch.set_rng_state(state["random"])
         self.tracker.rewind(state["metrics_offset"])
         self.saved, self.logged_at = self.progress.step, (self.progress.step, self.progress.train_seconds)

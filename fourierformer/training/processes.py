@@ -10,7 +10,8 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fourierformer.errors import Interrupted, SetupError, UserError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 T = TypeVar("T")
+# Of process 0, which may be unpacking ImageNet; torch's own is half an hour. If it dies, its connection closes at once.
+PATIENCE = timedelta(days=2)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Processes:
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
+    patient: Any = field(default=None, repr=False, compare=False)  # the group in which `on_first` waits
 
     @property
     def first(self) -> bool:
@@ -50,7 +54,7 @@ class Processes:
             return action()
         if self.first:
             return self._run_and_broadcast(action)
-        kind, outcome = _broadcast(None)
+        kind, outcome = self._broadcast(None)
         if kind == "value":
             return outcome
         error: Any = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
@@ -63,10 +67,18 @@ class Processes:
         except BaseException as error:
             known = isinstance(error, UserError | Interrupted)  # they survive pickling; other errors may not
             with contextlib.suppress(Exception):  # the others have ended: this error is the one to report
-                _broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
+                self._broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
             raise
-        _broadcast(("value", result))
+        self._broadcast(("value", result))
         return result
+
+    def _broadcast(self, message: Any) -> Any:
+        import torch
+        import torch.distributed as dist
+
+        box = [message]
+        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"), group=self.patient)
+        return box[0]
 
     def sum(self, tensor: "Tensor") -> "Tensor":
         """The sum over all processes, in place and on the tensor's device; the host does not wait for a GPU."""
@@ -101,15 +113,6 @@ def already_reported(error: BaseException) -> bool:
     return getattr(error, "already_reported", False)
 
 
-def _broadcast(message: Any) -> Any:
-    import torch
-    import torch.distributed as dist
-
-    box = [message]
-    dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
-    return box[0]
-
-
 @contextlib.contextmanager
 def join_processes(device_type: str) -> Iterator[Processes]:
     """Connects the processes of a run, `with join_processes("cuda") as processes: ...`, once all of them have come."""
@@ -129,7 +132,7 @@ def join_processes(device_type: str) -> Iterator[Processes]:
             world_size=processes.world,
         )
         try:
-            yield processes
+            yield replace(processes, patient=dist.new_group(backend="gloo", timeout=PATIENCE))
         finally:
             # closes the connections: a process that still waits for this one gets an error
             dist.destroy_process_group()

@@ -43,6 +43,13 @@ def test_a_run_records_best_and_last_of_weights_and_their_average(uninterrupted)
     assert {numbers["images"] for numbers in valid.values()} == {64}
 
 
+def test_a_run_that_diverges_has_no_accuracy(tmp_path, capfd):
+    """Logits that are no numbers still have a first and five best classes: the loss says that nothing was learned."""
+    assert train_vit(*IMAGES, "optim.lr=1e30", "trainer.max_bad_steps=99", f"runs_root={tmp_path}") == 3
+    assert "diverged: no evaluation had finite numbers" in capfd.readouterr().err
+    assert status(only_run(tmp_path))["state"] == "diverged"
+
+
 def test_throughput_and_waiting_are_logged(uninterrupted):
     training = [row for row in rows(uninterrupted, timeless=False) if "train_loss" in row]
     assert all(row["images_per_s"] > 0 and 0 <= row["data_wait"] <= 1 for row in training)

@@ -234,7 +234,7 @@ def test_only_damaged_checkpoints_are_an_error(copied, smoke, capfd):
 
 @pytest.mark.parametrize(
     ("most_bad", "message"),
-    [(2, "diverged at step"), (99, "diverged: no evaluation had a finite valid_ppl. Try a lower")],
+    [(2, "diverged at step"), (99, "diverged: no evaluation had finite numbers. Try a lower")],
 )
 def test_a_run_that_diverges_reports_it_once(smoke, tmp_path, capfd, most_bad, message):
     """Also when it ends before so many bad steps."""

@@ -1,5 +1,6 @@
 """The hub, without a connection to it: a cached copy is read, anything else is refused quickly."""
 
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_a_cached_copy_is_used_without_a_network(cached, monkeypatch):
     assert not list(Path(cached.cache).glob("*.tmp"))
     monkeypatch.setattr(hub, "download", None)
     assert load_corpus(cached).folder == corpus.folder  # the prepared copy serves from now on
+
+
+def test_a_copy_that_another_process_has_not_finished_is_not_used(cached, tmp_path):
+    """`datasets` writes into <hash>.incomplete, which a killed process leaves behind."""
+    (finished,) = (tmp_path / "hf/datasets/Someone___some_text/v1/0.0.0").iterdir()
+    shutil.copytree(finished, finished.with_name("fedcba.incomplete"))
+    assert hub.cached_files(cached, "train") == [finished / "some_text-train.arrow"]
+    shutil.rmtree(finished)
+    assert hub.cached_files(cached, "train") == []
 
 
 def test_downloading_writes_the_files_another_machine_reads(cached, tmp_path):

@@ -1,6 +1,7 @@
 """Batches are a function of (seed, step, row) alone: not of loader processes, the starting step, or the division."""
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -164,11 +165,13 @@ def test_an_unreadable_image_is_replaced_by_the_next_and_reported(damaged, worke
     assert batch.labels.tolist() == [images.labels[index] for index in shown]
 
 
-def test_when_nothing_can_be_read_the_search_ends(damaged):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_when_nothing_can_be_read_the_search_ends(damaged, workers):
     images, transform = damaged
     images.folder = Path("/nowhere")
-    with pytest.raises(SetupError, match="none of the 12 images can be read"):
-        first(1, images, order_of(images, 4, mixing=False), transform)
+    with pytest.raises(SetupError) as said:
+        first(1, images, order_of(images, 4, mixing=False), transform, workers=workers)
+    assert re.fullmatch("none of 12 images in a row can be read, from .* on. Copy the data again.", str(said.value))
 
 
 def test_an_evaluation_leaves_unreadable_images_out(damaged):

@@ -4,6 +4,7 @@ import io
 import shutil
 import socket
 import time
+import traceback
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,18 @@ def test_a_damaged_image_in_memory_is_named(small):
     assert caught.value.index == 1
     assert np.array_equal(np.asarray(images.read(2)[0]), np.asarray(Image.open(io.BytesIO(same))))
     assert images.read(2)[1] == 2
+
+
+def test_meeting_it_again_and_again_keeps_nothing(small):
+    """An exception that is raised twice keeps the frames of both, and the images that were in them."""
+    images = load_images(replace(small("folder"), in_memory=True)).splits["train"]
+    images.decoded, images.unreadable = np.zeros((len(images), 2, 2, 3), np.uint8), {3: (3, "x.png", "no image")}
+    depths = set()
+    for _ in range(5):
+        with pytest.raises(Unreadable) as met:
+            images.read(3)
+        depths.add(len(list(traceback.walk_tb(met.value.__traceback__))))
+    assert len(depths) == 1
 
 
 def test_images_of_several_sizes_are_not_held_in_memory(small):

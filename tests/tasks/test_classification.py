@@ -405,6 +405,16 @@ def test_one_unreadable_image_in_a_thousand_is_left_out_and_named():
     assert task.notes() == ["1 of 1,000 valid images could not be read: image41.png"]
 
 
+def test_a_resumed_run_knows_them():
+    logits = random_logits(1000)
+    before, after = (make_task(Oracle(logits), valid=FakeSet(1000, damaged=(41,)), per_forward=100) for _ in range(2))
+    measured(before, Oracle(logits))
+    after.remember(before.remembered())
+    record = {"last": {"step": 3, "valid_loss": 1.0, "valid_top1": 2.0, "valid_top5": 3.0}}
+    assert after.from_training(record)["valid"]["last"]["images"] == 999
+    assert after.notes() == before.notes() != []
+
+
 def test_more_of_them_stop_an_evaluation():
     logits = random_logits(1000)
     task = make_task(Oracle(logits), valid=FakeSet(1000, damaged=(41, 700)), per_forward=100)

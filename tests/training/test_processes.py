@@ -178,6 +178,21 @@ def test_errors_of_the_first_are_raised_everywhere(collectives):
         assert result["after"] == 1  # and they can go on together
 
 
+@pytest.mark.full("two processes that wait for five seconds")
+def test_the_others_wait_for_the_first_as_long_as_it_takes(tmp_path):
+    """Preparing ImageNet takes longer than torch's half hour, here shortened to two seconds."""
+    body = """
+        import datetime, functools
+        import torch.distributed as dist
+        dist.init_process_group = functools.partial(dist.init_process_group, timeout=datetime.timedelta(seconds=2))
+        with join_processes("cpu") as processes:
+            value = processes.on_first(lambda: time.sleep(5) or "prepared")
+        print(json.dumps({"rank": processes.rank, "value": value}), flush=True)
+        """
+    results = by_rank(torchrun(write(tmp_path, body)))
+    assert [result["value"] for result in results] == ["prepared", "prepared"]
+
+
 def test_already_reported_survives_pickling():
     error = SetupError("x")
     error.already_reported = True
@@ -339,6 +354,7 @@ def test_one_gpu_per_process(environment, monkeypatch, launcher, gpus, chosen):
     monkeypatch.setattr(processes, "_store", lambda *_: None)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: joined.append(backend))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
     if chosen is None:
         with pytest.raises(SetupError, match=f"4 processes on this machine, but {gpus} GPUs"), join_processes("cuda"):
             pass

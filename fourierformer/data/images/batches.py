@@ -29,6 +29,7 @@ from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.images.sets import ImageSet, Unreadable
 from fourierformer.errors import SetupError
 
+MOST_TRIED = 1000  # unreadable images in a row, before the search for one that can be read is given up
 CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the training process decides when to stop
 
@@ -62,6 +63,7 @@ class _Done:
     labels: np.ndarray
     kept: np.ndarray  # positions in the chunk
     unreadable: list[int]
+    failure: str | None = None  # an error that the training process is to raise: in a loader process it has a traceback
 
 
 def training_batches(
@@ -126,6 +128,9 @@ def _chunks(size: int) -> list[slice]:
 
 
 def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin: bool) -> ImageBatch:
+    for done in finished:
+        if done.failure:
+            raise SetupError(done.failure)
     parts = [done.images for done in finished]
     if pin:  # directly into pinned memory, which the transfer to a GPU needs
         images = torch.empty((len(rows), *parts[0].shape[1:]), pin_memory=True)
@@ -183,6 +188,12 @@ class _Reader(Dataset):
         self.images, self.transform = images, transform
 
     def __getitem__(self, work: _Work) -> _Done:
+        try:
+            return self._done(work)
+        except SetupError as error:
+            return _Done(torch.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), [], str(error))
+
+    def _done(self, work: _Work) -> _Done:
         tensors: list[Tensor] = []
         labels: list[int] = []
         kept: list[int] = []
@@ -205,14 +216,17 @@ class _Reader(Dataset):
     def _read(self, index: int, unreadable: list[int], replace: bool) -> tuple[Image.Image, int] | None:
         """An image and its label. If it cannot be read, and `replace` is set, those of the next one that can; else
         None."""
-        for candidate in range(index, index + len(self.images)):
+        tried = min(len(self.images), MOST_TRIED)
+        for candidate in range(index, index + tried):
             try:
                 return self.images.read(candidate % len(self.images))
             except Unreadable as error:
                 unreadable.append(error.index)
             if not replace:
                 return None
-        raise SetupError(f"none of the {len(self.images):,} images can be read; the first: {self.images.name_of(0)}")
+        raise SetupError(
+            f"none of {tried:,} images in a row can be read, from {self.images.name_of(index)} on. Copy the data again."
+        )
 
 
 def _seed(seed: int) -> None:

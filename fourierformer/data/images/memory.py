@@ -17,7 +17,7 @@ class InMemorySet(ImageSet):
         super().__init__(images.labels, images.classes)
         self.images, self.levels = images, images.levels
         self.decoded: np.ndarray | None = None
-        self.unreadable: dict[int, Unreadable] = {}
+        self.unreadable: dict[int, tuple] = {}  # what is told of it; an exception would keep what was on the stack
 
     def decode(self) -> None:
         """Decodes all images, at the first call only: before loader processes begin, so that they share the pixels."""
@@ -25,7 +25,7 @@ class InMemorySet(ImageSet):
             try:
                 self._keep(index, np.asarray(self.images.read(index)[0]))
             except Unreadable as error:
-                self.unreadable[index] = error
+                self.unreadable[index] = error.args
 
     def _keep(self, index: int, pixels: np.ndarray) -> None:
         if self.decoded is None:
@@ -52,7 +52,7 @@ class InMemorySet(ImageSet):
         if self.decoded is None:
             return self.images.read(index)
         if index in self.unreadable:
-            raise self.unreadable[index]
+            raise Unreadable(*self.unreadable[index])
         return super().read(index)
 
 

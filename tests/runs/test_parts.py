@@ -1,0 +1,49 @@
+"""Building the objects of a run: what one run leaves behind in the process does not reach the next of a sweep."""
+
+import pytest
+import torch
+from command_line import MODEL
+from hydra import compose, initialize_config_dir
+from torch._dynamo.testing import CompileCounter
+
+from fourierformer.provenance import REPOSITORY
+from fourierformer.runs.measure import forget_peak_memory, peak_memory
+from fourierformer.runs.parts import build
+from fourierformer.runs.spec import read_spec
+from fourierformer.training.processes import Processes
+
+
+def parts_of(*overrides: str, script: str = "train_lm"):
+    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
+        spec = read_spec(compose(script, overrides=["trainer.device=cpu", *overrides]))
+    return build(spec, Processes(), say=lambda line: None)
+
+
+def test_every_run_of_a_sweep_is_compiled(monkeypatch):
+    """torch compiles a function for so many cases and then no more; all models share the functions of their layers."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    compile_ = torch.nn.Module.compile
+    for width in (8, 16, 32):
+        counter = CompileCounter()
+        monkeypatch.setattr(torch.nn.Module, "compile", lambda self, counter=counter: compile_(self, backend=counter))
+        parts = parts_of(*MODEL, "data=builtin_text", "trainer.compile=always", f"model.dim={width}")
+        tokens = torch.zeros(2, 8, dtype=torch.int64)
+        parts.model(tokens, tokens)
+        assert counter.frame_count > 0, width
+
+
+def test_determinism_is_of_the_run_that_asks_for_it():
+    for asked in (True, False):
+        parts_of(*MODEL, "data=builtin_text", f"trainer.deterministic={asked}")
+        assert torch.are_deterministic_algorithms_enabled() == asked
+
+
+def test_peak_memory_is_that_of_one_run():
+    device, size = torch.device("cpu"), 300 * 2**20
+    torch.ones(size, dtype=torch.uint8)
+    before = peak_memory(device)
+    forget_peak_memory()
+    after = peak_memory(device)
+    if after == before:
+        pytest.skip("this system does not forget a peak")
+    assert after < before - size / 2
