@@ -25,7 +25,6 @@ from benchmarks.shapes import SHAPES
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import describe, short_commit
-from fourierformer.runs.launch import exit_on_user_error
 
 DEFAULT = {
     "cpu": ["lm_tiny", "default_causal", "default", "wide_causal"],
@@ -184,5 +183,8 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    with exit_on_user_error():
+    try:
         sys.exit(0 if main() else 1)
+    except SetupError as error:  # not by runs.launch, which needs Hydra
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

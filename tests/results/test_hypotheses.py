@@ -6,7 +6,9 @@ import pytest
 from command_line import REPOSITORY
 from synthetic_runs import write_run
 
+from fourierformer.provenance import MEASURED
 from fourierformer.results import collect, comparison
+from fourierformer.results.documents import EVIDENCE
 from fourierformer.results.hypotheses import FOURIER, GAUSSIAN, PLAN, SOFTMAX, Hypothesis, decide, hypothesis_table
 from fourierformer.results.measured import read_measured, write_measured
 
@@ -113,3 +115,16 @@ def test_the_plan_is_the_documents():
     assert [(name, *(names.get(word, f"`{word}`") for word in words)) for name, *words in ours] == [
         (name, first, second if second.startswith("`") else f"`{second}`") for name, first, second in planned
     ]
+
+
+def test_what_is_called_not_tested_has_no_row():
+    """The summary is written by hand, and rows are added after it."""
+    summary = (REPOSITORY / "docs/results.md").read_text().split("## In short")[1].split("\n## ")[0]
+    measured = {
+        decision.hypothesis.name
+        for name, column in EVIDENCE.items()
+        if (file := MEASURED / f"{name}.csv").is_file()
+        for decision in decide(comparison(read_measured(file)), column)
+    }
+    assert measured
+    assert not measured & set(re.findall(r"H\d", summary.partition("- Not tested:")[2]))
