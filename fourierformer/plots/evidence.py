@@ -21,6 +21,7 @@ from fourierformer.tasks import Column, Metric
 
 SIZE = (9.6, 6.2)  # inches
 SMALLEST_SHARE = 1e-40  # a share of 0 is drawn there
+LINEAR = 10  # up to this difference the scale is linear
 NO_EPS = Configuration("fourier", {"eps": 0})  # alone has a variant that is not called as its attention:
 NO_EPS_VARIANT = "fourier_no_eps"
 Line = tuple[Colour, tuple]  # colour and line style
@@ -127,17 +128,25 @@ def _rounded(values):
 
 
 def _draw_differences(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
+    from matplotlib.ticker import FuncFormatter
+
     lines = differences(evidence)
     for i, (label, mean, half) in enumerate(lines):
         colour = looks[label][0].fixed
         axes.errorbar(mean, i, xerr=half, fmt="o", color=colour, capsize=3, elinewidth=1.6, markersize=4)
     axes.axvline(0, color=INK.fixed, linewidth=0.8, alpha=0.4)
+    farthest = max((abs(mean) + half for _, mean, half in lines), default=0)
+    beyond = ""
+    if farthest > 5 * LINEAR:  # the small differences would be dots beside 0
+        axes.set_xscale("symlog", linthresh=LINEAR)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda difference, _: f"{difference:g}"))
+        beyond = f"; logarithmic beyond {LINEAR}"
     axes.set_yticks(range(len(lines)), [label for label, *_ in lines])
     axes.set_ylim(max(len(lines), 1) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.margins(x=0.08)
-    axes.set_title(f"{evidence.column[0]} {evidence.kind.axis} minus {BASELINE}'s, 95 % interval over seeds")
+    axes.set_title(f"{evidence.column[0]} {evidence.kind.axis} minus {BASELINE}'s, 95 % interval{beyond}")
 
 
 def _draw_against_tokens(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
