@@ -86,7 +86,7 @@ def short_commit(facts: dict) -> str:
 def machine(device: str = "cpu") -> str:
     """What computes, in words."""
     if device == "cpu":
-        return f"{len(os.sched_getaffinity(0))}-core CPU"
+        return f"{len(os.sched_getaffinity(0))}-core CPU{_vector_instructions()}"
     import torch
 
     return torch.cuda.get_device_name()
@@ -137,9 +137,13 @@ def _cpu() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
-    # A virtual machine may call all its processors "AMD EPYC"; what they can do decides which kernels ran.
+    return name + _vector_instructions()
+
+
+def _vector_instructions() -> str:
+    """A virtual machine may call all its processors "AMD EPYC"; these decide which kernels run. Empty without torch."""
     torch = sys.modules.get("torch")
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}" if torch else name
+    return f", {torch.backends.cpu.get_cpu_capability()}" if torch else ""
 
 
 def _gpus() -> list[str]:
