@@ -1,5 +1,7 @@
 """Building the objects of a run: what one run leaves behind in the process does not reach the next of a sweep."""
 
+import mmap
+
 import pytest
 import torch
 from command_line import MODEL
@@ -19,9 +21,9 @@ def parts_of(*overrides: str, script: str = "train_lm"):
     return build(spec, Processes(), say=lambda line: None)
 
 
+@torch._dynamo.config.patch(recompile_limit=1)  # monkeypatch would delete it afterwards
 def test_every_run_of_a_sweep_is_compiled(monkeypatch):
     """torch compiles a function for so many cases and then no more; all models share the functions of their layers."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     compile_ = torch.nn.Module.compile
     for width in (8, 16, 32):
         counter = CompileCounter()
@@ -40,7 +42,8 @@ def test_determinism_is_of_the_run_that_asks_for_it():
 
 def test_peak_memory_is_that_of_one_run():
     device, size = torch.device("cpu"), 300 * 2**20
-    torch.ones(size, dtype=torch.uint8)
+    with mmap.mmap(-1, size) as memory:  # goes back to the system at once, whatever the allocator keeps
+        memory.write(bytes([1]) * size)
     before = peak_memory(device)
     forget_peak_memory()
     after = peak_memory(device)
