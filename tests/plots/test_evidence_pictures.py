@@ -73,7 +73,10 @@ def test_without_eps_it_has_a_speed_of_its_own(evidence):
 
 def test_softmax_alone_has_a_picture_too(evidence):
     """The first lines of a file that grows; a warning of matplotlib's would be an error here."""
-    picture_of(replace(evidence, rows=[row for row in evidence.rows if row.attention == "softmax"]))
+    alone = picture_of(replace(evidence, rows=[row for row in evidence.rows if row.attention == "softmax"]))
+    differences, tokens, time, shares = alone.figure.axes
+    assert not differences.containers  # nothing to differ from it
+    assert [len(axes.lines) for axes in (tokens, time, shares)] == [1, 1, 0]
 
 
 def test_last_digits_do_not_make_a_picture_stale(evidence):
