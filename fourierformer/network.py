@@ -1,8 +1,10 @@
-"""Asks whether a host can be reached, within a given time."""
+"""Asks whether a host can be reached, within a given time and through the proxy that the environment names."""
 
 import contextlib
 import socket
 import threading
+import urllib.request
+from urllib.parse import SplitResult, urlsplit
 
 
 def reachable(host: str, port: int, seconds: float) -> bool:
@@ -20,3 +22,12 @@ def reachable(host: str, port: int, seconds: float) -> bool:
     thread.start()
     thread.join(seconds)
     return answered.is_set()
+
+
+def first_hop(url: SplitResult) -> tuple[str, int]:
+    """Host and port to connect to: the proxy's where there is one, because the host itself then does not answer."""
+    proxies, host = urllib.request.getproxies(), url.hostname or ""
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if proxy and not urllib.request.proxy_bypass(host):
+        url = urlsplit(proxy)
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

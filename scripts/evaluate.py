@@ -59,7 +59,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     own_limit = getattr(stored_spec(arguments.run).evaluation, parts.task.limit)
     if own_limit and arguments.limit is None:
         unit = parts.task.limit.removeprefix("max_")
-        print(f"note: the run's own results are of the first {own_limit:,} {unit}: --limit {own_limit} measures those")
+        print(f"note: the run's own results are of {own_limit:,} {unit}: --limit {own_limit} measures those")
 
 
 def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:

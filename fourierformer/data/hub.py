@@ -14,7 +14,7 @@ from fourierformer.data.prepared import Progress
 from fourierformer.data.text.sources import SPLITS, rows_to_bytes
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
-from fourierformer.network import reachable
+from fourierformer.network import first_hop, reachable
 
 _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
 PROBE_SECONDS = 1.0  # a network that works answers in a tenth of that; without one, the message must not wait long
@@ -31,7 +31,9 @@ def why_unreachable(data: DataLocation) -> str:
         return ""
     if _offline():
         return f"the hub ({data.hub}) is switched off (HF_HUB_OFFLINE)"
-    host, port = _address()
+    from huggingface_hub import constants
+
+    host, port = first_hop(urlsplit(constants.ENDPOINT))
     if reachable(host, port, PROBE_SECONDS):
         return ""
     return f"the hub ({data.hub}) cannot be reached: no answer from {host}"
@@ -98,12 +100,3 @@ def cached_files(data: DataLocation, name: str) -> list[Path]:
 def _offline() -> bool:
     values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
     return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
-
-
-def _address() -> tuple[str, int]:
-    """Host and port to connect to: the proxy's if there is one, else the hub's."""
-    from huggingface_hub import constants
-
-    proxies = (os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
-    url = urlsplit(next(filter(None, proxies), constants.ENDPOINT))
-    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fourierformer.config import RunSpec
+from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import UserError
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
@@ -54,8 +54,8 @@ def step_cost(spec: RunSpec, corpus: AnyCorpus | None) -> StepCost | None:
 
 
 def _earlier(spec: RunSpec) -> StepCost | None:
-    """The cost in a finished run with another seed on a machine like this one."""
-    here = describe()[0]
+    """The cost in a finished run with another seed, on the same kind of device of a machine like this one."""
+    here, device = describe()[0], pick_device(spec.trainer.device).type
     for path in sorted(spec.directory.parent.glob("*/summary.json")):
         directory = RunDirectory(path.parent)
         try:
@@ -63,10 +63,15 @@ def _earlier(spec: RunSpec) -> StepCost | None:
         except UserError:  # damaged: that run will say so when it is asked for
             continue
         like_here = all(meta.get(key) == here[key] for key in ("cpu", "cpus", "gpus"))
+        like_here = like_here and summary.get("device") == device and _compiled(directory) == spec.trainer.compile
         if like_here and summary.get("group") == spec.group and summary.get("steps") and summary.get("seconds"):
             seconds = summary["seconds"] * summary.get("processes", 1)
             return StepCost(seconds / summary["steps"], f"as in {directory.name}")
     return None
+
+
+def _compiled(directory: RunDirectory) -> str:
+    return from_yaml(directory.config)["trainer"]["compile"]
 
 
 def _measured(spec: RunSpec, corpus: AnyCorpus) -> StepCost:

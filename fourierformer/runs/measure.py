@@ -117,6 +117,7 @@ def run_summary(directory: RunDirectory, parts: Parts, progress: Progress, resul
         f"{unit}_per_s": round(samples / seconds, 1),
         "data_wait": round(progress.wait_seconds / seconds, 4),
         "processes": parts.processes.world,
+        "device": parts.device.type,
         "peak_memory_bytes": peak_memory(parts.device),
         "attention_backend": parts.backend,
         "commit": meta.get("commit"),

@@ -32,6 +32,7 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
             f"global_batch_size={spec.global_batch_size} cannot be shared equally by {world} processes: choose a "
             f"multiple of {world}"
         )
+    task.check_attention(spec)
     one_layer(spec)
     return spec
 

@@ -2,8 +2,10 @@
 status."""
 
 import contextlib
+import math
 import os
 import re
+import time
 import uuid
 from functools import partial
 
@@ -25,6 +27,8 @@ from fourierformer.training.processes import Processes
 from fourierformer.training.schedule import learning_rate
 from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code
+
+HEARTBEAT_SECONDS = 10.0  # status.json is written to the disk: some 10 ms, which short steps would feel at every row
 
 
 def train_and_measure(
@@ -189,11 +193,18 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
 def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, watch) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
+    written = -math.inf
 
-    def heartbeat(progress: Progress) -> None:
+    def keep_status(progress: Progress) -> None:
         if parts.processes.first:
             seconds = round(progress.train_seconds, 1)
             directory.write_status("running", step=progress.step, steps=steps, seconds=seconds)
+
+    def heartbeat(progress: Progress) -> None:
+        nonlocal written
+        if time.monotonic() - written >= HEARTBEAT_SECONDS:
+            keep_status(progress)
+            written = time.monotonic()
 
     fit = make_fit(parts, trackers, checkpoints, stop, watch=watch, on_log=heartbeat)
     if checkpoint:
@@ -211,4 +222,4 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
     try:
         return fit.run()
     finally:
-        heartbeat(fit.progress)  # status.json has the last step, however this ended
+        keep_status(fit.progress)  # status.json has the last step, however this ended

@@ -121,6 +121,11 @@ class Task(ABC, Generic[Spec]):
     def geometry(self, spec: Spec) -> Geometry:
         """The geometry of the model's first attention layer."""
 
+    def check_attention(self, spec: Spec) -> None:
+        """SetupError where a mechanism cannot stand where the model has it; one that cannot be built says so itself.
+        Not part of making a spec: it needs torch, which takes seconds to load."""
+        return
+
     @abstractmethod
     def check_available(self, spec: Spec) -> None:
         """SetupError, with ways out, unless the data is there or can be made. In less than two seconds."""

@@ -70,7 +70,7 @@ class ClassificationObjective:
         self.corpus, self.order, self.augment = corpus, order, augment
         self.device, self.seed, self.processes = device, seed, processes
         self.images_per_forward = images_per_forward  # in an evaluation: bounds its memory
-        self.max_images = max_images  # evaluations use only the first so many images
+        self.max_images = max_images  # evaluations use so many, drawn at random but always the same
         self.classes = model.num_classes
         self.branches = 2 * model.config.depth if model.config.drop_path else 0  # that stochastic depth may drop
         self.transforms = {"train": train_transform(data, augment, size), "valid": eval_transform(data, augment, size)}
@@ -188,7 +188,7 @@ class ClassificationObjective:
         return {"nll": nll / images, "top1": 100 * top1 / images, "top5": 100 * top5 / images, "images": int(images)}
 
     def from_training(self, records: dict) -> dict[str, dict]:
-        """All results: every evaluation during training is of the whole validation split."""
+        """All results: every evaluation during training is of the images that a final one would have."""
         count = {"images": self.validation_images}
         return {"valid": {name: _renamed(record) | count for name, record in records.items()}}
 

@@ -108,6 +108,7 @@ class LanguageObjective:
     def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
         batches, positions = self._scored(self.corpus.splits[split], protocol)
+        context = self._context(self.corpus.splits[split], protocol)
         was_training = model.training
         model.eval()
         # stays on the device, one host sync at the end: [sum of the losses, positions]
@@ -129,13 +130,20 @@ class LanguageObjective:
             "nll": nll,
             self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
             "tokens": count,
-            "context": self.length,
-            "stride": self.stride(protocol),
+            "context": context,
+            "stride": {"segment": context, "overlapping": self.stride, "sliding": 1}[protocol],
         }
 
-    def stride(self, protocol: str) -> int:
-        """How far each window of an evaluation begins after the one before."""
-        return {"segment": self.length, "overlapping": max(1, self.length // 8), "sliding": 1}[protocol]
+    @property
+    def stride(self) -> int:
+        """How far each overlapping window begins after the one before."""
+        return max(1, self.length // 8)
+
+    def _context(self, tokens: np.ndarray, protocol: str) -> int:
+        """The longest window of an evaluation: `length`, but of few tokens each stream is one shorter segment."""
+        if protocol != "segment" or self.images:
+            return self.length
+        return min(self.length, max(1, len(tokens[: self.max_tokens]) // SEGMENT_STREAMS - 1))
 
     def from_training(self, records: dict) -> dict[str, dict]:
         """No results: whole splits are measured when the training is done."""
@@ -173,13 +181,12 @@ class LanguageObjective:
         tokens = tokens[: self.max_tokens]
         if protocol == "segment":
             return self._segments(tokens), SEGMENT_STREAMS * (len(tokens) // SEGMENT_STREAMS - 1)
-        return self._windows(tokens, self.stride(protocol)), len(tokens) - 1
+        return self._windows(tokens, self.stride if protocol == "overlapping" else 1), len(tokens) - 1
 
     def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of segments. They are independent, so the number of segments in a batch does not change the
         result."""
-        longest = max(1, len(tokens) // SEGMENT_STREAMS - 1)  # of few tokens (max_tokens), each stream is one segment
-        streams = OrderedStreams(tokens, SEGMENT_STREAMS, min(self.length, longest))
+        streams = OrderedStreams(tokens, SEGMENT_STREAMS, self._context(tokens, "segment"))
         together = max(1, self.tokens_per_forward // (SEGMENT_STREAMS * self.length))
         full = streams.steps_per_epoch - 1  # the last slice may be shorter: alone
         for start in range(0, full, together):

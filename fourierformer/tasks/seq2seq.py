@@ -50,10 +50,6 @@ class Seq2SeqSpec(RunSpec):
     decoder_attention: str | None  # another mechanism, with its own defaults; None = the encoder's
     cross_attention: str | None
 
-    def __post_init__(self):
-        super().__post_init__()
-        _check_attentions(self)
-
     @property
     def builders(self) -> dict[Part, Build]:
         """A function for each part of the model that builds its attention for a geometry."""
@@ -90,6 +86,12 @@ class Seq2Seq(Task[Seq2SeqSpec]):
 
     def geometry(self, spec: Seq2SeqSpec) -> Geometry:
         return spec.model.geometry("encoder")
+
+    def check_attention(self, spec: Seq2SeqSpec) -> None:
+        """SetupError where a mechanism cannot do what its place asks, with the key to choose another and those that
+        can."""
+        for part in PLACES:
+            _check_place(spec, part)
 
     def check_available(self, spec: Seq2SeqSpec) -> None:
         """The pairs are made in a second or two."""
@@ -163,24 +165,22 @@ PLACES: dict[Part, str] = {
 }
 
 
-def _check_attentions(spec: Seq2SeqSpec) -> None:
-    """SetupError where a mechanism cannot do what its place asks, with the key to choose another and those that can."""
+def _check_place(spec: Seq2SeqSpec, part: Part) -> None:
     import torch
 
     from fourierformer.attention import available, mechanism
 
-    names = {"encoder": None, "decoder": spec.decoder_attention, "cross": spec.cross_attention}
-    for part, build in spec.builders.items():
-        name = names[part] or spec.attention.name
+    named = {"decoder": spec.decoder_attention, "cross": spec.cross_attention}
+    name = named.get(part) or spec.attention.name
+    reason = _refusal(mechanism(name), part)
+    if reason is None:
+        with torch.device("meta"):
+            reason = _refusal(spec.builders[part](spec.model.geometry(part)), part)  # its knobs may decide
+    if reason:
         able = available(causal=part == "decoder", grid=False, cross=part == "cross", padding=part != "decoder")
-        reason = _refusal(mechanism(name), part)
-        if reason is None:
-            with torch.device("meta"):
-                reason = _refusal(build(spec.model.geometry(part)), part)  # its knobs may decide
-        if reason:
-            raise SetupError(
-                f"{KEYS[part]}={name}: {PLACES[part]}, and it cannot: {reason}. {KEYS[part]}= can be: {', '.join(able)}"
-            )
+        raise SetupError(
+            f"{KEYS[part]}={name}: {PLACES[part]}, and it cannot: {reason}. {KEYS[part]}= can be: {', '.join(able)}"
+        )
 
 
 def _refusal(layer: Attention | type[Attention], part: Part) -> str | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import netrc
 import os
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from fourierformer.network import reachable
+from fourierformer.network import first_hop, reachable
 
 if TYPE_CHECKING:
     import wandb
@@ -120,7 +119,7 @@ def choose_mode(mode: Mode) -> tuple[Mode, str]:
     url = urlsplit(_base_url())
     if not _logged_in(url.hostname):
         return "offline", "not logged in: wandb login"
-    host, port = _first_hop(url)
+    host, port = first_hop(url)
     if not reachable(host, port, PROBE_SECONDS):
         return "offline", f"{host} cannot be reached"
     return "online", ""
@@ -140,14 +139,6 @@ def _logged_in(host: str | None) -> bool:
         return netrc.netrc(path).authenticators(host or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def _first_hop(url) -> tuple[str, int]:
-    """Host and port to connect to: the proxy's where there is one, because the host itself then does not answer."""
-    proxies = urllib.request.getproxies()
-    if url.scheme in proxies and not urllib.request.proxy_bypass(url.hostname):
-        url = urlsplit(proxies[url.scheme])
-    return url.hostname, url.port or (443 if url.scheme == "https" else 80)
 
 
 def _short(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """Plans (dry_run=true): the cost of a command before it runs; the sweeps of the paper's tables."""
 
 import re
+import shutil
 
 import pytest
 from command_line import IMAGES, train_lm, train_vit
@@ -42,9 +43,30 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     # the run with the other seed says what a step takes
     assert f"(new): 4 steps of 2 s, 0.1 CPU-minutes (as in {run.name})" in second
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
-    cost._known.clear()  # a damaged summary of that run is its own business
-    directory.summary.write_text("{")
-    assert train_lm(*smoke, "seed=2", f"runs_root={tmp_path}", "dry_run=true") == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("summary.json", '"device": "cpu"', '"device": "cuda"'),
+        ("config.yaml", "compile: auto", "compile: always"),
+        ("meta.json", '"cpus": ', '"cpus": 1'),
+        ("summary.json", '"device"', '"a damaged file'),
+    ],
+)
+def test_a_run_elsewhere_does_not_say_what_a_step_takes_here(smoke, finished, tmp_path, capfd, file, before, after):
+    run = shutil.copytree(finished[1], tmp_path / "smoke" / finished[1].name)
+    directory = RunDirectory(run)
+    directory.write_summary(directory.read_summary() | {"seconds": 8.0})  # its own are rounded to 0
+    plan = (*smoke, "seed=2", f"runs_root={tmp_path}", "dry_run=true")
+    cost._known.clear()
+    assert train_lm(*plan) == 0
+    assert f"(as in {run.name})" in capfd.readouterr().out
+    text = (run / file).read_text()
+    assert before in text
+    (run / file).write_text(text.replace(before, after))
+    cost._known.clear()
+    assert train_lm(*plan) == 0
     assert "measured now" in capfd.readouterr().out
 
 

@@ -4,6 +4,7 @@ import shutil
 import socket
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from networks import refused, silent
@@ -11,6 +12,7 @@ from networks import refused, silent
 from fourierformer.data import hub
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
+from fourierformer.network import first_hop
 
 
 @pytest.fixture
@@ -108,6 +110,28 @@ def test_the_connection_goes_to_the_proxy(data, monkeypatch):
     )
     check_available(data)
     assert asked == [("proxy.example", 3128)]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variables", "first"),
+    [
+        ("https://huggingface.co", {}, ("huggingface.co", 443)),
+        ("https://huggingface.co", {"ALL_PROXY": "http://proxy.example:3128"}, ("proxy.example", 3128)),
+        (
+            "https://mirror.example",
+            {"HTTPS_PROXY": "http://proxy.example", "NO_PROXY": "mirror.example"},
+            ("mirror.example", 443),
+        ),
+        ("http://mirror.example:8080", {"HTTPS_PROXY": "http://proxy.example:3128"}, ("mirror.example", 8080)),
+    ],
+)
+def test_the_first_hop_is_the_proxy_of_that_scheme_unless_the_host_is_excepted(monkeypatch, endpoint, variables, first):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert first_hop(urlsplit(endpoint)) == first
 
 
 def test_a_failing_download_is_one_sentence_and_leaves_nothing(data, monkeypatch):

@@ -128,7 +128,7 @@ def test_streams_shorter_than_a_segment_are_one_segment_each():
     with torch.no_grad():
         expected = model(streams[:, :-1].contiguous(), streams[:, 1:].contiguous()).double().mean().item()
     result = measured(task, model, "segment")
-    assert result["tokens"] == 90
+    assert (result["tokens"], result["context"], result["stride"]) == (90, 9, 9)
     assert result["nll"] == pytest.approx(expected, abs=1e-6)
 
 
