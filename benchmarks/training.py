@@ -63,12 +63,12 @@ def bench(args: argparse.Namespace) -> list[dict]:
 
 def training(overrides: list[str]):
     """The loop of a run, at step 0; it writes nothing."""
+    from fourierformer.processes import Processes
     from fourierformer.runs.parts import build
     from fourierformer.runs.spec import read_spec
     from fourierformer.runs.train import make_fit
     from fourierformer.tracking import NoTrackers
     from fourierformer.training.checkpoint import Checkpoints
-    from fourierformer.training.processes import Processes
     from fourierformer.training.signals import StopSignal
 
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):

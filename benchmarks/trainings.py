@@ -17,6 +17,7 @@ from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.models.config import LMConfig, ViTConfig
 from fourierformer.models.lm import WordLM
 from fourierformer.models.vit import build_vit
+from fourierformer.processes import Processes
 from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.training.average import MovingAverage
@@ -24,7 +25,6 @@ from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer
 from fourierformer.training.precision import set_matmul_precision
-from fourierformer.training.processes import Processes
 
 SLICES = 4  # of random tokens, each one step long
 

@@ -13,7 +13,7 @@ class UserError(Exception):
     """An error that the user can mend; the message says what is wrong and what to do."""
 
     exit_code = 1
-    already_reported = False  # True where another process has printed it (training/processes.py)
+    already_reported = False  # True where another process has printed it (processes.py)
 
 
 class SetupError(UserError):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.models.config import ViTConfig
+from fourierformer.transfer import to_device
 
 Pool = Literal["", "avg", "avgmax", "max", "token", "map", "prr"]  # timm's words
 
@@ -133,13 +134,10 @@ def set_paths(model: nn.Module, uniform: Tensor | None) -> None:
     else:
         rates = torch.tensor([branch.rate for branch in branches])[:, None]
         keep = torch.tensor([1 - branch.rate for branch in branches])[:, None]  # rounded once, as in timm
-        scales = _to_device((uniform >= rates) / keep, next(model.parameters()).device).unbind()
+        (kept,) = to_device(next(model.parameters()).device, (uniform >= rates) / keep)
+        scales = kept.unbind()
     for branch, scale in zip(branches, scales, strict=True):
         branch.scale = scale
-
-
-def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def attention_layers(model: nn.Module) -> list[Attention]:

@@ -8,6 +8,7 @@ import torch
 
 from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import UserError
+from fourierformer.processes import Processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import build, check_device, pick_device
@@ -16,7 +17,6 @@ from fourierformer.runs.train import make_fit
 from fourierformer.tasks import AnyCorpus
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
-from fourierformer.training.processes import Processes
 from fourierformer.training.signals import StopSignal
 
 ENOUGH_SECONDS, MOST_STEPS = 3.0, 10

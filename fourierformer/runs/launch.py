@@ -17,12 +17,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten
 from fourierformer.errors import Interrupted, UserError, did_you_mean, lacking_memory, stop_behind
+from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS, command_of
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.start import run_job
 from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
-from fourierformer.training.processes import find_processes
 from fourierformer.training.signals import exit_code
 
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1

@@ -11,6 +11,7 @@ import torch
 from fourierformer.config import RunSpec
 from fourierformer.errors import UserError
 from fourierformer.files import read_json
+from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import Parts
 from fourierformer.runs.same_data import refuse_other_shapes
@@ -19,7 +20,6 @@ from fourierformer.tasks import Poll, Watch, task_named
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress
 from fourierformer.training.precision import autocast
-from fourierformer.training.processes import Processes
 
 
 def read_or_none(path: Path) -> dict | None:

@@ -11,6 +11,7 @@ from torch import nn
 from fourierformer.attention import Attention
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
+from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.runs.spec import attention_of, changed, one_layer, stored_spec, task_of
@@ -18,7 +19,6 @@ from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.precision import set_matmul_precision
-from fourierformer.training.processes import Processes, find_processes
 
 
 @dataclass

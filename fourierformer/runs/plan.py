@@ -6,12 +6,12 @@ import torch
 
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import SetupError
+from fourierformer.processes import find_processes
 from fourierformer.runs.cost import StepCost, hours_text, step_cost
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import pick_device
 from fourierformer.runs.spec import attention_of, task_of
 from fourierformer.tasks import AnyCorpus
-from fourierformer.training.processes import find_processes
 
 DONE = "done"
 

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, lacking_memory, stop_behind
+from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name, values_of_command
 from fourierformer.runs.launch import complain
@@ -24,7 +25,6 @@ from fourierformer.runs.start import already_done, check_debug
 from fourierformer.runs.streams import make_streams_last
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
-from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.training.signals import StopSignal, exit_code
 
 

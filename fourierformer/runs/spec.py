@@ -12,8 +12,8 @@ from fourierformer.checking import checked, resolved
 from fourierformer.config import RunSpec, completed, config_hash, filed_by_data, from_yaml, schema, specified
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
-from fourierformer.tasks import Task, task_named
-from fourierformer.training.processes import find_processes
+from fourierformer.processes import find_processes
+from fourierformer.tasks import Task, task_named, tasks
 
 
 def read_spec(config: DictConfig | dict) -> RunSpec:
@@ -98,6 +98,8 @@ def _check_groups(task: Task, config: DictConfig | dict) -> None:
     misleading message."""
     for section in ("model", "data"):
         chosen = config.get(section) or {}
-        if reason := task.wrong_group(section, chosen):
-            origin = f"{section}={chosen.get('name')}"
-            raise SetupError(f"{origin} (of {config.get('experiment_name')}) is not for {reason}")
+        owners = [other for other in tasks() if set(chosen) == set(schema(other.spec, {})[section])]
+        if owners and task not in owners:
+            owner, origin = owners[0], f"{section}={chosen.get('name')} (of {config.get('experiment_name')})"
+            command = f"experiment={owner.experiment}" if owner.script == task.script else f"python {owner.script}"
+            raise SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")

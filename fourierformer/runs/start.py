@@ -9,12 +9,12 @@ from omegaconf import DictConfig
 from fourierformer.checking import resolved
 from fourierformer.config import filed_by_data, from_yaml, run_directory, specified
 from fourierformer.errors import SetupError, UserError
+from fourierformer.processes import find_processes
 from fourierformer.provenance import command_of
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.sweep import Job, in_sweep, show
 from fourierformer.tasks import task_named
-from fourierformer.training.processes import find_processes
 
 IGNORED = ("runs_root", "run_dir", "fresh")  # a run that was moved, or made anew, is still the same
 

@@ -11,19 +11,18 @@ from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Interrupted, SetupError, UserError
+from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name
 from fourierformer.runs.measure import final_numbers, forget_peak_memory, identity, measure_best, run_summary
 from fourierformer.runs.parts import Parts, build
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
-from fourierformer.tasks import Checkable
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Fit, Progress
 from fourierformer.training.optim import build_optimizer
-from fourierformer.training.processes import Processes
 from fourierformer.training.schedule import learning_rate
 from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code
@@ -38,9 +37,8 @@ def train_and_measure(
     forget_peak_memory()
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build(spec, processes, name.say)
-    if isinstance(parts.objective, Checkable):
-        for split, protocol in parts.task.measured_at_end(spec):
-            parts.objective.check_measure(split, protocol)
+    for split, protocol in parts.task.measured_at_end(spec):
+        parts.objective.check_measure(split, protocol)
     if processes.first:
         name.say(headline(parts, directory))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)

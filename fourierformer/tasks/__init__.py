@@ -3,21 +3,11 @@
 from importlib import import_module
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import (
-    AnyCorpus,
-    Checkable,
-    Column,
-    Compilable,
-    Metric,
-    Objective,
-    Poll,
-    Task,
-    Watch,
-)
+from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Task
+from fourierformer.training.objective import Objective, Poll, Watch
 
 __all__ = [
     "AnyCorpus",
-    "Checkable",
     "Column",
     "Compilable",
     "Metric",

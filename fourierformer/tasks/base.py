@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -16,14 +16,13 @@ from fourierformer.config import RunSpec
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     from fourierformer.attention import Attention, Geometry
+    from fourierformer.processes import Processes
     from fourierformer.tasks.trained import TrainedModel
-    from fourierformer.training.processes import Processes
+    from fourierformer.training.objective import Objective
 
-Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
-Watch = Callable[[str, int, int], None]  # (label, done, total): progress of an evaluation
 Spec = TypeVar("Spec", bound=RunSpec)
 Column = tuple[str, str]  # (split, protocol): which evaluation a number comes from
 
@@ -92,6 +91,7 @@ class Task(ABC, Generic[Spec]):
 
     name: ClassVar[str]
     script: ClassVar[str]  # the script that trains it
+    experiment: ClassVar[str | None] = None  # one of it, where its script trains several tasks
     spec: ClassVar[type[RunSpec]]
     unit: ClassVar[str]  # in which training data is counted: "tokens"; a summary has <unit> and <unit>_per_s
     short_unit: ClassVar[str]  # the unit on the console: "tok"
@@ -107,11 +107,6 @@ class Task(ABC, Generic[Spec]):
     waits_for_data: ClassVar[bool] = False  # whether tables show how long training waited for data
     pipeline: ClassVar[str | None] = None  # the hub's word for what a trained model does: "text-generation"
     limit: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
-
-    def wrong_group(self, section: str, chosen: dict) -> str | None:
-        """The end of "model=NAME is not for ...", what a chosen config group (model or data) is not for and how it is
-        trained: "train_lm.py: python train_vit.py trains image models". None if it may be of this task."""
-        return None
 
     @abstractmethod
     def primary(self, spec: Spec) -> str:
@@ -199,88 +194,3 @@ class Task(ABC, Generic[Spec]):
     def measured_at_end(self, spec: Spec) -> list[Column]:
         """The evaluations of the best checkpoint when training is done, beside those during training."""
         return []
-
-
-@runtime_checkable
-class Checkable(Protocol):
-    """An objective that knows before the training whether it can be measured afterwards."""
-
-    def check_measure(self, split: str, protocol: str) -> None:
-        """SetupError where `measure` would raise one: for a text that is too short, say."""
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """An objective that learns something of its data on the way, which a resumed run has to know too."""
-
-    def remembered(self) -> dict:
-        """For the checkpoint: numbers, texts, lists and dictionaries of them."""
-
-    def remember(self, known: dict) -> None:
-        """Goes on with what `remembered` gave."""
-
-
-@runtime_checkable
-class RowWise(Protocol):
-    """What an objective tells beyond Objective, for attentions that draw per row or add to the loss of rows."""
-
-    def rows(self, batch) -> tuple[Tensor, float]:
-        """Which rows of the step's global batch these are, (B,) int64 on the host, and their share of this process's
-        part of the step."""
-
-    def row_losses(self, model, batch) -> Tensor:
-        """The mean loss of each row, (B,): `loss` is their mean times the share."""
-
-
-class Objective(Protocol):
-    """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
-    own share of every global batch and of every evaluation.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> from fourierformer.runs.parts import open_run
-        >>> parts, step = open_run(Path("runs/my_run"), "cpu")  # with its data set
-        >>> numbers = parts.objective.measure(parts.model, "valid", "segment", lambda: None, lambda *progress: None)
-        >>> sorted(numbers)
-        ['context', 'nll', 'ppl', 'stride', 'tokens']
-    """
-
-    corpus: Any  # the AnyCorpus of this task
-    metric: str  # the key of the primary metric: "ppl", "top1"
-    primary: str  # the evaluation number that selects the best checkpoint: "valid_ppl"
-    higher_is_better: bool
-    unit: str  # in which samples are counted: "tokens", "images"
-    samples_per_step: int  # in a global batch
-    steps_per_epoch: int
-    micro_steps: int  # micro-batches of one step on one process
-    protocols: tuple[str, ...]  # of `measure`; the last one is what a paper would quote
-
-    def samples_after(self, steps: int) -> int:
-        """Tokens or images in the first `steps` steps, for throughput and summaries."""
-
-    def micro_batches(self, step: int) -> Iterable:
-        """The batches of one optimizer step: a pure function of the step, so nothing has to be saved to resume."""
-
-    def loss(self, model, batch) -> Tensor:
-        """The loss of a micro-batch, scaled so that those of a step sum to the mean loss of this process's part of
-        it."""
-
-    def evaluate(self, model, poll: Poll, watch: Watch) -> dict[str, float]:
-        """The numbers of one evaluation during training, `primary` among them, the same on every process. Every process
-        calls `poll` equally often."""
-
-    def measure(self, model, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
-        """The metrics of a split under a protocol, with the `scored` numbers that make them comparable."""
-
-    def from_training(self, records: dict[str, dict[str, float]]) -> dict[str, dict[str, dict]]:
-        """Results taken from the evaluations during training: {split: {protocol: numbers}}."""
-
-    def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
-        """Inputs for the analysis of attention maps: the number of sequences of a split, `most` at most, and batches of
-        them, the same at every call."""
-
-    def notes(self) -> list[str]:
-        """Remarks that a reader of the results needs: unreadable images, say."""
-
-    def close(self) -> None:
-        """Ends loader processes."""

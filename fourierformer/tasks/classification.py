@@ -66,10 +66,6 @@ class Classification(Task[VisionSpec]):
     limit = "max_images"
     pipeline = "image-classification"
 
-    def wrong_group(self, section: str, chosen: dict) -> str | None:
-        foreign = {"model": "inner", "data": "unit"}  # only a language group has these
-        return "train_vit.py: python train_lm.py trains it" if foreign[section] in chosen else None
-
     def primary(self, spec: VisionSpec) -> str:
         return "top1"
 

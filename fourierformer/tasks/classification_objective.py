@@ -29,9 +29,10 @@ from fourierformer.data.images.corpus import (
 from fourierformer.data.images.sets import listed
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViT, set_paths
+from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
-from fourierformer.tasks.base import Poll, Watch
-from fourierformer.training.processes import Processes
+from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.transfer import to_device
 
 UNREADABLE = 0.001  # share of a split that may be unreadable: 1,281 images of ImageNet; its known damage is far less
 
@@ -45,7 +46,7 @@ class TrainingBatch:
     rows: Tensor  # (B,), of the global batch, on the host
 
 
-class ClassificationObjective:
+class ClassificationObjective(Objective):
     protocols = ()  # only one: the centre crop of every image
     metric = "top1"
     primary = "valid_top1"
@@ -84,9 +85,6 @@ class ClassificationObjective:
         self.unreadable: dict[str, set[int]] = {split: set() for split in corpus.splits}  # known to this process
         self._stream: Generator[ImageBatch, None, None] | None = None
         self._next_step: int | None = None  # the step that the stream is about to begin; None in the middle of one
-
-    def samples_after(self, steps: int) -> int:
-        return steps * self.samples_per_step
 
     # -- training ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +125,7 @@ class ClassificationObjective:
         return stream
 
     def _prepared(self, batch: ImageBatch) -> TrainingBatch:
-        images, labels = self._to_device(batch.images), self._to_device(batch.labels)
+        images, labels = to_device(self.device, batch.images, batch.labels)
         if batch.pieces:
             targets = torch.cat([self._mix(batch.step, images, labels, *piece) for piece in batch.pieces])
         else:
@@ -148,11 +146,6 @@ class ClassificationObjective:
         generator = torch.Generator().manual_seed(seed_of(self.seed, batch.step, "paths"))
         return torch.rand((self.branches, self.samples_per_step), generator=generator)[:, batch.rows]
 
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # returns the tensor itself if it is pinned already
-        return tensor.to(self.device, non_blocking=True)
-
     def close(self) -> None:
         """Ends the loader processes."""
         if self._stream is not None:
@@ -169,18 +162,17 @@ class ClassificationObjective:
     def measure(self, model: nn.Module, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
         """Cross-entropy and accuracies in per cent of a split, centre crops, each image once over all processes."""
         planned, world = self._planned(split), self.processes.world
-        was_training = model.training
-        model.eval()
         # stays on the device, one host sync at the end: [sum of losses, correct in one guess, in five, images]
         totals = torch.zeros(4, dtype=torch.float64, device=self.device)
-        for number, batch in enumerate(self._evaluation_batches(split), start=1):
-            poll()  # equally often on every process: one that has no images left gets None
-            if batch is not None:
-                self.unreadable[split].update(batch.unreadable)
-            if batch is not None and len(batch.rows):
-                totals += _scores(model(self._to_device(batch.images)).float(), self._to_device(batch.labels))
-            watch(f"{split} images", min(number * self.images_per_forward * world, planned), planned)
-        model.train(was_training)
+        with evaluating(model):
+            for number, batch in enumerate(self._evaluation_batches(split), start=1):
+                poll()  # equally often on every process: one that has no images left gets None
+                if batch is not None:
+                    self.unreadable[split].update(batch.unreadable)
+                if batch is not None and len(batch.rows):
+                    images, labels = to_device(self.device, batch.images, batch.labels)
+                    totals += _scores(model(images).float(), labels)
+                watch(f"{split} images", min(number * self.images_per_forward * world, planned), planned)
         nll, top1, top5, images = self.processes.sum(totals).tolist()
         self._check_readable(split, planned - int(images), planned)
         if split == "valid":
@@ -199,7 +191,7 @@ class ClassificationObjective:
             images, transform, batch=together, workers=self.workers, rank=0, world=1, limit=most
         )
         read = (batch.images for batch in batches if batch is not None and len(batch.rows))
-        return min(most, len(images)), map(self._to_device, read)
+        return min(most, len(images)), (to_device(self.device, crops)[0] for crops in read)
 
     def _evaluation_batches(self, split: str) -> Iterator[ImageBatch | None]:
         return evaluation_batches(

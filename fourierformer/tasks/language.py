@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
 METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # exp(mean loss); mean loss / ln 2 for the other two
 
-# a key that only one kind of group has -> what trains it
-KINDS = {
-    "model": {
-        "image_size": "train_vit.py trains image models",
-        "mask_rate": "experiment=builtin_mlm trains masked language models",
-        "source_length": "experiment=builtin_seq2seq trains encoder-decoders",
-    },
-    "data": {"mean": "train_vit.py trains image models", "pairs": "experiment=builtin_seq2seq reads pairs of texts"},
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageEvaluation:
@@ -51,7 +41,7 @@ class LanguageSpec(RunSpec):
 
 class Language(Task[LanguageSpec]):
     name = "language"
-    script = "train_lm.py"
+    script, experiment = "train_lm.py", "builtin"
     spec: ClassVar[type[LanguageSpec]] = LanguageSpec
     unit, short_unit = "tokens", "tok"
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -65,9 +55,6 @@ class Language(Task[LanguageSpec]):
     scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens")
     limit = "max_tokens"
     pipeline = "text-generation"
-
-    def wrong_group(self, section: str, chosen: dict) -> str | None:
-        return elsewhere(self.name, section, chosen)
 
     def primary(self, spec: LanguageSpec) -> str:
         return METRIC_OF_UNIT[spec.data.unit]
@@ -178,17 +165,6 @@ class Language(Task[LanguageSpec]):
 
     def measured_at_end(self, spec: LanguageSpec) -> list[Column]:
         return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]
-
-
-def elsewhere(task: str, section: str, chosen: dict, own: str | None = None) -> str | None:
-    """What a chosen group of a text task is not for, and how it is trained: it has a key that only another task knows,
-    or lacks `own`, the key by which this task's groups are known. None if it belongs here."""
-    found = next((where for key, where in KINDS[section].items() if key in chosen and key != own), None)
-    if found and found.startswith("train_vit.py"):
-        return f"train_lm.py: python {found}"
-    if found is None and own and own not in chosen:
-        found = "experiment=builtin trains language models, and reads running text"
-    return f"task={task}: {found}" if found else None
 
 
 def _check_images(spec: LanguageSpec, corpus: Corpus | None) -> None:

@@ -25,9 +25,10 @@ from fourierformer.data.text.sequences import ShuffledSequences, shifted
 from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
-from fourierformer.tasks.base import Poll, Watch
+from fourierformer.processes import Processes
 from fourierformer.tasks.language import METRIC_OF_UNIT
-from fourierformer.training.processes import Processes
+from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.transfer import to_device
 
 SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
 
@@ -41,7 +42,7 @@ class TextBatch:
     first: int = 0  # which row of the global batch its first one is
 
 
-class LanguageObjective:
+class LanguageObjective(Objective):
     unit = "tokens"
     higher_is_better = False
 
@@ -109,21 +110,17 @@ class LanguageObjective:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
         batches, positions = self._scored(self.corpus.splits[split], protocol)
         context = self._context(self.corpus.splits[split], protocol)
-        was_training = model.training
-        model.eval()
         # stays on the device, one host sync at the end: [sum of the losses, positions]
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         done = 0
-        for number, (inputs, targets) in enumerate(batches):
-            if number % self.processes.world == 0:
-                poll()  # equally often on every process, whether it has a batch in this round or not
-            done += targets.numel()
-            if number % self.processes.world == self.processes.rank:
-                batch = self._to_device(inputs, targets)
-                totals[0] += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
-                totals[1] += targets.numel()
-            watch(f"{split} {protocol}", done, positions)
-        model.train(was_training)
+        with evaluating(model):
+            for (inputs, targets), own in self.divided(batches, poll):
+                done += targets.numel()
+                if own:
+                    batch = self._to_device(inputs, targets)
+                    totals[0] += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
+                    totals[1] += targets.numel()
+                watch(f"{split} {protocol}", done, positions)
         total, count = self.processes.sum(totals).tolist()
         nll, count = total / count, int(count)
         return {
@@ -145,10 +142,6 @@ class LanguageObjective:
             return self.length
         return min(self.length, max(1, len(tokens[: self.max_tokens]) // SEGMENT_STREAMS - 1))
 
-    def from_training(self, records: dict) -> dict[str, dict]:
-        """No results: whole splits are measured when the training is done."""
-        return {}
-
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
         """The first segments of the text, one after the other."""
         tokens = self.corpus.splits[split]
@@ -160,12 +153,6 @@ class LanguageObjective:
             )
         segments = _tensor(tokens[: count * self.length]).view(-1, self.length)
         return count, (part.to(self.device) for part in segments.split(together))
-
-    def notes(self) -> list[str]:
-        return []
-
-    def close(self) -> None:
-        """No loader processes: tokens are read from memory."""
 
     def _scored(self, tokens: np.ndarray, protocol: str) -> tuple[Iterator[tuple[Tensor, Tensor]], int]:
         """The batches (inputs, targets) of an evaluation, and the number of all targets."""
@@ -214,9 +201,7 @@ class LanguageObjective:
 
     def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0, first: int = 0) -> TextBatch:
         rows = self.split_targets(targets.flatten())
-        if self.device.type == "cuda":
-            tokens, targets, *rows = (t.pin_memory() for t in (tokens, targets, *rows))
-        tokens, targets, *rows = (t.to(self.device, non_blocking=True) for t in (tokens, targets, *rows))
+        tokens, targets, *rows = to_device(self.device, tokens, targets, *rows)
         return TextBatch(tokens, targets, rows, share, first)
 
 

@@ -10,7 +10,7 @@ from fourierformer.errors import SetupError
 from fourierformer.models.config import MaskedLMConfig
 from fourierformer.tasks import register
 from fourierformer.tasks.base import Metric
-from fourierformer.tasks.language import Language, LanguageEvaluation, LanguageSpec, elsewhere
+from fourierformer.tasks.language import Language, LanguageEvaluation, LanguageSpec
 
 if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
@@ -39,7 +39,7 @@ class MaskedSpec(LanguageSpec):
 
 
 class MaskedLanguage(Language):
-    name = "masked"
+    name, experiment = "masked", "builtin_mlm"
     spec = MaskedSpec
     metrics = (
         Metric("masked_ppl", "perplexity of masked words", "masked ppl", 2, logarithmic=True),
@@ -49,9 +49,6 @@ class MaskedLanguage(Language):
     protocols = quoted = ("segment",)
     scored = ("context", "tokens")
     pipeline = "fill-mask"
-
-    def wrong_group(self, section: str, chosen: dict) -> str | None:
-        return elsewhere(self.name, section, chosen, own="mask_rate" if section == "model" else None)
 
     def primary(self, spec: LanguageSpec) -> str:
         return "masked_ppl"

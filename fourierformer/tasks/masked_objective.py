@@ -16,9 +16,10 @@ from fourierformer.data.text.masks import mask_tokens
 from fourierformer.data.text.streams import OrderedStreams
 from fourierformer.errors import SetupError
 from fourierformer.models.mlm import MaskedLM
+from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
-from fourierformer.tasks.base import Poll, Watch
-from fourierformer.training.processes import Processes
+from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class MaskedBatch:
     first: int = 0  # which row of the global batch its first one is
 
 
-class MaskedObjective:
+class MaskedObjective(Objective):
     unit, metric, primary, higher_is_better = "tokens", "masked_ppl", "valid_masked_ppl", False
     protocols = ("segment",)
 
@@ -95,20 +96,18 @@ class MaskedObjective:
             raise SetupError(f"masked words are scored in whole segments: --protocol segment, not {protocol}")
         together = max(1, self.tokens_per_forward // self.length)
         count, batches = self._segments(split, together)
-        was_training = model.training
-        model.eval()
         # stays on the device, one host sync at the end: [sum of the losses, right answers, masked words]
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        for number, batch in enumerate(batches):
-            if number % self.processes.world == 0:
-                poll()  # equally often on every process, whether it has a batch in this round or not
-            if number % self.processes.world == self.processes.rank:
-                log_p = model.log_probabilities(batch.tokens, batch.positions)
-                totals[0] -= log_p.gather(1, batch.targets[:, None]).sum(dtype=torch.float64)
-                totals[1] += (log_p.argmax(1) == batch.targets).sum()
-                totals[2] += len(batch.targets)
-            watch(f"{split} {protocol}", min((number + 1) * together, count), count)
-        model.train(was_training)
+        done = 0
+        with evaluating(model):
+            for batch, own in self.divided(batches, poll):
+                if own:
+                    log_p = model.log_probabilities(batch.tokens, batch.positions)
+                    totals[0] -= log_p.gather(1, batch.targets[:, None]).sum(dtype=torch.float64)
+                    totals[1] += (log_p.argmax(1) == batch.targets).sum()
+                    totals[2] += len(batch.targets)
+                done += len(batch.tokens)
+                watch(f"{split} {protocol}", done, count)
         loss, right, words = self.processes.sum(totals).tolist()
         nll = loss / words
         return {
@@ -119,20 +118,10 @@ class MaskedObjective:
             "context": self.length,
         }
 
-    def from_training(self, records: dict) -> dict[str, dict]:
-        """No results: whole splits are measured when the training is done."""
-        return {}
-
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
         """The first segments of the text as an evaluation shows them: with their masks."""
         count, batches = self._segments(split, together, most)
         return count, (batch.tokens for batch in batches)
-
-    def notes(self) -> list[str]:
-        return []
-
-    def close(self) -> None:
-        """No loader processes: tokens are read from memory."""
 
     def _segments(self, split: str, together: int, most: int | None = None) -> tuple[int, Iterator[MaskedBatch]]:
         """The number of segments of a split, `most` at most, and batches of them with fixed masks. A last segment that
@@ -152,8 +141,6 @@ class MaskedObjective:
     def _masked(self, tokens: Tensor, seeds: list[int], share: float = 1.0, first: int = 0) -> MaskedBatch:
         seen, positions = mask_tokens(tokens, seeds, self.rate, self.vocab_size)
         targets = tokens.flatten()[positions]
-        tensors = [seen, positions, targets, *self.split_targets(targets)]
-        if self.device.type == "cuda":
-            tensors = [tensor.pin_memory() for tensor in tensors]
-        seen, positions, targets, *rows = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
+        rare = self.split_targets(targets)
+        seen, positions, targets, *rows = to_device(self.device, seen, positions, targets, *rare)
         return MaskedBatch(seen, positions, targets, rows, share, first)

@@ -13,7 +13,6 @@ from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import Part, Seq2SeqConfig
 from fourierformer.tasks import register
 from fourierformer.tasks.base import Column, Metric, Task
-from fourierformer.tasks.language import elsewhere
 
 if TYPE_CHECKING:
     from fourierformer.attention import Attention, Geometry
@@ -63,7 +62,7 @@ class Seq2SeqSpec(RunSpec):
 
 class Seq2Seq(Task[Seq2SeqSpec]):
     name = "seq2seq"
-    script = "train_lm.py"
+    script, experiment = "train_lm.py", "builtin_seq2seq"
     spec = Seq2SeqSpec
     unit, short_unit = "pairs", "pairs"
     metrics = (
@@ -77,9 +76,6 @@ class Seq2Seq(Task[Seq2SeqSpec]):
     scored = ("pairs",)
     limit = "max_tokens"
     pipeline = "text2text-generation"
-
-    def wrong_group(self, section: str, chosen: dict) -> str | None:
-        return elsewhere(self.name, section, chosen, own={"model": "source_length", "data": "pairs"}[section])
 
     def primary(self, spec: Seq2SeqSpec) -> str:
         return "exact"

@@ -16,8 +16,9 @@ from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode
 from fourierformer.errors import SetupError
 from fourierformer.models.seq2seq import EncoderDecoder, greedy
-from fourierformer.tasks.base import Poll, Watch
-from fourierformer.training.processes import Processes
+from fourierformer.processes import Processes
+from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.transfer import to_device
 
 WITHOUT_CHRF = "no chrF: sacrebleu is not installed (pip install 'fourierformer[translation]')"
 
@@ -32,7 +33,7 @@ class PairBatch:
     first: int = 0  # which row of the global batch its first one is
 
 
-class Seq2SeqObjective:
+class Seq2SeqObjective(Objective):
     unit, metric, primary, higher_is_better = "pairs", "exact", "valid_exact", True
     protocols = ("greedy",)
 
@@ -63,9 +64,6 @@ class Seq2SeqObjective:
         length = self.config.source_length + self.config.target_length
         self.pairs_per_forward = max(1, tokens_per_forward // length)
         self.max_pairs = None if max_tokens is None else max(1, max_tokens // length)
-
-    def samples_after(self, steps: int) -> int:
-        return steps * self.samples_per_step
 
     def micro_batches(self, step: int) -> Iterator[PairBatch]:
         first = self.processes.rank * self.own
@@ -100,40 +98,29 @@ class Seq2SeqObjective:
             found["chrf"] = chrf([decode(ids) for ids in answers], [[answer for _, answer in texts]]).score
         return found | {"pairs": len(answers)}
 
-    def from_training(self, records: dict) -> dict[str, dict]:
-        """No results: whole splits are measured when the training is done."""
-        return {}
-
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
         raise SetupError("heads are compared in models of one sequence: not in an encoder-decoder")
 
     def notes(self) -> list[str]:
         return [WITHOUT_CHRF] if _chrf() is None else []
 
-    def close(self) -> None:
-        """No loader processes: pairs are in memory."""
-
     @torch.inference_mode()
     def _answered(self, model: EncoderDecoder, split: str, poll: Poll, watch: Watch) -> tuple[float, np.ndarray]:
         """Mean loss of the right answers, and the ids of the model's own answers: (pairs, T)."""
         count = len(self.corpus.splits[split].texts[: self.max_pairs])
-        was_training = model.training
-        model.eval()
-        # on the device, one host sync at the end; each process fills its own rows of the answers
+        # on the device; each process fills its own rows of the answers
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         answers = torch.zeros(count, self.config.target_length, dtype=torch.int64, device=self.device)
-        for number, start in enumerate(range(0, count, self.pairs_per_forward)):
-            if number % self.processes.world == 0:
-                poll()  # equally often on every process, whether it has a batch in this round or not
-            rows = np.arange(start, min(start + self.pairs_per_forward, count))
-            if number % self.processes.world == self.processes.rank:
-                batch = self._batch(split, rows)
-                total += self.row_losses(model, batch).sum(dtype=torch.float64)
-                with not_counted(model):
-                    found = greedy(model, batch.source, batch.keep, begin=BEGIN, end=END, padding=PAD)
-                answers[start : start + len(rows), : found.shape[1]] = found
-            watch(f"{split} greedy", min(start + self.pairs_per_forward, count), count)
-        model.train(was_training)
+        with evaluating(model):
+            for start, own in self.divided(range(0, count, self.pairs_per_forward), poll):
+                rows = np.arange(start, min(start + self.pairs_per_forward, count))
+                if own:
+                    batch = self._batch(split, rows)
+                    total += self.row_losses(model, batch).sum(dtype=torch.float64)
+                    with not_counted(model):
+                        found = greedy(model, batch.source, batch.keep, begin=BEGIN, end=END, padding=PAD)
+                    answers[start : start + len(rows), : found.shape[1]] = found
+                watch(f"{split} greedy", start + len(rows), count)
         return self.processes.sum(total).item() / count, self.processes.sum(answers).cpu().numpy()
 
     def _exact(self, split: str, answers: np.ndarray) -> float:
@@ -148,10 +135,7 @@ class Seq2SeqObjective:
         source, targets = (torch.from_numpy(part[rows].astype(np.int64)) for part in (pairs.sources, pairs.answers))
         inputs = targets.roll(1, dims=1)
         inputs[:, 0] = BEGIN
-        tensors = [source, source != PAD, inputs, targets]
-        if self.device.type == "cuda":
-            tensors = [tensor.pin_memory() for tensor in tensors]
-        source, keep, inputs, targets = (tensor.to(self.device, non_blocking=True) for tensor in tensors)
+        source, keep, inputs, targets = to_device(self.device, source, source != PAD, inputs, targets)
         return PairBatch(source, keep, inputs, targets, share, first)
 
     def _check_lengths(self) -> None:

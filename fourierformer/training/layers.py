@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.errors import SetupError
-from fourierformer.tasks.base import Objective, RowWise
+from fourierformer.training.objective import Objective, RowWise
+from fourierformer.transfer import to_device
 
 
 @runtime_checkable
@@ -42,7 +43,7 @@ class LayerSteps:
             raise SetupError(
                 f"{type(needy[0]).__name__} attention needs the rows of a batch and their losses, which "
                 f"{type(objective).__name__} does not tell: write its methods rows and row_losses (see "
-                "fourierformer.tasks.base.RowWise), or choose another attention"
+                "fourierformer.training.objective.RowWise), or choose another attention"
             )
 
     def begin(self, step: int) -> None:
@@ -64,8 +65,7 @@ class LayerSteps:
 
     def _announce(self, numbers: Tensor) -> None:
         if self.drawing:
-            if self.device.type == "cuda":
-                numbers = numbers.pin_memory().to(self.device, non_blocking=True)
+            (numbers,) = to_device(self.device, numbers)
             for layer in self.drawing:
                 layer.begin_rows(numbers)
 

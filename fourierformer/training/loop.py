@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fourierformer.errors import Diverged, Interrupted
-from fourierformer.tasks.base import Objective, Remembering, Watch
+from fourierformer.processes import Processes
 from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.layers import LayerSteps
+from fourierformer.training.objective import Objective, Watch
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
-from fourierformer.training.processes import Processes
 from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
 
@@ -279,7 +279,7 @@ class Fit:
             "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),
             "counters": self.counters,
-            "objective": self.objective.remembered() if isinstance(self.objective, Remembering) else None,
+            "objective": self.objective.remembered(),
             "random": torch.get_rng_state(),
             "data_fingerprint": self.data_fingerprint,
             "metrics_offset": self.tracker.position(),
@@ -295,7 +295,7 @@ class Fit:
             self.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
         self.counters = state["counters"].to(self.device)
-        if isinstance(self.objective, Remembering) and state.get("objective"):  # older checkpoints have none
+        if state.get("objective"):  # older checkpoints have none
             self.objective.remember(state["objective"])
         torch.set_rng_state(state["random"])
         self.tracker.rewind(state["metrics_offset"])

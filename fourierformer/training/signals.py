@@ -14,7 +14,7 @@ import threading
 import time
 
 from fourierformer.errors import Interrupted
-from fourierformer.training.processes import Processes
+from fourierformer.processes import Processes
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 SAME_CTRL_C = 1.0  # seconds within which a second SIGINT is the same Ctrl-C, from the terminal and from a launcher

@@ -142,7 +142,7 @@ def script(monkeypatch, name: str, *arguments: object) -> int:
         (["attention=fourier", "attention.eps=-1"], "attention.eps=-1: must be at least 0"),
         (["debug=smoke"], "evaluation.protocols=[greedy], and debug=smoke_seq2seq in place of debug=smoke"),
         (["model=lm_tiny"], "model=lm_tiny (of builtin_seq2seq) is not for task=seq2seq"),
-        (["model=deit_tiny"], "is not for train_lm.py: python train_vit.py"),
+        (["model=deit_tiny"], "is not for task=seq2seq: python train_vit.py trains vision models"),
         (["data=builtin_text"], "data=builtin_text (of builtin_seq2seq) is not for task=seq2seq"),
         (["data.held_out=40000"], "data.held_out=40000: must be at least 1 and less than 36,524"),
         (["model.source_length=20"], "model.source_length=37"),

@@ -112,9 +112,9 @@ def test_debug_wins_over_every_experiment_and_the_command_line_over_both(name, t
 @pytest.mark.parametrize(
     ("script", "override", "way_out"),
     [
-        ("train_lm", "model=deit_tiny", r"model=deit_tiny .* is not for train_lm.py: python train_vit.py"),
-        ("train_vit", "experiment=wt103_small", r"model=lm_small .* is not for train_vit.py: python train_lm.py"),
-        ("train_vit", "data=wikitext2", r"data=wikitext2 .* is not for train_vit.py"),
+        ("train_lm", "model=deit_tiny", r"model=deit_tiny .* is not for task=language: python train_vit.py"),
+        ("train_vit", "experiment=wt103_small", r"model=lm_small .* is not for task=vision: python train_lm.py"),
+        ("train_vit", "data=wikitext2", r"data=wikitext2 .* is not for task=vision"),
     ],
 )
 def test_what_is_made_for_the_other_script_is_named(script, override, way_out):

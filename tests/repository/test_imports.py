@@ -14,9 +14,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Left to right as the data flows; a part may import the parts before it, and itself. Single files that come before the
 # rest of their part are named.
 ORDER = (
-    *("errors", "files", "network", "seeds", "provenance", "checking"),
-    *("training/config", "config", "training/processes"),
-    *("data", "kernels", "attention", "models", "tasks", "tracking", "training"),
+    *("errors", "files", "network", "seeds", "provenance", "checking", "processes", "transfer"),
+    *("training/config", "config"),
+    *("data", "kernels", "attention", "models", "tracking", "training", "tasks", "tracking/console"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/same_data", "runs/parts"),
     *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )

@@ -8,11 +8,11 @@ from command_line import MODEL
 from hydra import compose, initialize_config_dir
 from torch._dynamo.testing import CompileCounter
 
+from fourierformer.processes import Processes
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.measure import forget_peak_memory, peak_memory
 from fourierformer.runs.parts import build
 from fourierformer.runs.spec import read_spec
-from fourierformer.training.processes import Processes
 
 
 def parts_of(*overrides: str, script: str = "train_lm"):

@@ -21,7 +21,7 @@ from fourierformer.errors import Interrupted
 from fourierformer.report import write_report
 from fourierformer.results import collect, comparison, render_text
 from fourierformer.runs.run import main
-from fourierformer.tasks import Metric, Task
+from fourierformer.tasks import Metric, Objective, Task
 
 LENGTH, STEPS = 16, 12
 
@@ -62,15 +62,12 @@ class SineNet(nn.Module):
         return self.leave(self.attention(self.enter(x)))
 
 
-class SineObjective:
+class SineObjective(Objective):
     metric, primary, higher_is_better, unit, protocols = "rms", "valid_rms", False, "waves", ("noisy",)
     micro_steps, steps_per_epoch = 1, 4
 
     def __init__(self, spec: SineSpec, corpus):
         self.spec, self.corpus, self.samples_per_step = spec, corpus, spec.global_batch_size
-
-    def samples_after(self, steps):
-        return steps * self.samples_per_step
 
     def waves(self, seed, count):
         generator = torch.Generator().manual_seed(seed)
@@ -93,14 +90,8 @@ class SineObjective:
     def evaluate(self, model, poll, watch):
         return {"valid_rms": self.measure(model, "valid", "noisy", poll, watch)["rms"]}
 
-    def from_training(self, records):
-        return {}
-
     def notes(self):
         return ["waves are made up"]
-
-    def close(self):
-        pass
 
 
 class Sine(Task):

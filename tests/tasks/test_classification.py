@@ -27,9 +27,9 @@ from fourierformer.data.images.corpus import (
 from fourierformer.data.images.sets import ImageSet
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViTConfig, build_vit
+from fourierformer.processes import Processes
 from fourierformer.tasks import classification_objective as classification
 from fourierformer.tasks.classification_objective import ClassificationObjective
-from fourierformer.training.processes import Processes
 
 CPU, SIZE, CLASSES, BATCH = torch.device("cpu"), 8, 7, 16
 DATA = ImageData(name="fake", root=".", mean=[0.0] * 3, std=[1.0] * 3, workers=0)

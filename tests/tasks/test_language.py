@@ -10,8 +10,8 @@ import torch
 
 from fourierformer import attention
 from fourierformer.models.lm import LMConfig, WordLM
+from fourierformer.processes import Processes
 from fourierformer.tasks.language_objective import LanguageObjective
-from fourierformer.training.processes import Processes
 
 CPU = torch.device("cpu")
 

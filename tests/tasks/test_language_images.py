@@ -11,8 +11,8 @@ import torch
 from fourierformer import attention
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import LMConfig, WordLM
+from fourierformer.processes import Processes
 from fourierformer.tasks.language_objective import LanguageObjective
-from fourierformer.training.processes import Processes
 
 LENGTH, VALUES = 12, 256
 

@@ -13,8 +13,8 @@ from fourierformer import attention
 from fourierformer.data.text.masks import mask_tokens
 from fourierformer.models.config import MaskedLMConfig
 from fourierformer.models.mlm import MaskedLM
+from fourierformer.processes import Processes
 from fourierformer.tasks.masked_objective import MaskedObjective
-from fourierformer.training.processes import Processes
 
 WORDS, LENGTH = 40, 20
 CPU = torch.device("cpu")
@@ -118,7 +118,10 @@ def test_every_token_sees_both_sides(name):
             ["experiment=builtin_mlm", "model=lm_tiny"],
             "is not for task=masked: experiment=builtin trains language models",
         ),
-        (["experiment=builtin_mlm", "model=deit_tiny"], "is not for train_lm.py: python train_vit.py"),
+        (
+            ["experiment=builtin_mlm", "model=deit_tiny"],
+            "is not for task=masked: python train_vit.py trains vision models",
+        ),
         (["model=mlm_tiny"], "model=mlm_tiny (of builtin) is not for task=language: experiment=builtin_mlm"),
         (["experiment=builtin_mlm", "attention=fast_weight"], "cannot be bidirectional"),
         (["experiment=builtin_mlm", "model.mask_rate=0"], "model.mask_rate=0: must be more than 0"),

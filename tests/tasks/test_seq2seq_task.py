@@ -11,9 +11,9 @@ from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.data.text.pairs import BEGIN, END, PAD, VOCABULARY, Pairs, PairsCorpus, encode
 from fourierformer.models.config import Seq2SeqConfig
 from fourierformer.models.seq2seq import EncoderDecoder
+from fourierformer.processes import Processes
 from fourierformer.tasks import seq2seq_objective
 from fourierformer.tasks.seq2seq_objective import WITHOUT_CHRF, Seq2SeqObjective
-from fourierformer.training.processes import Processes
 
 TEXTS = [(f"{'x' * (number % 5)}{number}", str(7 * number)) for number in range(40)]  # answers of 1 to 3 characters
 

@@ -6,7 +6,6 @@ the device knows, would wait for all work before it. So would sending a tensor o
 """
 
 import contextlib
-import dataclasses
 import weakref
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 # results that the host has to know, or whose size it has to know
 READS = {
@@ -46,11 +45,11 @@ class HostReads:
         for mode in reversed(self._modes):
             mode.__exit__(*exception)
 
-    def sent(self, batch: object) -> object:
-        """A batch as it is after the transfer: copies, which are the device's, while the host keeps its own."""
-        copies = {name: tree_map(_copy, value) for name, value in _fields(batch).items()}
-        self.mark(list(copies.values()))
-        return dataclasses.replace(batch, **copies) if dataclasses.is_dataclass(batch) else copies[""]
+    def sent(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Tensors as they are after the transfer: copies, which are the device's, while the host keeps its own."""
+        copies = [tensor.clone() for tensor in tensors]
+        self.mark(copies)
+        return copies
 
     def elsewhere(self, batches: Iterator) -> Iterator:
         """The same batches; what makes them works on the host alone and is not watched."""
@@ -132,14 +131,6 @@ def sends(args: tuple, kwargs: dict) -> bool:
     """Whether a device is named and the host waits until everything is there."""
     named = any(isinstance(value, str | torch.device) for value in (*args, kwargs.get("device")))
     return named and not kwargs.get("non_blocking", False)
-
-
-def _fields(batch: object) -> dict[str, object]:
-    return dict(vars(batch)) if dataclasses.is_dataclass(batch) else {"": batch}
-
-
-def _copy(value: object) -> object:
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 def tensors_in(values: object) -> list[Tensor]:

@@ -1,6 +1,8 @@
 """A training step does not make the host wait for the GPU: it reads numbers at log steps only."""
 
+import sys
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from command_line import IMAGES, MODEL
 from host_reads import HostReads
 from hydra import compose, initialize_config_dir
 
+from fourierformer.processes import Processes
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.parts import build
 from fourierformer.runs.spec import read_spec
@@ -15,8 +18,8 @@ from fourierformer.runs.train import make_fit
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Fit
-from fourierformer.training.processes import Processes
 from fourierformer.training.signals import StopSignal
+from fourierformer.transfer import to_device
 
 STEPS, LOGGED = 7, {3, 6, 7}
 RHYTHM = ("trainer.log_every=3", "trainer.eval_every=4", "trainer.save_every=100", "trainer.ema_decay=0.9")
@@ -39,7 +42,7 @@ def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
 
 def watched(fit: Fit) -> list[tuple[object, str]]:
     """The reads of a run, as (number of the step, or None between steps; operation)."""
-    step, boundary, to_device = fit.train_step, fit._boundary, fit.objective._to_device
+    step, boundary, home = fit.train_step, fit._boundary, sys.modules[type(fit.objective).__module__]
     fit.reads_each_step = False  # as on a GPU
     fit.model.train()
     step()  # makes the optimizer's states
@@ -55,10 +58,10 @@ def watched(fit: Fit) -> list[tuple[object, str]]:
             return run
 
         fit.train_step, fit._boundary = labelled(step, False), labelled(boundary, True)
-        fit.objective._to_device = lambda *tensors, **options: reads.sent(to_device(*tensors, **options))
         if stream := getattr(fit.objective, "_stream", None):  # images are loaded and transformed on the host
             fit.objective._stream = reads.elsewhere(stream)
-        fit.run()
+        with patch.object(home, "to_device", lambda *arguments: reads.sent(to_device(*arguments))):
+            fit.run()
     fit.objective.close()
     return reads.operations
 

@@ -14,6 +14,7 @@ from fourierformer import attention
 from fourierformer.data.images.corpus import AugmentConfig, ImageData, ImageOrder, load_images
 from fourierformer.errors import Interrupted
 from fourierformer.models.vit import ViTConfig, build_vit
+from fourierformer.processes import Processes
 from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tracking import Trackers
 from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
@@ -22,7 +23,6 @@ from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer
-from fourierformer.training.processes import Processes
 
 TRAINER = TrainerConfig(
     steps=4, epochs=None, eval_every=2, save_every=4, log_every=1, clip=None, max_bad_steps=3, micro_batch_size=4,

@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from fourierformer import processes
 from fourierformer.errors import Diverged, SetupError
-from fourierformer.training import processes
-from fourierformer.training.processes import Processes, already_reported, find_processes, join_processes
+from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "SUBMITIT_"))}
 ENVIRONMENT["OMP_NUM_THREADS"] = "1"
@@ -25,7 +25,7 @@ HEAD = """
 import json, os, sys, time
 import torch
 from fourierformer.errors import *
-from fourierformer.training.processes import *
+from fourierformer.processes import *
 """
 
 

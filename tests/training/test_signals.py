@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from fourierformer.errors import Interrupted
-from fourierformer.training.processes import Processes
+from fourierformer.processes import Processes
 from fourierformer.training.signals import SAME_CTRL_C, SIGNALS, StopSignal, exit_code
 
 PROGRAM = """
 import sys, time
 from fourierformer.errors import Interrupted
-from fourierformer.training.processes import Processes
+from fourierformer.processes import Processes
 from fourierformer.training.signals import StopSignal, exit_code
 try:
     with StopSignal({processes}) as stop:
@@ -199,7 +199,7 @@ def test_a_signal_during_the_question_waits_for_the_next(monkeypatch):
 TOGETHER = """
 import json, sys, time
 from fourierformer.errors import Interrupted
-from fourierformer.training.processes import join_processes
+from fourierformer.processes import join_processes
 from fourierformer.training.signals import StopSignal, exit_code
 polls = 0
 with join_processes("cpu") as processes:

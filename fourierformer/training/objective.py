@@ -1,0 +1,128 @@
+"""What the training loop asks of a task: the batches of a step, their loss, and evaluations. One object per run."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from fourierformer.errors import SetupError
+from fourierformer.processes import Processes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+T = TypeVar("T")
+Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
+Watch = Callable[[str, int, int], None]  # (label, done, total): progress of an evaluation
+
+
+class Objective(ABC):
+    """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
+    own share of every global batch and of every evaluation.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from fourierformer.runs.parts import open_run
+        >>> parts, step = open_run(Path("runs/my_run"), "cpu")  # with its data set
+        >>> numbers = parts.objective.measure(parts.model, "valid", "segment", lambda: None, lambda *progress: None)
+        >>> sorted(numbers)
+        ['context', 'nll', 'ppl', 'stride', 'tokens']
+    """
+
+    corpus: Any  # the AnyCorpus of its task
+    metric: str  # the key of the primary metric: "ppl", "top1"
+    primary: str  # the evaluation number that selects the best checkpoint: "valid_ppl"
+    higher_is_better: bool
+    unit: str  # in which samples are counted: "tokens", "images"
+    samples_per_step: int  # in a global batch
+    steps_per_epoch: int
+    micro_steps: int  # micro-batches of one step on one process
+    protocols: tuple[str, ...]  # of `measure`; the last one is what a paper would quote
+    processes: Processes = Processes()
+
+    def samples_after(self, steps: int) -> int:
+        """Tokens or images in the first `steps` steps, for throughput and summaries."""
+        return steps * self.samples_per_step
+
+    @abstractmethod
+    def micro_batches(self, step: int) -> Iterable:
+        """The batches of one optimizer step: a pure function of the step, so nothing has to be saved to resume."""
+
+    @abstractmethod
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        """The loss of a micro-batch, scaled so that those of a step sum to the mean loss of this process's part of
+        it."""
+
+    @abstractmethod
+    def evaluate(self, model: Any, poll: Poll, watch: Watch) -> dict[str, float]:
+        """The numbers of one evaluation during training, `primary` among them, the same on every process. Every process
+        calls `poll` equally often."""
+
+    @abstractmethod
+    def measure(self, model: Any, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+        """The metrics of a split under a protocol, with the `scored` numbers that make them comparable."""
+
+    def check_measure(self, split: str, protocol: str) -> None:
+        """SetupError, before the training, where `measure` would raise one after it: for a text that is too short."""
+        return
+
+    def from_training(self, records: dict[str, dict[str, float]]) -> dict[str, dict[str, dict]]:
+        """Results taken from the evaluations during training: {split: {protocol: numbers}}. Without any, whole splits
+        are measured when the training is done."""
+        return {}
+
+    def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
+        """Inputs for the analysis of attention maps: the number of sequences of a split, `most` at most, and batches of
+        them, the same at every call."""
+        raise SetupError(
+            f"attention maps of {self.unit} cannot be shown: {type(self).__name__} has no attention_inputs"
+        )
+
+    def notes(self) -> list[str]:
+        """Remarks that a reader of the results needs: unreadable images, say."""
+        return []
+
+    def remembered(self) -> dict:
+        """For the checkpoint: what it learnt of its data on the way and a resumed run has to know, as plain values."""
+        return {}
+
+    def remember(self, known: dict) -> None:
+        """Goes on with what `remembered` gave."""
+        return
+
+    def close(self) -> None:
+        """Ends loader processes."""
+        return
+
+    def divided(self, batches: Iterable[T], poll: Poll) -> Iterator[tuple[T, bool]]:
+        """The batches of an evaluation, each with whether this process is the one to compute it. Polls equally often on
+        every process, whether it has a batch in a round or not."""
+        for number, batch in enumerate(batches):
+            if number % self.processes.world == 0:
+                poll()
+            yield batch, number % self.processes.world == self.processes.rank
+
+
+@runtime_checkable
+class RowWise(Protocol):
+    """What an objective tells beyond Objective, for attentions that draw per row or add to the loss of rows."""
+
+    def rows(self, batch: Any) -> tuple[Tensor, float]:
+        """Which rows of the step's global batch these are, (B,) int64 on the host, and their share of this process's
+        part of the step."""
+
+    def row_losses(self, model: Any, batch: Any) -> Tensor:
+        """The mean loss of each row, (B,): `loss` is their mean times the share."""
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A context with the model in evaluation mode; afterwards it is in the mode that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
