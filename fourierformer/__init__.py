@@ -87,9 +87,9 @@ def fourier_attention(
         radius = torch.tensor(float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     if enable_gqa:
         k, v = repeat_heads(q, k, v)
-    if attn_mask is not None and keep is None:
-        keep = mask_of_keys(attn_mask, q, k)
-        attn_mask = attn_mask if keep is None else None
+    of_keys = None if attn_mask is None else mask_of_keys(attn_mask, q, k)
+    if of_keys is not None:
+        keep, attn_mask = of_keys if keep is None else keep & of_keys, None
     return sinc_attention(
         q, k, v, radius,
         power=power, eps=eps, causal=causal, keep=keep, mask=attn_mask, dropout=dropout_p, backend=backend,

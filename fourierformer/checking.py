@@ -60,26 +60,27 @@ def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> No
     for key, value in values.items():
         if key not in expected:
             raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
-        if not _fits(value, expected[key]):
-            raise SetupError(f"{prefix}{key}={value!r}: expected {_describe(expected[key])}")
+        if not fits(value, expected[key]):
+            raise SetupError(f"{prefix}{key}={value!r}: expected {described(expected[key])}")
     absent = sorted(set(expected) - set(values))
     if absent:
         raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
 
 
-def _fits(value: object, hint: typing.Any) -> bool:
+def fits(value: object, hint: typing.Any) -> bool:
+    """Whether a value is what an annotation says."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value == a and type(value) is type(a) for a in arguments)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in arguments)
+        return any(fits(value, a) for a in arguments)
     if origin is list:
-        return isinstance(value, list) and all(_fits(v, arguments[0]) for v in value)
+        return isinstance(value, list) and all(fits(v, arguments[0]) for v in value)
     if origin is dict:
-        return isinstance(value, dict) and all(_fits(v, arguments[1]) for v in value.values())
+        return isinstance(value, dict) and all(fits(v, arguments[1]) for v in value.values())
     if hint in (None, type(None)):
         return value is None
-    if hint is inspect.Parameter.empty:
+    if hint in (inspect.Parameter.empty, typing.Any):
         return True
     if hint is float:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -87,17 +88,18 @@ def _fits(value: object, hint: typing.Any) -> bool:
         return value == 0 or SMALLEST <= abs(value) <= LARGEST  # NaN is none of it
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    return isinstance(value, hint)
+    return isinstance(value, origin or hint)
 
 
-def _describe(hint: typing.Any) -> str:
+def described(hint: typing.Any) -> str:
+    """An annotation in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(f"'{a}'" for a in arguments)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(a) for a in arguments)
+        return " or ".join(described(a) for a in arguments)
     if origin is list:
-        return f"a list of {_describe(arguments[0])}, e.g. [a,b]"
+        return f"a list of {described(arguments[0])}, e.g. [a,b]"
     if origin is dict:
         return "a mapping"
     plain = {

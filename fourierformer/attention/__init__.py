@@ -22,6 +22,7 @@ import re
 from dataclasses import dataclass
 
 from fourierformer.attention.base import Attention, Geometry
+from fourierformer.checking import described, fits
 from fourierformer.errors import SetupError, did_you_mean
 
 __all__ = ["Attention", "Geometry", "available", "build", "check_name", "idea", "knobs", "mechanism", "register"]
@@ -122,7 +123,7 @@ def available(
     *, causal: bool | None = None, grid: bool = True, cross: bool = False, padding: bool = False
 ) -> list[str]:
     """Names of all mechanisms, or of those that can be causal / bidirectional, can attend to another sequence, can
-    ignore padding."""
+    ignore padding. With other knobs than its defaults a mechanism may be able to do less, or more."""
     _load_all()
     able = {n: e.cls for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None}
     able = {n: c for n, c in able.items() if c.cross_ok is True or not cross}
@@ -168,4 +169,6 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
     for key in values:
         if key not in valid:
             raise SetupError(f"attention '{name}' has no knob '{key}'{did_you_mean(key, valid)}")
+        if not fits(values[key], hint := valid[key].annotation):
+            raise SetupError(f"attention '{name}': {key}={values[key]!r}: expected {described(hint)}")
     return entry.cls(geometry, **{**entry.defaults, **values})

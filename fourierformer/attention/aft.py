@@ -30,7 +30,6 @@ from fourierformer.attention.aft_weights import (
     single,
 )
 from fourierformer.attention.base import Attention, Geometry, State, sees_nothing
-from fourierformer.errors import SetupError
 
 # Up to so many tokens all N^2 biases are computed: one product is then faster than many small ones (CPU, measured).
 DENSE = 256
@@ -48,8 +47,6 @@ class AFT(Attention):
     source = "Zhai et al. 2021, arXiv 2105.14103"
 
     def __init__(self, geometry: Geometry, *, gate: Gate = "sigmoid"):
-        if gate != "none" and gate not in GATES:
-            raise SetupError(f"attention.gate must be one of {', '.join(GATES)}, none, got {gate}")
         super().__init__(geometry)
         self.gate = gate
         if gate == "none":

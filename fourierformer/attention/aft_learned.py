@@ -48,6 +48,8 @@ class FreeBiases(nn.Module):
 class LearnedBiases(BiasedAFT):
     """w_tu learned for pairs of positions: factors of `bias_dim`, or free."""
 
+    longer_ok = False
+
     def _learn_biases(self, factorized: bool, bias_dim: int, std: float) -> None:
         length = self.geometry.length
         if factorized:

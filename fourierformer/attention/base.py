@@ -72,6 +72,7 @@ class Attention(nn.Module):
     cross_ok: bool | str = "it was written for keys and values of its own sequence"
     padding_ok: bool | str = "it was written without a way to leave keys out"
     needs_grid: ClassVar[bool] = False
+    longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
     # What a training step does for a mechanism beyond begin_step and end_step (training/layers.py)
@@ -155,6 +156,11 @@ class Attention(nn.Module):
         positions of x mean nothing.
         last: only that many last positions of x are queries, and only their outputs are returned.
         """
+        if not self.longer_ok and memory is None and x.shape[1] > self.geometry.length:
+            raise SetupError(
+                f"{type(self).__name__} attention is made for {self.geometry.length} positions, got a sequence of "
+                f"{x.shape[1]}: build it for the longest one"
+            )
         source = x if memory is None else memory
         options: dict[str, Any] = {}  # only what was given: a mix without these arguments then works without them
         if memory is not None:

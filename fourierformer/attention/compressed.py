@@ -135,7 +135,10 @@ class Poolingformer(Attention):
         within = torch.maximum(first - position, position - last) <= self.far
         if self.geometry.causal:
             within = within & (last <= position)
-        return visible_softmax(scaled_logits(q, k), within & kept.any(-2).mT) @ v
+        # a window that holds no kept token beyond those of the one before is there only because the row is padded
+        new = kept[..., max(self.kernel - self.stride, 0) :, :].any(-2)
+        new[..., :1, :] = kept[..., :1, :, :].any(-2)
+        return visible_softmax(scaled_logits(q, k), within & new.mT) @ v
 
     def _windows(self, x: Tensor) -> Tensor:
         """(..., N, D) -> (..., windows, kernel, D), the last one filled up with zeros."""

@@ -24,7 +24,7 @@ class EvaluationMean(nn.Module):
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
-        if not self.counts:
+        if not self.counts or torch._C._functorch.maybe_current_level() is not None:  # in vmap, which cannot count
             return
         sums = torch.stack([values.sum(), values.new_full((), values.numel())])
         self.totals.add_(sums.to(self.totals.dtype))

@@ -7,9 +7,12 @@ with it (scaling, which factors cancel, how sums are kept from 0) is in linear.p
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.seeds import seed_of
+
+SMALLEST_NORM = 1e-6  # a vector shorter than this is divided by this: so near to 0 it has no useful direction
 
 
 def orthogonal_gaussian(count: int, width: int, generator: torch.Generator) -> Tensor:
@@ -62,6 +65,12 @@ def positive_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
 def hyperbolic_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
     """The same with -omega beside every omega: 2 m features that vary less (lemma 1 there, cosh)."""
     return positive_exponents(x, torch.cat([frequencies, -frequencies], dim=-2))
+
+
+def unit_norm(x: Tensor) -> Tensor:
+    """x / |x| in float32 at least: |x|^2 of small or large half-precision numbers is 0 or infinite."""
+    with torch.autocast(x.device.type, enabled=False):
+        return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=SMALLEST_NORM)
 
 
 def trigonometric_features(x: Tensor, frequencies: Tensor) -> Tensor:

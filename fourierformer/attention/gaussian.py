@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, marked
+from fourierformer.attention.features import unit_norm
 from fourierformer.attention.softmax import dot_product_attention, dot_product_maps
 from fourierformer.errors import check_range
 
@@ -35,12 +36,12 @@ class Gaussian(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
     ) -> Tensor:
         if self.normalize_keys:
-            k = F.normalize(k, dim=-1)
+            k = unit_norm(k)
         return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         if self.normalize_keys:
-            k = F.normalize(k, dim=-1)
+            k = unit_norm(k)
         with torch.autocast(q.device.type, enabled=False):
             return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1 / self.bandwidth)
 
@@ -105,8 +106,12 @@ def gaussian_attention(
 def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """q and k with one more coordinate, so that softmax of their dot products has Gaussian weights; float32 at least.
 
-    -|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2: the last term cancels, the middle one is the coordinate added to the key.
+    -|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2: the last term cancels, the middle one is the coordinate added to the key. Only
+    differences matter, so positions are taken relative to the first key, which every query may see: far from the origin
+    the terms would be large and their sum inexact.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    q, k = F.pad(q.to(dtype), (0, 1), value=1.0), k.to(dtype)
+    q, k = q.to(dtype), k.to(dtype)
+    origin = k[..., :1, :].detach()
+    q, k = F.pad(q - origin, (0, 1), value=1.0), k - origin
     return q, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)

@@ -54,6 +54,7 @@ class Linformer(LowRankAttention):
     use the first columns.
     """
 
+    longer_ok = False
     causal_ok = "it projects keys and values along the sequence, which mixes future tokens into every row"
     partial_queries = cross_ok = True
     cost, state, source = "N r C", "none", "Wang et al. 2020, arXiv 2006.04768"

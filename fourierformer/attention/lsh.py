@@ -1,11 +1,11 @@
 """Attention within hash buckets (Reformer): tokens whose queries point in similar directions attend to each other."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
+from fourierformer.attention.features import unit_norm
 from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
@@ -52,7 +52,7 @@ class LSH(WeightedAttention):
         self, x: Tensor, memory: Tensor | None = None, last: int | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, v = (self._split(part) for part in self.qkv(x).chunk(2, dim=-1))
-        return q if last is None else q[:, :, -last:], F.normalize(q, dim=-1), v
+        return q if last is None else q[:, :, -last:], unit_norm(q).to(q.dtype), v
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         itself = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)

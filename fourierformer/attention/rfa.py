@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, State, marked
 from fourierformer.attention.evaluation import EvaluationMean
-from fourierformer.attention.features import draw_frequencies, trigonometric_features
+from fourierformer.attention.features import draw_frequencies, trigonometric_features, unit_norm
 from fourierformer.attention.floor import check_floor, floor_diagnostics
 from fourierformer.attention.linear import check_features
 from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, to_float32
@@ -20,7 +20,6 @@ GATE_BIAS = 3.0
 # The gate's logit is at most this: 1 - g = exp(-60) = 9e-27 is a memory of 1e26 tokens. From 104 on it would be 0 in
 # float32, for all keys of a sequence alike, and their average 0 / 0.
 LARGEST_LOGIT = 60.0
-SMALLEST_NORM = 1e-6  # a query or key shorter than this is divided by this: so near to 0 it has no useful direction
 
 
 class Gate(TypedDict, total=False):
@@ -111,7 +110,7 @@ class RFA(Attention):
     def _phi(self, x: Tensor) -> Tensor:
         """omega.x = (sigma * N(0, I)).x = N(0, I).(sigma * x)."""
         (x,) = to_float32(x)
-        return trigonometric_features(self.sigma * F.normalize(x, dim=-1, eps=SMALLEST_NORM), self.frequencies)
+        return trigonometric_features(self.sigma * unit_norm(x), self.frequencies)
 
     def _gate(self, x: Tensor) -> Gate:
         """x (B, N, dim) -> log g and 1 - g, (B, H, N) each, as options of linear_attention; {} without a gate."""

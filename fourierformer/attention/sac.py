@@ -32,6 +32,7 @@ class SparseAdaptiveConnection(WeightedAttention):
     over steps. No gradient goes from the predictor into the rest of the model.
     """
 
+    longer_ok = False
     draws = adds_loss = True
     cross_ok = "its predictor connects the tokens of one sequence by their distance"
     cost, source = "N² (C + edges)", "Li et al. 2020, arXiv 2003.09833"

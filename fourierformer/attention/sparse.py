@@ -36,6 +36,7 @@ SURVEY = "Lin et al. 2022, arXiv 2106.04554, section 4.1"
 class SparseAttention(Attention):
     """Softmax over the keys that `patterns` allow, which a subclass says."""
 
+    longer_ok = False
     partial_queries = padding_ok = True
     cross_ok = "its pattern relates positions of one sequence, and between two sequences there are none"
     state, source = "2 N C", SURVEY
@@ -44,7 +45,10 @@ class SparseAttention(Attention):
     def __init__(self, geometry: Geometry):
         super().__init__(geometry)
         self._kept: dict[tuple, Any] = {}  # masks and tiles: what follows from numbers of tokens alone
-        self.register_load_state_dict_post_hook(lambda module, _: module._kept.clear())  # random patterns are loaded
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._kept.clear()  # random patterns are loaded
 
     def patterns(self) -> Sequence[Pattern]:
         """One for all heads, or one for each."""

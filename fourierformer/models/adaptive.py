@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fourierformer.models.output_layer import nll, total_nll
+from fourierformer.models.output_layer import at_least_float32, nll, total_nll
 
 
 class TiedAdaptiveSoftmax(nn.Module):
@@ -56,11 +56,11 @@ class TiedAdaptiveSoftmax(nn.Module):
 
     def log_probabilities(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """log p of every word: (n, dim) -> (n, vocab_size). For generation and as the tests' plain reference."""
-        head = F.linear(hidden, *self._head(weight)).float().log_softmax(-1)
+        head = at_least_float32(F.linear(hidden, *self._head(weight))).log_softmax(-1)
         shortlist = self.edges[1]
         parts = [head[:, :shortlist]]
         for cluster in range(1, self.clusters + 1):
-            tail = F.linear(hidden, *self._tail(weight, cluster)).float().log_softmax(-1)
+            tail = at_least_float32(F.linear(hidden, *self._tail(weight, cluster))).log_softmax(-1)
             parts.append(head[:, shortlist + cluster - 1, None] + tail)
         return torch.cat(parts, dim=-1)
 

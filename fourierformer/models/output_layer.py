@@ -36,7 +36,7 @@ def total_nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> 
 
 
 def _plain_nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(_at_least_float32(F.linear(hidden, weight, bias)), targets, reduction="none")
+    return F.cross_entropy(at_least_float32(F.linear(hidden, weight, bias)), targets, reduction="none")
 
 
 class _TotalNll(torch.autograd.Function):
@@ -62,7 +62,7 @@ class _TotalNll(torch.autograd.Function):
 
 def _losses_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The loss of each row, and its gradient by the logits: softmax minus one-hot."""
-    logits = _at_least_float32(logits)
+    logits = at_least_float32(logits)
     error = logits.softmax(1)
     # log sum exp, without further exponentials: the largest probability is exp(largest logit) / sum exp. (The target's
     # own probability may be 0 in float32.)
@@ -94,5 +94,5 @@ def _as_autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else tensor
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -20,6 +20,7 @@ from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
 from fourierformer.models.config import Part, Seq2SeqConfig
 from fourierformer.models.lm import TransformerLayer, feed_forward, initialise, reversed_sinusoids
+from fourierformer.models.output_layer import at_least_float32
 
 Build = Callable[[Geometry], Attention]
 
@@ -77,7 +78,7 @@ class EncoderDecoder(nn.Module):
     def forward(self, source: Tensor, keep: Tensor, inputs: Tensor, targets: Tensor, padding: int) -> Tensor:
         """The mean of -log p(target) over the tokens of each answer, (B,): source and keep (B, S), inputs and targets
         (B, T). Inputs are the targets moved on by one; targets that are `padding` do not count."""
-        logits = self.logits(inputs, self.encode(source, keep), keep).float()
+        logits = at_least_float32(self.logits(inputs, self.encode(source, keep), keep))
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=padding, reduction="none")
         return losses.view(targets.shape).sum(1) / (targets != padding).sum(1)
 

@@ -17,6 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
+from fourierformer.errors import SetupError
 from fourierformer.models.config import ViTConfig
 from fourierformer.transfer import to_device
 
@@ -73,6 +74,10 @@ class ViT(VisionTransformer):
         mark (timm itself would decay a radius per head)."""
         marked = {name for name, p in self.named_parameters() if getattr(p, "no_weight_decay", False)}
         return super().no_weight_decay() | marked
+
+    def set_input_size(self, *_, **__) -> None:
+        """SetupError: timm would move the positions, but our attentions are made for one grid of patches."""
+        raise SetupError("the size of the images cannot be changed: build the model again with img_size=")
 
     def compile_blocks(self, **options) -> None:
         """Applies torch.compile block by block: all have the same shapes, so that one compilation is enough.

@@ -373,7 +373,7 @@ def test_free_biases_need_as_many_parameters_as_published():
 @pytest.mark.parametrize(
     ("name", "knobs", "message"),
     [
-        ("aft_simple", {"gate": "sigmiod"}, "gate must be one of sigmoid, relu, tanh, none, got sigmiod"),
+        ("aft_simple", {"gate": "sigmiod"}, "gate='sigmiod': expected 'sigmoid' or 'relu' or 'tanh' or 'none'"),
         ("aft_full", {"factorized": False, "bias_init_std": -1.0}, "bias_init_std must be 0 or more"),
         ("aft_full", {"bias_dim": 0}, "bias_dim must be 1 or more, got 0"),
         ("aft_local", {"bias_init_std": 0.0}, "bias_init_std must be positive"),

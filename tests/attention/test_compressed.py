@@ -78,3 +78,12 @@ def test_impossible_knobs_are_refused():
         layer_of("mca", ratio=0)
     with pytest.raises(SetupError, match=r"attention.stride=0: must be at least 1"):
         layer_of("poolingformer", stride=0)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (5, 4), (4, 4), (2, 3)])
+@pytest.mark.parametrize("kept", [1, 6, 17, 18, 20, 21, 29])
+def test_poolingformers_windows_end_where_the_padding_begins(kernel, stride, kept):
+    layer = layer_of("poolingformer", near=2, far=30, kernel=kernel, stride=stride)
+    x = tokens(30)
+    keep = (torch.arange(30) < kept).expand(2, -1)
+    torch.testing.assert_close(layer(x, keep=keep)[:, :kept], layer(x[:, :kept]), **EXACT)

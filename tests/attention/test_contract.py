@@ -1,6 +1,8 @@
 """What every attention choice owes a model, over every registered name: a new mechanism is tested by existing."""
 
+import copy
 import inspect
+import pickle
 import re
 from pathlib import Path
 
@@ -60,6 +62,39 @@ def test_shape_dtype_and_finite_gradients(name, causal):
         for key, parameter in layer.named_parameters():
             assert parameter.grad is not None, f"{key} gets no gradient of {n} tokens"
             assert parameter.grad.isfinite().all(), f"{key}, {n} tokens"
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_copies_and_pickles_compute_the_same(name, causal):
+    layer, x = built(name, causal, length=40).eval(), tokens(40)
+    expected = layer(x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        torch.testing.assert_close(other(x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_a_longer_sequence_works_or_is_refused_in_words(name, causal):
+    for length in (1, 12):
+        layer, x = built(name, causal, length=length), tokens(length + 1)
+        if layer.longer_ok:
+            assert layer(x).shape == x.shape
+        else:
+            with pytest.raises(SetupError, match=f"made for {length} positions, got a sequence of {length + 1}"):
+                layer(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "knob", "value", "expected"),
+    [
+        ("fourier", "coordinates", "frist", "'all' or 'first'"),
+        ("performer", "kind", "positve", "'positive' or 'hyperbolic'"),
+        ("band", "window", 2.5, "a whole number"),
+        ("sinkhorn", "own_block", "no", "true or false"),
+    ],
+)
+def test_a_value_that_a_knob_cannot_have_is_refused_from_python_too(name, knob, value, expected):
+    with pytest.raises(SetupError, match=re.escape(f"attention '{name}': {knob}={value!r}: expected {expected}")):
+        attention.build(name, Geometry(dim=32, heads=4, length=8, causal=True), **{knob: value})
 
 
 @pytest.mark.parametrize("name", [n for n, causal in CHOICES if causal])

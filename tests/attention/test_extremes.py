@@ -118,3 +118,30 @@ def test_nothing_is_said_of_a_floor_before_an_evaluation_or_without_one():
         layer.train()
         layer(tokens())
         assert "floor_share" not in layer.diagnostics()
+
+
+@pytest.mark.parametrize(("name", "knobs"), [("lsh", {}), ("gaussian", {"normalize_keys": True}), ("rfa", {})])
+@pytest.mark.parametrize("whole", [False, True])
+def test_vectors_of_zeros_in_half_precision_have_finite_directions(name, knobs, whole):
+    """Padding becomes zeros, and in float16 the usual 1e-12 beside their norm is 0 too."""
+    torch.manual_seed(0)
+    layer = attention.build(name, Geometry(dim=32, heads=4, length=20, causal=True), **knobs)
+    layer, x = (layer.half(), torch.randn(2, 20, 32).half()) if whole else (layer, torch.randn(2, 20, 32))
+    x[0, 3] = 0
+    keep = torch.arange(20).expand(2, -1) < 15
+    with torch.autocast("cpu", torch.float16, enabled=not whole):
+        y = layer(x.requires_grad_(), keep=keep)
+    assert y.isfinite().all()
+    y[:, :15].float().square().mean().backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "gaussian_full", "fourier"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_only_differences_of_queries_and_keys_matter(name, causal):
+    layer = attention.build(name, Geometry(dim=32, heads=4, length=20, causal=causal))
+    q, k, v = torch.randn(3, 2, 4, 20, 8)
+    offset = 256 * torch.randn(4, 1, 8).sign()  # a power of two: q + offset is exact to 2^-15
+    q, k = ((t + offset) - offset for t in (q, k))
+    x = torch.empty(2, 20, 32)
+    torch.testing.assert_close(layer.mix(q + offset, k + offset, v, x), layer.mix(q, k, v, x), rtol=0, atol=1e-4)

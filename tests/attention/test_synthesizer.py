@@ -6,7 +6,6 @@ from zoo_cases import EXACT, layer_of, projected, tokens
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.errors import SetupError
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -34,8 +33,3 @@ def test_random_weights_are_the_same_for_every_input():
     layer = layer_of("synthesizer", kind="random")
     one, other = (layer.maps(*layer.project(tokens(9, seed=s))[:2]) for s in (1, 2))
     assert torch.equal(one, other)
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(SetupError, match="kind must be one of dense, random, got dens"):
-        layer_of("synthesizer", kind="dens")

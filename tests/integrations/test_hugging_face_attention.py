@@ -172,3 +172,18 @@ def test_what_it_cannot_do_is_said():
     forward = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["fourier"]
     with pytest.raises(SetupError, match="has no softcap, which Linear needs"):
         forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, softcap=50.0)
+
+
+def test_a_model_that_would_see_the_future_is_refused():
+    """BLOOM masks its own scores: without a mask it would have none at all."""
+    config = transformers.BloomConfig(vocab_size=60, hidden_size=16, n_layer=1, n_head=2)
+    model = build(AutoModelForCausalLM, config)
+    with pytest.raises(SetupError, match="bloom has an attention of its own"):
+        model(torch.randint(1, 60, (1, 5)))
+
+
+def test_learned_radii_are_not_replaced_by_a_second_call():
+    model = build(AutoModelForCausalLM, LLAMA)
+    hugging_face.learn_radius(model)
+    with pytest.raises(SetupError, match="LlamaForCausalLM has learned radii already"):
+        hugging_face.learn_radius(model)

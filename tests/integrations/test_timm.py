@@ -93,3 +93,8 @@ def test_it_trains_with_timms_optimizer_and_no_radius_decays():
     assert decays[id(model.blocks[0].attn.qkv.weight)] == 0.05
     model(torch.randn(2, 3, 32, 32)).square().mean().backward()
     optimizer.step()
+
+
+def test_the_image_size_is_chosen_when_the_model_is_built():
+    with pytest.raises(SetupError, match="build the model again with img_size="):
+        create().set_input_size(img_size=64)

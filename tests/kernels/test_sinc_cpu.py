@@ -226,6 +226,39 @@ def test_half_precision_is_float32_and_cast_back(backend, dtype):
     assert all(torch.equal(a, b.to(dtype)) for a, b in zip(half, single, strict=True))
 
 
+@pytest.mark.parametrize("where", ["q", "k", "radius"])
+def test_nan_is_passed_on(backend, where):
+    """All weights of the row, or of the head, that has one."""
+    tensors, _ = inputs(queries=9)
+    tensors = [tensor.clone() for tensor in tensors]
+    q, k, v, radius = tensors
+    radius = radius.expand(q.shape[1], q.shape[3]).clone()
+    hit = {"q": q[0, 1], "k": k[0, 1], "radius": radius[1:2]}[where]
+    hit[0, 0] = math.nan
+    output = BACKENDS[backend](q, k, v, radius, power=4, eps=1e-6, causal=False)
+    spoilt = output.isnan().any(-1)
+    assert spoilt[0, 1, 0]
+    assert spoilt[0, 1].all() == (where != "q")
+    assert not spoilt[:, 0].any()
+
+
+def test_a_precision_set_for_one_kind_of_device_is_left_as_it_is(backend):
+    """torch then refuses to read its general setting."""
+    q, k, v = torch.randn(3, 1, 2, 9, 8)
+    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    expected = BACKENDS[backend](q, k, v, torch.tensor(1.0), power=4, eps=1e-6, causal=True)
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with pytest.raises(RuntimeError):
+            torch.get_float32_matmul_precision()
+        output = BACKENDS[backend](q, k, v, torch.tensor(1.0), power=4, eps=1e-6, causal=True)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert torch.backends.mkldnn.matmul.fp32_precision == before[1]
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before[0]
+    assert torch.equal(output, expected)
+
+
 def test_autocast_and_reduced_matmul_precision_change_nothing(backend):
     tensors, doutput = inputs(queries=65)
     options = {"power": 4, "eps": 1e-6, "causal": True, "keep": None}

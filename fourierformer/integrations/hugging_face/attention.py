@@ -14,11 +14,12 @@ do: with rotary positions, give padded rows the positions that they have without
 """
 
 import math
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -91,6 +92,7 @@ def fourier_mask(
     kv_offset: int = 0,
     mask_function=causal_mask_function,
     attention_mask: Tensor | None = None,
+    config: PretrainedConfig | None = None,
     **options,
 ) -> Tensor | None:
     """The mask of `fourier_attention_forward`: of keys wherever that says all, because every kernel can leave out keys;
@@ -98,6 +100,8 @@ def fourier_mask(
 
     Called by transformers, once for all layers; attention_mask (B, seen tokens) is True for tokens, False for padding.
     """
+    if config is not None:
+        _check_asks(config)
     # a tensor where the cache has a fixed size: its content ends before its keys do
     at_the_end = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     keep = prepare_padding_mask(attention_mask, kv_length, kv_offset)
@@ -111,8 +115,19 @@ def fourier_mask(
         return keep[:, None, None]
     options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return sdpa_mask(
-        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, **options
+        batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, config=config, **options
     )  # fmt: skip
+
+
+def _check_asks(config: PretrainedConfig) -> None:
+    """SetupError for a model that computes its attention itself: it would take no mask for "all keys are visible", and
+    its tokens would see the future."""
+    module = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
+    if module is not None and not hasattr(module, "ALL_ATTENTION_FUNCTIONS"):
+        raise SetupError(
+            f"{config.model_type} has an attention of its own, which transformers cannot replace: "
+            'attn_implementation="fourier" works with models such as gpt2, llama or bert'
+        )
 
 
 def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: bool = False) -> list[nn.Parameter]:
@@ -122,6 +137,8 @@ def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: boo
     of weight decay.
     """
     layers: list[Any] = [m for m in model.modules() if hasattr(m, "is_causal") and hasattr(m, "scaling")]
+    if any(hasattr(layer, "fourier_radius") for layer in layers):
+        raise SetupError(f"{type(model).__name__} has learned radii already: each layer's is its fourier_radius")
     if not layers:
         raise SetupError(
             f"{type(model).__name__} has no attention layer that learn_radius knows (with `is_causal` and `scaling`)"

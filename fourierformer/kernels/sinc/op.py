@@ -115,7 +115,7 @@ def leave_out(keep: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor | None,
 def is_precise(dtype: torch.dtype) -> bool:
     """Whether to compute float32 products to full precision, by torch's own setting. Half-precision inputs have lost
     the digits already."""
-    return dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
 @torch.library.custom_op("fourierformer::sinc_attention", mutates_args=())

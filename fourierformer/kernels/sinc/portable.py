@@ -101,13 +101,15 @@ class Tiles:
 @contextlib.contextmanager
 def full_precision(device: torch.device):
     """No autocast, and no float32 products in reduced precision: errors of many factors multiply up."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    # of the backend, because torch refuses to read its general setting once a user has set a backend's
+    matmul = (torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn).matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        matmul.fp32_precision = before
 
 
 @torch.library.custom_op("fourierformer::sinc_attention_portable", mutates_args=())

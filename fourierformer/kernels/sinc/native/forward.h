@@ -71,13 +71,13 @@ struct Forward {
 
     void rows(int64_t b, int64_t h, int64_t first) {
       int seen[ROWS], most = 0;
-      S unknown_query[ROWS];
+      S unknown_radius = not_a_number_in(row<S>(call.radius, b, h, 0), call.width), unknown_query[ROWS];
       I highest[ROWS];
       for (int r = 0; r < ROWS; r++) {
         seen[r] = kept.seen_by(call, first + r);
         most = seen[r] > most ? seen[r] : most;
         int64_t i = first + r < call.queries ? first + r : call.queries - 1;
-        unknown_query[r] = not_a_number_in(row<S>(call.q, b, h, i), call.width);
+        unknown_query[r] = unknown_radius + not_a_number_in(row<S>(call.q, b, h, i), call.width);
         highest[r] = I{} + HIDDEN;
       }
       read.queries(b, h, first, queries);
