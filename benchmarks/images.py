@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+from fourierformer.provenance import CONFIGS
 
 
 def our_batches(folder: Path, transform: Callable, batch: int, workers: int) -> Iterator:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.floors import query_gpu
-from fourierformer.attention import Attention
+from fourierformer.attention.base import layers_of
 
 PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
 
@@ -166,7 +166,7 @@ class AttentionClock:
 
     def __init__(self, model: nn.Module, device: torch.device):
         self.device = device
-        self.layers = [module for module in model.modules() if isinstance(module, Attention)]
+        self.layers = layers_of(model)
         self.marks: list[tuple] = []
         self._open: list = []
         self._hooks: list = []

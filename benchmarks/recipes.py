@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from fourierformer.provenance import REPOSITORY
-
-CONFIGS = REPOSITORY / "configs"
+from fourierformer.provenance import CONFIGS
 
 
 @dataclass(frozen=True)

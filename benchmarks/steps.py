@@ -108,7 +108,7 @@ def measure(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
 
     from benchmarks.measure import peak_of_step, seconds_per_step
     from benchmarks.trainings import start
-    from fourierformer.attention import Attention
+    from fourierformer.attention.base import layers_of
 
     device = torch.device(args.device)
     fit = start(recipe, row.attention, row.precision, device, row.micro_batch, small=args.small)
@@ -116,7 +116,7 @@ def measure(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
     steps = max(1, min(MOST_STEPS, int(args.seconds / BLOCKS / seconds_per_step(fit, 1))))
     mebibytes, times = peak_of_step(fit), [seconds_per_step(fit, steps) for _ in range(BLOCKS)]
     seconds = statistics.median(times)
-    row.backend = next(m for m in fit.model.modules() if isinstance(m, Attention)).backend_name(device)
+    row.backend = layers_of(fit.model)[0].backend_name(device)
     row.step_ms, row.mebibytes = 1e3 * seconds, mebibytes
     row.unit, row.per_second = fit.objective.unit, fit.objective.samples_per_step / seconds
     row.whole_steps, row.whole_hours = recipe.whole_steps, recipe.whole_steps * seconds / 3600

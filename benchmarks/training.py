@@ -20,7 +20,7 @@ from hydra import compose, initialize_config_dir
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.launch import exit_on_user_error
+from fourierformer.runs.stdio import exit_on_user_error
 
 WARM_UP = 5  # steps
 

@@ -31,6 +31,7 @@ from fourierformer.analysis.rates import Row, bimodal, correlated_features, norm
 from fourierformer.files import write_csv
 from fourierformer.plots import estimators as charts
 from fourierformer.provenance import header, machine
+from fourierformer.runs.stdio import exit_on_user_error
 
 CORRELATION = 0.8
 ROW_FIELDS = ("part", "case", "dim", "correlation", "kernel", "rule", "count", "radius")
@@ -207,8 +208,6 @@ def main() -> None:
     parser.add_argument("--correlations", action="store_true", help="exact errors against the correlation of features")
     parser.add_argument("--out", type=Path, default=Path("runs/estimators"), help="folder for tables and plots")
     args = parser.parse_args()
-    from fourierformer.runs.launch import exit_on_user_error  # loads torch and Hydra, which the workers can do without
-
     with exit_on_user_error():
         (write_correlations if args.correlations else write_rates)(args.quick, args.out)
 

@@ -7,8 +7,8 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 import argparse
 
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.launch import exit_on_user_error
 from fourierformer.runs.options import add_run_options, chosen_weights
+from fourierformer.runs.stdio import exit_on_user_error
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ classifier also with timm (docs/library.md).
 
 import argparse
 
-from fourierformer.runs.launch import exit_on_user_error
 from fourierformer.runs.options import add_run_options, chosen_weights
+from fourierformer.runs.stdio import exit_on_user_error
 
 
 def main() -> None:

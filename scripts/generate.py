@@ -8,8 +8,8 @@ import argparse
 import sys
 
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.launch import exit_on_user_error
 from fourierformer.runs.options import add_run_options, chosen_weights
+from fourierformer.runs.stdio import exit_on_user_error
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import sinc_attention
 from fourierformer.plots.picture import Key, Picture, logarithmic, new_panels, series_colour
 from fourierformer.provenance import header, machine
+from fourierformer.runs.stdio import exit_on_user_error
 
 POWER, RADIUS, TOKENS, SETS = 4, 2.0, 256, 8
 # how a method's name begins -> its legend
@@ -209,8 +210,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few rows of each table: shows that it works")
     parser.add_argument("--out", type=Path, default=Path("runs/linear_fourier"), help="folder for table and plot")
     args = parser.parse_args()
-    from fourierformer.runs.launch import exit_on_user_error
-
     with exit_on_user_error():
         print(f"{'table':21}{'D':>2}{'s':>6}{'tau':>7}  {'method':24}features    error  negative: weights / sums  res.")
         rows = []

@@ -17,8 +17,7 @@ import yaml
 from fourierformer.data import hub
 from fourierformer.data.text.corpus import TextData, load_corpus
 from fourierformer.errors import SetupError, UserError, did_you_mean
-
-CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "data"
+from fourierformer.provenance import CONFIGS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,17 +51,19 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _names() -> list[str]:
     """The names of the configs of text, without those of images."""
-    return sorted(path.stem for path in CONFIGS.glob("*.yaml") if "unit:" in path.read_text(encoding="utf-8"))
+    return sorted(
+        path.stem for path in (CONFIGS / "data").glob("*.yaml") if "unit:" in path.read_text(encoding="utf-8")
+    )
 
 
 def _first_line(name: str) -> str:
-    return (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+    return (CONFIGS / "data" / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
 
 
 def _read(options: argparse.Namespace) -> TextData:
     if options.name not in _names():
         raise SetupError(f"no text data set is called '{options.name}'{did_you_mean(options.name, _names())}")
-    values = yaml.safe_load((CONFIGS / f"{options.name}.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CONFIGS / "data" / f"{options.name}.yaml").read_text(encoding="utf-8"))
     unknown = set(values) - {field.name for field in fields(TextData)}
     if unknown:
         raise SetupError(f"configs/data/{options.name}.yaml has unknown keys: {', '.join(sorted(unknown))}")

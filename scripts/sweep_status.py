@@ -12,7 +12,7 @@ from fourierformer.results import Run, collect
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
 from fourierformer.runs.directory import process_exists
-from fourierformer.runs.launch import exit_on_user_error
+from fourierformer.runs.stdio import exit_on_user_error
 
 STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every log, evaluations take minutes
 

@@ -24,16 +24,17 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep
 
+from fourierformer.__main__ import TRAIN
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import read_json
 from fourierformer.provenance import CONFIGS
 from fourierformer.results.comparison import differing_values
+from fourierformer.runs.hydra_errors import explain
 from fourierformer.runs.jobs import Name
-from fourierformer.runs.launch import exit_on_user_error, explain
+from fourierformer.runs.stdio import exit_on_user_error
 from fourierformer.training.signals import exit_code
 
-TRAIN = {"lm": "train_lm", "vit": "train_vit"}
 SET_UP_ERROR, DIVERGED = 2, 3
 
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention
+from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, read_json, write_json
 from fourierformer.runs.parts import Parts, open_run
@@ -100,10 +101,6 @@ def watch_heads(
     all_sums = [LayerSums(rank_every) for _ in layers]
     watch(layers, [sums.see for sums in all_sums], forward, batches)
     return all_sums
-
-
-def layers_of(model: nn.Module) -> list[Attention]:
-    return [module for module in model.modules() if isinstance(module, Attention)]
 
 
 def watch(layers: list[Attention], see: list[Callable], forward: Callable[[Tensor], object], batches) -> None:

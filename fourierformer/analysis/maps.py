@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fourierformer.analysis.heads import attention_inputs, layers_of, watch
+from fourierformer.analysis.heads import attention_inputs, watch
 from fourierformer.attention import Attention, Geometry
+from fourierformer.attention.base import layers_of
 from fourierformer.runs.parts import open_run
 
 

@@ -225,6 +225,11 @@ class Attention(nn.Module):
         return x.unflatten(-1, (-1, self.geometry.head_dim)).transpose(1, 2)
 
 
+def layers_of(model: nn.Module) -> list[Attention]:
+    """The attention layers of a model, in their order."""
+    return [module for module in model.modules() if isinstance(module, Attention)]
+
+
 def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor:
     """Boolean (queries, keys), True = may attend: the last query sees all keys."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

@@ -143,7 +143,3 @@ def set_paths(model: nn.Module, uniform: Tensor | None) -> None:
         scales = kept.unbind()
     for branch, scale in zip(branches, scales, strict=True):
         branch.scale = scale
-
-
-def attention_layers(model: nn.Module) -> list[Attention]:
-    return [module for module in model.modules() if isinstance(module, Attention)]

@@ -35,7 +35,7 @@ EMBEDDED = {
     **dict.fromkeys(("builtin_images", "builtin_pixels"), EMBEDDED_DIGITS),
 }
 OVER_SEEDS = "± is the sample standard deviation over n seeds"
-HEAD_QUANTITIES = {
+HEAD_COLUMNS = {
     "head_distance": "distance of\nattention maps",
     "head_distance_sd": "its sd\nover layers",
     "row_distance": "distance\nper row",
@@ -289,7 +289,7 @@ def head_tables(rows: Iterable[Row]) -> list[Table]:
 def _head_table(rows: list[Row]) -> Table:
     """With a column for whatever of a run was measured: older files lack some."""
     measured = {key for row in rows for run in row.runs for numbers in run.heads.values() for key in numbers}
-    quantities = {key: words for key, words in HEAD_QUANTITIES.items() if key in measured}
+    quantities = {key: words for key, words in HEAD_COLUMNS.items() if key in measured}
     body = []
     for row in rows:
         for split in sorted({split for run in row.runs for split in run.heads}):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fourierformer.attention import Attention
+from fourierformer.attention.base import layers_of
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
 from fourierformer.processes import Processes, find_processes
@@ -37,7 +38,7 @@ class Parts:
     @property
     def attention(self) -> Attention:
         """One of the attention layers, which differ in their weights only."""
-        return next(m for m in self.model.modules() if isinstance(m, Attention))
+        return layers_of(self.model)[0]
 
     @cached_property
     def data_fingerprint(self) -> str | None:

@@ -15,14 +15,13 @@ from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, l
 from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name, values_of_command
-from fourierformer.runs.launch import complain
 from fourierformer.runs.measure import measured_in, read_or_none
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.spec import read_command, task_of
-from fourierformer.runs.start import already_done, check_debug
-from fourierformer.runs.streams import make_streams_last
+from fourierformer.runs.start import check_debug, done_message
+from fourierformer.runs.stdio import complain, make_streams_last
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.signals import StopSignal, exit_code
@@ -111,9 +110,9 @@ def _run(spec: RunSpec, job: Job | None) -> None:
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(join_processes(pick_device(spec.trainer.device).type))
         processes.on_first(lambda: _prepare(spec, directory, job, name.say, stack))
-        done = processes.on_first(lambda: _already_done(directory, spec))
+        done = processes.on_first(lambda: _is_complete(directory, spec))
         if done and processes.first:
-            name.say(already_done(directory))
+            name.say(done_message(directory))
         if not done:
             with StopSignal(processes) as stop, _status(directory, processes):
                 if job and job.stop_asked():  # its signal came before this process had a handler
@@ -135,7 +134,7 @@ def _prepare(spec: RunSpec, directory: RunDirectory, job: Job | None, say, stack
     stack.enter_context(directory.lock())
 
 
-def _already_done(directory: RunDirectory, spec: RunSpec) -> bool:
+def _is_complete(directory: RunDirectory, spec: RunSpec) -> bool:
     """Whether the run is complete. SetupError for a directory with a run of another config (possible with run_dir=), or
     of other data."""
     if not directory.config.exists():

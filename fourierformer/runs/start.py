@@ -31,7 +31,7 @@ def run_job(config: DictConfig) -> None:
         return
     directory.remove_litter()  # of a process that was killed after its last result
     job = Job() if in_sweep() else None
-    (job.name.say if job else print)(already_done(directory))
+    (job.name.say if job else print)(done_message(directory))
     if job:
         job.write(run=str(directory.path.resolve()), exit_code=0)
     else:
@@ -49,7 +49,7 @@ def check_debug(config: DictConfig) -> None:
         raise SetupError(f"debug={chosen} is for {kind}: {command_of(Path(sys.argv[0]).name)} debug={right}")
 
 
-def already_done(directory: RunDirectory) -> str:
+def done_message(directory: RunDirectory) -> str:
     return f"already done: {directory.path} (fresh=true runs it again)"
 
 

@@ -14,7 +14,14 @@ from fourierformer.errors import Interrupted, SetupError, UserError
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name
-from fourierformer.runs.measure import final_numbers, forget_peak_memory, identity, measure_best, run_summary
+from fourierformer.runs.measure import (
+    final_numbers,
+    forget_peak_memory,
+    identity,
+    measure_best,
+    peak_memory,
+    run_summary,
+)
 from fourierformer.runs.parts import Parts, build
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
@@ -118,6 +125,7 @@ def _console(parts: Parts, name: Name, step: int) -> ConsoleTracker:
         step=step,
         task=parts.task,
         metric=parts.objective.metric,
+        memory=partial(peak_memory, parts.device),
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fourierformer.attention.evaluation import not_counted
-from fourierformer.data.images.order import ImageOrder
+from fourierformer.data.order import EpochOrder
 from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode
 from fourierformer.errors import SetupError
 from fourierformer.models.seq2seq import EncoderDecoder, greedy
@@ -53,12 +53,7 @@ class Seq2SeqObjective(Objective):
         self.corpus, self.config, self.device = corpus, model.config, device
         self.processes = processes or Processes()
         self._check_lengths()
-        train = len(corpus.splits["train"])
-        if train < global_batch_size:
-            raise SetupError(f"global_batch_size={global_batch_size} is more than the {train:,} training pairs")
-        self.order = ImageOrder(
-            train, global_batch_size, seed=seed, repeats=1, mix_batch=None, mixing=False, micro_batch=None
-        )
+        self.order = EpochOrder(len(corpus.splits["train"]), global_batch_size, seed=seed, unit="pairs")
         self.steps_per_epoch, self.samples_per_step = self.order.steps_per_epoch, global_batch_size
         self.own, self.micro_batch_size, self.micro_steps = self.processes.share(global_batch_size, micro_batch_size)
         length = self.config.source_length + self.config.target_length

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ SHORTEST = "loss 12.345"  # of the numbers beside a bar, what is always to be se
 
 class ConsoleTracker:
     """Shows training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
-    (tokens, images). prefix: begins every line, where several runs share a screen. metric: the task's primary one."""
+    (tokens, images). prefix: begins every line, where several runs share a screen. metric: the task's primary one.
+    memory: the most bytes in use so far, of the device."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class ConsoleTracker:
         step: int = 0,
         task: Task | None = None,
         metric: str = "",
+        memory: Callable[[], int] | None = None,
         stream: TextIO | None = None,
     ):
         self.steps, self.samples_per_step, self.prefix, self.step = steps, samples_per_step, prefix, step
@@ -43,6 +45,7 @@ class ConsoleTracker:
         self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
         # is a function of the training loss; other metrics are known only after an evaluation
         self.perplexity = metric == "ppl"
+        self.memory = memory
         self.stream = stream or sys.stdout
         self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
         self._printed = (step, -math.inf)  # step and time of the last plain line
@@ -93,8 +96,8 @@ class ConsoleTracker:
         if row.get("data_wait", 0) > SLOW_DATA:
             speed.append(f"waiting for data {100 * row['data_wait']:.0f} %")
         if self._live:
-            memory = f"{row.get('memory_bytes', _resident_bytes()) / 2**30:.1f} GiB"
-            self._live.update(row["step"], [*loss, *speed, *rate, memory])
+            memory = [f"{self.memory() / 2**30:.1f} GiB"] if self.memory else []
+            self._live.update(row["step"], [*loss, *speed, *rate, *memory])
         elif self._due(row["step"]):
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(loss + rate + speed)}")
 
@@ -204,10 +207,3 @@ def _duration(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0

@@ -4,10 +4,10 @@ import copy
 import inspect
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -16,7 +16,6 @@ from fourierformer.attention import Geometry
 from fourierformer.attention.sparse import SparseAttention
 from fourierformer.errors import SetupError
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 LENGTH = 197
 NAMES = attention.available()
 CHOICES = [(n, c) for c in (True, False) for n in NAMES if n in attention.available(causal=c)]

@@ -15,8 +15,8 @@ from fourierformer.errors import SetupError
 from fourierformer.results import collect
 from fourierformer.runs import cost
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.launch import exit_on_user_error
 from fourierformer.runs.spec import stored_spec
+from fourierformer.runs.stdio import exit_on_user_error
 
 
 def directories(root) -> set[str]:
@@ -287,7 +287,7 @@ def test_too_little_memory_is_one_line_with_a_way_out(smoke, tmp_path, monkeypat
     assert amount in capfd.readouterr().err
 
 
-@pytest.mark.full("a process of its own; tests/runs/test_output_streams.py has the streams alone")
+@pytest.mark.full("a process of its own; tests/runs/test_stdio.py has the streams alone")
 def test_without_a_console_a_run_is_completed(smoke, tmp_path):
     """stdout closed, stderr full, and an encoding without the lines of a table."""
     command = f"{sys.executable} {REPOSITORY}/train_lm.py {' '.join(smoke)} runs_root={tmp_path} >&- 2>/dev/full"

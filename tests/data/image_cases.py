@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from command_line import CONFIGS
 from PIL import Image
 
 from fourierformer.data.images.corpus import AugmentConfig, ImageData
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 CLASSES = ["n01440764", "n02123045", "n04285008"]
 COUNTS = {"train": 4, "val": 2}  # per class
 FORMS = ["folder", "tar", "tar_of_tars", "shards", "json_shards", "parquet"]

@@ -3,15 +3,14 @@
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 import yaml
+from command_line import REPOSITORY
 
 from fourierformer.data.text.corpus import TextData
 from fourierformer.errors import SetupError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = [
     *("builtin_bytes", "builtin_pixels", "builtin_text", "cifar10_pixels", "enwik8"),
     *("wikitext103", "wikitext2", "wikitext2_bytes"),

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from command_line import CONFIGS
 
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "data"
-
 
 def config(name: str, **overrides) -> TextData:
-    return TextData(**yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")) | overrides)
+    return TextData(**yaml.safe_load((CONFIGS / "data" / f"{name}.yaml").read_text(encoding="utf-8")) | overrides)
 
 
 def test_wikitext2_has_the_published_counts(real_data, tmp_path):

@@ -20,7 +20,7 @@ import torch
 from command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, started, train_lm, train_vit
 
 from faults.children import Ended, in_child
-from fourierformer.runs.launch import exit_on_user_error
+from fourierformer.runs.stdio import exit_on_user_error
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=2")

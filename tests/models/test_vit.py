@@ -12,8 +12,9 @@ from timm.layers import drop_path
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
+from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError
-from fourierformer.models.vit import StochasticDepth, ViT, ViTConfig, attention_layers, build_vit, set_paths
+from fourierformer.models.vit import StochasticDepth, ViT, ViTConfig, build_vit, set_paths
 
 
 def config(name: str) -> ViTConfig:
@@ -89,7 +90,7 @@ def test_both_head_counts_train(name, heads):
     loss = model(torch.randn(2, 3, 224, 224)).square().mean()
     loss.backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
-    (layer,) = attention_layers(model)
+    (layer,) = layers_of(model)
     assert layer.geometry.head_dim == 192 // heads
 
 
@@ -192,9 +193,9 @@ def test_mechanisms_are_told_where_they_are():
 @pytest.mark.parametrize("name", attention.available(causal=False, grid=True))
 def test_every_mechanism_trains(name):
     model = small(name, dim=96)  # 32 heads of aft_conv divide it
-    assert [type(layer) for layer in attention_layers(model)] == [attention.mechanism(name)] * 3
+    assert [type(layer) for layer in layers_of(model)] == [attention.mechanism(name)] * 3
     model(torch.randn(2, 3, 32, 32)).square().mean().backward()
-    for layer in attention_layers(model):
+    for layer in layers_of(model):
         assert torch.isfinite(layer.qkv.weight.grad).all()
         assert layer.qkv.weight.grad.any()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import REPOSITORY
 from synthetic_runs import evaluation, metric_rows, write_run
 
 from fourierformer.plots.curves import STRETCHES, diagnostic_curves, metric_curves, time_curves
@@ -20,7 +21,6 @@ from fourierformer.report.page import commands, origin
 from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
 
-REPOSITORY = Path(__file__).parents[2]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 

@@ -21,7 +21,7 @@ ORDER = (
     *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
-    "hydra": {"runs/launch", "runs/sweep", "runs/jobs", "runs/start"},
+    "hydra": {"runs/launch", "runs/hydra_errors", "runs/sweep", "runs/jobs", "runs/start"},
     "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},

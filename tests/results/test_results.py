@@ -7,16 +7,14 @@ import re
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from command_line import REPOSITORY
 from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, markdown_of, render_text, tables
 from fourierformer.results.comparison import differing_values, row_label
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def test_mean_and_sd_over_seeds(tmp_path):

@@ -144,7 +144,8 @@ TERMINAL = """
 import os, time
 from fourierformer.tasks import task_named
 from fourierformer.tracking.console import ConsoleTracker
-tracker = ConsoleTracker(600, 8192, "fourier [s1]", step=300, task=task_named("language"), metric="ppl")
+about = dict(task=task_named("language"), metric="ppl", memory=lambda: 3 * 2**29)
+tracker = ConsoleTracker(600, 8192, "fourier [s1]", step=300, **about)
 tracker.say("resumed at step 300 [ok]")
 for step in range(310, 350, 10):
     tracker.log({"step": step, "train_loss": 5.0, "lr": 1e-3, "tokens_per_s": 8200.0})
@@ -189,7 +190,7 @@ def test_a_terminal_gets_a_bar_with_everything_above_it():
     assert "fourier [s1]" in text  # brackets are not styles
     assert "300/600" in text  # a resumed run continues where it was
     assert "340/600 loss 5.000  ppl 148.4  8.2k tok/s  ETA 4:20  lr 1.0e-03" in text
-    assert "GiB" in text
+    assert "lr 1.0e-03  1.5 GiB" in text
     assert "resumed at step 300 [ok]" in text
     assert re.search(r"valid +\S+ +1/3", text)
     assert "a line from elsewhere" in text

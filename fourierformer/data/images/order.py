@@ -11,8 +11,8 @@ for part in order.parts(step): order.indices(step)[part.rows]
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
+from fourierformer.data.order import EpochOrder
 from fourierformer.errors import SetupError
 from fourierformer.seeds import seed_of
 
@@ -26,7 +26,7 @@ class Part:
     pieces: tuple[tuple[int, int, int], ...]
 
 
-class ImageOrder:
+class ImageOrder(EpochOrder):
     """Repeated augmentation and batch mixing as in DeiT, defined for the global batch.
 
     An epoch is a permutation in which each image occurs `repeats` times in a row; a step takes the next G of it. DeiT
@@ -48,36 +48,12 @@ class ImageOrder:
         rank: int = 0,
         world: int = 1,
     ):
-        if images < global_batch:
-            raise SetupError(
-                f"global_batch_size={global_batch}: a step takes more images than the {images:,} training images; "
-                f"at most {images}"
-            )
-        self.images, self.global_batch, self.seed, self.repeats = images, global_batch, seed, repeats
-        self.steps_per_epoch = images // global_batch  # 1,281,167 // 1,024 = 1,251; DeiT's with repeats are as many
+        super().__init__(images, global_batch, seed=seed, unit="images", repeats=repeats)
         micro_batch = micro_batch or global_batch
         if mixing:
             self._parts = _mixed_parts(global_batch, mix_batch or global_batch, micro_batch, rank, world)
         else:
             self._parts = _plain_parts(global_batch, micro_batch, rank, world)
-        self._permutations: dict[int, np.ndarray] = {}  # of two epochs, because loaders work ahead
-
-    def epoch(self, step: int) -> int:
-        return step // self.steps_per_epoch
-
-    def epoch_seed(self, epoch: int) -> int:
-        """Seed of the epoch's permutation. (timm's sampler uses the epoch alone, so all seeds have the same order.)"""
-        return seed_of(self.seed, "epoch", epoch)
-
-    def indices(self, step: int) -> np.ndarray:
-        """The image of every row of a step, (global_batch,)."""
-        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-        if epoch not in self._permutations:
-            generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
-            kept = {other: order for other, order in self._permutations.items() if abs(other - epoch) == 1}
-            self._permutations = kept | {epoch: torch.randperm(self.images, generator=generator).numpy()}
-        rows = np.arange(step_in_epoch * self.global_batch, (step_in_epoch + 1) * self.global_batch)
-        return self._permutations[epoch][rows // self.repeats]
 
     def parts(self, step: int) -> list[Part]:
         """The micro-batches of this process; the same division in every step."""

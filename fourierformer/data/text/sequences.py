@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fourierformer.data.images.order import ImageOrder
+from fourierformer.data.order import EpochOrder
 from fourierformer.errors import SetupError
 
 if TYPE_CHECKING:
@@ -21,18 +21,12 @@ START = 0
 
 
 class ShuffledSequences:
-    """Batches of sequences, in another order every epoch, a function of (seed, epoch): a run can resume at any step.
-
-    The sequences that do not fill a batch at the end of an epoch are left out of it. CIFAR-10 in batches of 128: 50,000
-    // 128 = 390 steps, 80 images left out.
-    """
+    """Batches of sequences, in another order every epoch."""
 
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int):
         self.sequences = tokens.reshape(-1, length)
-        self.order = ImageOrder(
-            len(self.sequences), batch_size, seed=seed, repeats=1, mix_batch=None, mixing=False, micro_batch=None
-        )
-        self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
+        self.order = EpochOrder(len(self.sequences), batch_size, seed=seed, unit="images")
+        self.steps_per_epoch = self.order.steps_per_epoch
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the batch."""

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from fourierformer.runs.streams import make_streams_last
+from fourierformer.runs.stdio import make_streams_last
 make_streams_last()
 make_streams_last()
 with open(sys.argv[1], "w") as file:

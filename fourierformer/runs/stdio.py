@@ -1,9 +1,33 @@
-"""Output that outlasts its reader: a run goes on without a console, because its files are the truth."""
+"""Standard output and error: an error is one line, and a run goes on without a console, because its files are the
+truth."""
 
+import contextlib
 import io
 import os
 import sys
 from typing import TextIO
+
+from fourierformer.errors import UserError, lacking_memory
+
+
+def complain(message: object, code: int) -> int:
+    """Prints an error on stderr. Returns the exit code."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextlib.contextmanager
+def exit_on_user_error():
+    """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
+    make_streams_last()
+    try:
+        yield
+    except UserError as error:
+        sys.exit(complain(error, error.exit_code))
+    except Exception as error:
+        if told := lacking_memory(error):
+            sys.exit(complain(told, 1))
+        raise
 
 
 def make_streams_last() -> None:
