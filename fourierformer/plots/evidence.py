@@ -163,12 +163,14 @@ def _draw_against_time(axes, evidence: Evidence, looks: dict[str, Line]) -> None
     assert steps is not None  # every summary has it
     speeds = {full_label(row, evidence.rows): evidence.speed(row) for row in evidence.rows}
 
+    timed = any(speed is not None for label, speed in speeds.items() if label != BASELINE)
+
     def time(curve: Curve):
-        speed = speeds[curve.label]
+        speed = speeds[curve.label] if timed else None
         return None if speed is None else curve.steps / steps.mean / speed
 
     _draw_curves(axes, evidence, looks, time)
-    axes.set_title(f"the same against time; 1: the training of {BASELINE}")
+    axes.set_title(f"the same against time{f'; 1: the training of {BASELINE}' if timed else ': not timed yet'}")
 
 
 def _draw_curves(axes, evidence: Evidence, looks: dict[str, Line], places: Callable) -> None:
