@@ -59,10 +59,11 @@ def test_curves_lie_at_their_tokens_and_times(evidence):
     assert fourier.get_xdata()[-1] == pytest.approx(2)
 
 
-def test_an_attention_that_was_not_timed_has_no_curve_against_time(evidence):
+def test_without_timings_there_are_no_curves_against_time(evidence):
     evidence.speeds.clear()
     _, tokens, time, _ = picture_of(evidence).figure.axes
-    assert (len(tokens.lines), len(time.lines)) == (2, 1)
+    assert (len(tokens.lines), len(time.lines)) == (2, 0)
+    assert "not timed yet" in time.get_title()
 
 
 def test_without_eps_it_has_a_speed_of_its_own(evidence):
@@ -76,7 +77,6 @@ def test_softmax_alone_has_a_picture_too(evidence):
     alone = picture_of(replace(evidence, rows=[row for row in evidence.rows if row.attention == "softmax"]))
     differences, tokens, time, shares = alone.figure.axes
     assert not differences.containers  # nothing to differ from it
-    assert "not timed yet" in time.get_title()
     assert [len(axes.lines) for axes in (tokens, time, shares)] == [1, 0, 0]
 
 
