@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.aft import Gate, WindowedAFT
-from fourierformer.attention.base import Geometry, marked
+from fourierformer.attention.base import Geometry
 from fourierformer.errors import SetupError
+from fourierformer.marks import mark
 
 
 def toeplitz(taps: Tensor, size: int, offset: int = 0) -> Tensor:
@@ -44,8 +45,8 @@ class AFTConv(WindowedAFT):
         self.aft_heads = aft_heads
         self.of_queries = 0 if gate == "none" else geometry.dim
         self.qkv = nn.Linear(geometry.dim, self.of_queries + aft_heads + geometry.dim, bias=geometry.bias)
-        taps = nn.Parameter(torch.randn(aft_heads, window, window if self.grid else 1))
-        self.taps = marked(taps, no_weight_decay=True)  # their scale does not matter
+        self.taps = nn.Parameter(torch.randn(aft_heads, window, window if self.grid else 1))
+        mark(self, "taps", no_weight_decay=True)  # their scale does not matter
         self.gamma = nn.Parameter(torch.zeros(aft_heads))
         self.beta = nn.Parameter(torch.zeros(aft_heads))
 

@@ -43,13 +43,6 @@ class Geometry:
         return self.dim // self.heads
 
 
-def marked(parameter: nn.Parameter, **marks: object) -> nn.Parameter:
-    """The parameter with attributes that training/optim.py reads: no_weight_decay=True, lr_multiplier=10.0."""
-    for name, value in marks.items():
-        setattr(parameter, name, value)
-    return parameter
-
-
 class Attention(nn.Module):
     """An attention layer, (B, N, dim) -> (B, N, dim). It has the projections; most mechanisms only write `mix`.
     The parameters are called `qkv` and `proj` as in timm, so that stock DeiT weights load.

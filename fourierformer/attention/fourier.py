@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, marked
+from fourierformer.attention.base import Attention, Geometry
 from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
+from fourierformer.marks import mark
 
 WIDEST = 1e6  # of a radius: float32 knows R (q - k) of size 1e6 to 0.06 only, so its sine would mean nothing
 WATCHED = 4  # sequences of a batch whose last query is measured for `diagnostics`; only in evaluation
@@ -107,8 +108,8 @@ class Fourier(Attention):
         start = float(starts.get(radius, radius))
         check_range("attention.radius", start, -WIDEST, WIDEST)
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
-        parameter = nn.Parameter(torch.full(shape, start))
-        self.radius = marked(parameter, lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
+        self.radius = nn.Parameter(torch.full(shape, start))
+        mark(self, "radius", lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
         self.attended_share = EvaluationMean()  # see _watch
 
     def mix(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry, marked
+from fourierformer.attention.base import Geometry
 from fourierformer.attention.linear import FeatureAttention, FeaturePair
 from fourierformer.attention.polynomial import (
     MAX_FEATURE_ORDER,
@@ -22,6 +22,7 @@ from fourierformer.attention.polynomial import (
 from fourierformer.attention.recurrence import PARALLEL_UP_TO, Form, to_float32
 from fourierformer.attention.spectral import CosineFeatures, Sampler, gauss_grid, sample_frequencies
 from fourierformer.errors import SetupError
+from fourierformer.marks import mark
 from fourierformer.seeds import seed_of
 
 # The least mean weight of a query's keys that is divided by; the kernel's largest value is 1. A smaller mean is mostly
@@ -108,7 +109,8 @@ class FourierLinear(FeatureAttention):
         self.features = count + (smooth > 0)
         variance = 1 / geometry.head_dim if normalize == "l2" else geometry.dim * INITIAL_WEIGHT**2
         start = radius_for(tau0, power, width, variance)
-        self.radius = marked(nn.Parameter(torch.full((geometry.heads, 1), start)), no_weight_decay=True)
+        self.radius = nn.Parameter(torch.full((geometry.heads, 1), start))
+        mark(self, "radius", no_weight_decay=True)
         self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _watch
 
     def mix(

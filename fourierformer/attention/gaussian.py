@@ -7,10 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, marked
+from fourierformer.attention.base import Attention, Geometry
 from fourierformer.attention.features import unit_norm
 from fourierformer.attention.softmax import dot_product_attention, dot_product_maps
 from fourierformer.errors import check_range
+from fourierformer.marks import mark
 
 NARROWEST = 1e-6  # of a bandwidth, sigma^2: far below it, |q - k|^2 / sigma^2 is infinite in float32
 
@@ -66,7 +67,8 @@ class GaussianFull(Attention):
         rows, columns = torch.tril_indices(width, width)
         start = (rows == columns).float() / math.sqrt(bandwidth)
         # row by row in a vector, so that no number above the diagonal counts as a parameter
-        self.lower = marked(nn.Parameter(start.repeat(geometry.heads, 1)), no_weight_decay=True)
+        self.lower = nn.Parameter(start.repeat(geometry.heads, 1))
+        mark(self, "lower", no_weight_decay=True)
 
     def factor(self) -> Tensor:
         """L, (H, D, D)."""

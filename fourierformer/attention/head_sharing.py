@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry, marked
+from fourierformer.attention.base import Geometry
 from fourierformer.attention.softmax import Softmax
 from fourierformer.attention.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.errors import SetupError
+from fourierformer.marks import mark
 
 
 @register("talking_heads", "softmax with learned mixtures of the heads' logits before it and of their weights after it")
@@ -21,8 +22,10 @@ class TalkingHeads(WeightedAttention):
 
     def __init__(self, geometry: Geometry):
         super().__init__(geometry)
-        self.of_logits = marked(nn.Parameter(torch.eye(geometry.heads)), no_weight_decay=True)
-        self.of_weights = marked(nn.Parameter(torch.eye(geometry.heads)), no_weight_decay=True)
+        self.of_logits = nn.Parameter(torch.eye(geometry.heads))
+        self.of_weights = nn.Parameter(torch.eye(geometry.heads))
+        mark(self, "of_logits", no_weight_decay=True)
+        mark(self, "of_weights", no_weight_decay=True)
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         logits = torch.einsum("gh,bhnm->bgnm", self.of_logits.to(q.dtype), scaled_logits(q, k))

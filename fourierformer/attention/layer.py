@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer import fourier_attention
-from fourierformer.attention.base import marked
 from fourierformer.attention.fourier import matched_radius
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import check_backend
 from fourierformer.kernels.sinc.checks import check_power_and_eps
+from fourierformer.marks import mark
 
 
 class FourierAttention(nn.Module):
@@ -72,7 +72,8 @@ class FourierAttention(nn.Module):
         self.out_proj = nn.Linear(dim, dim, bias=bias)
         start = matched_radius(self.width, power) if radius == "matched" else _number(radius)
         shape = {"scalar": (), "head": (heads, 1), "coordinate": (1, self.width)}[radius_shape]
-        self.radius = marked(nn.Parameter(torch.full(shape, start)), no_weight_decay=True)
+        self.radius = nn.Parameter(torch.full(shape, start))
+        mark(self, "radius", no_weight_decay=True)
 
     def forward(
         self,

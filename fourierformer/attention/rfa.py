@@ -7,13 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State, marked
+from fourierformer.attention.base import Attention, Geometry, State
 from fourierformer.attention.evaluation import EvaluationMean
 from fourierformer.attention.features import draw_frequencies, trigonometric_features, unit_norm
 from fourierformer.attention.floor import check_floor, floor_diagnostics
 from fourierformer.attention.linear import check_features
 from fourierformer.attention.recurrence import Form, linear_attention, linear_start, linear_step, to_float32
 from fourierformer.errors import SetupError
+from fourierformer.marks import mark
 
 # Of the gate before training: g = sigmoid(3) = 0.95, a memory of 1 / (1 - g) = 21 tokens.
 GATE_BIAS = 3.0
@@ -69,7 +70,8 @@ class RFA(Attention):
             "frequencies", draw_frequencies(geometry.heads, features // 2, geometry.head_dim, *purpose)
         )
         self.floor_share = EvaluationMean()
-        self.sigma = marked(nn.Parameter(torch.ones(geometry.heads, 1, geometry.head_dim)), no_weight_decay=True)
+        self.sigma = nn.Parameter(torch.ones(geometry.heads, 1, geometry.head_dim))
+        mark(self, "sigma", no_weight_decay=True)
         self.gate = None
         if geometry.causal if gate == "auto" else gate:
             self.gate = nn.Linear(geometry.dim, geometry.heads, bias=False)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.errors import SetupError
+from fourierformer.marks import marks_of
 from fourierformer.models.config import ViTConfig
 from fourierformer.transfer import to_device
 
@@ -72,7 +73,7 @@ class ViT(VisionTransformer):
     def no_weight_decay(self) -> set[str]:
         """Names of parameters without weight decay: positions and class token as in timm, and those that mechanisms
         mark (timm itself would decay a radius per head)."""
-        marked = {name for name, p in self.named_parameters() if getattr(p, "no_weight_decay", False)}
+        marked = {name for name, mark in marks_of(self).items() if mark.no_weight_decay}
         return super().no_weight_decay() | marked
 
     def set_input_size(self, *_, **__) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from fourierformer.marks import marks_of
 from fourierformer.training.config import OptimConfig
 
 
@@ -29,17 +30,17 @@ class AdamW(_WithoutCompiler, torch.optim.AdamW):
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer of a config. Vectors, biases and parameters marked `no_weight_decay` are not decayed;
-    `lr_multiplier` scales a parameter's rate.
-    A parameter is marked by its attribute of that name, or by the model's method of that name, as in timm.
+    """The optimizer of a config, with the marks of parameters: `no_weight_decay`, and `lr_multiplier` for its rate.
+    Vectors and biases are not decayed either, nor what the model's method `no_weight_decay` names, as in timm.
     Fused, because fused optimizers skip a step on the device when `found_inf` is set: no host sync to guard a step.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     undecayed: Collection[str] = getattr(model, "no_weight_decay", tuple)()
+    marks = marks_of(model)
     for name, parameter in model.named_parameters():
-        marked = name in undecayed or getattr(parameter, "no_weight_decay", False)
-        decays = parameter.dim() > 1 and not marked
-        key = (config.weight_decay if decays else 0.0, getattr(parameter, "lr_multiplier", 1.0))
+        mark = marks[name]
+        decays = parameter.dim() > 1 and not mark.no_weight_decay and name not in undecayed
+        key = (config.weight_decay if decays else 0.0, mark.lr_multiplier)
         groups.setdefault(key, []).append(parameter)
     described = [{"params": p, "weight_decay": decay, "lr_multiplier": m} for (decay, m), p in groups.items()]
     cls = {"adam": Adam, "adamw": AdamW}[config.name]

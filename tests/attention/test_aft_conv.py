@@ -9,6 +9,7 @@ from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.aft_conv import toeplitz
 from fourierformer.errors import SetupError
+from fourierformer.marks import marks_of
 
 EXACT = {"rtol": 0, "atol": 1e-10}
 GRID = (6, 5)
@@ -104,7 +105,7 @@ def test_parameters_of_the_smaller_models_of_the_paper():
     assert layer.qkv.weight.shape == (2 * 192 + 32, 192)
     own = {n: p.numel() for n, p in layer.named_parameters() if n.split(".")[0] not in ("qkv", "proj")}
     assert own == {"taps": 32 * 11 * 11, "gamma": 32, "beta": 32}
-    assert layer.taps.no_weight_decay
+    assert marks_of(layer)["taps"].no_weight_decay
     assert not layer.gamma.any()
     assert not layer.beta.any()
 

@@ -5,6 +5,7 @@ import torch
 from linear_cases import NO_X, POSITIVE, VARIANTS, heads, layer_of, tokens
 
 from fourierformer.errors import SetupError
+from fourierformer.marks import marks_of
 
 # -- stress ------------------------------------------------------------------------------------------------------------
 
@@ -95,7 +96,7 @@ def test_rfa_has_a_gate_where_there_is_a_past():
 
 
 def test_scale_of_rfa_does_not_decay():
-    assert layer_of("rfa").sigma.no_weight_decay
+    assert marks_of(layer_of("rfa"))["sigma"].no_weight_decay
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fourierformer.attention.fourier import matched_radius
 from fourierformer.attention.gaussian import gaussian_attention
 from fourierformer.attention.softmax import dot_product_attention
 from fourierformer.errors import SetupError
+from fourierformer.marks import Mark, marks_of
 
 GEOMETRY = Geometry(dim=64, heads=4, length=64, causal=True)
 
@@ -98,8 +99,7 @@ def test_first_coordinate_ignores_all_others():
 
 def test_radius_learns_at_its_own_rate_and_does_not_decay():
     layer = attention.build("fourier", GEOMETRY, radius_lr_multiplier=10.0)
-    assert layer.radius.lr_multiplier == 10.0
-    assert layer.radius.no_weight_decay
+    assert marks_of(layer)["radius"] == Mark(no_weight_decay=True, lr_multiplier=10.0)
 
 
 @pytest.mark.parametrize("name", ["fourier", "fourier_head", "fourier_vector", "fourier_first_coordinate"])

@@ -28,8 +28,8 @@ from transformers.masking_utils import (
 )
 
 from fourierformer import fourier_attention
-from fourierformer.attention.base import marked
 from fourierformer.errors import SetupError
+from fourierformer.marks import mark
 
 POWER, EPS = 4, 0.0  # the paper's formula
 
@@ -147,8 +147,8 @@ def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: boo
         start = matched_to(layer.scaling) if radius is None else radius
         shape = (layer.config.num_attention_heads, 1) if per_head else ()
         device = next(layer.parameters()).device
-        parameter = nn.Parameter(torch.full(shape, float(start), device=device))
-        layer.fourier_radius = marked(parameter, no_weight_decay=True)
+        layer.fourier_radius = nn.Parameter(torch.full(shape, float(start), device=device))
+        mark(layer, "fourier_radius", no_weight_decay=True)
     return [layer.fourier_radius for layer in layers]
 
 

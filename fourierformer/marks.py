@@ -1,0 +1,52 @@
+"""What an optimizer should know of single parameters: which ones not to decay, whose learning rate to scale.
+
+Modules keep it by their parameters' names, because copies of a model, sharding and `to_empty` make new parameters,
+without the attributes of the old ones.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What holds for one parameter, beside the optimizer's settings."""
+
+    no_weight_decay: bool = False
+    lr_multiplier: float = 1.0
+
+
+def mark(module: nn.Module, name: str, *, no_weight_decay: bool = False, lr_multiplier: float = 1.0) -> None:
+    """Marks the parameter `name` of a module, for `marks_of`: an attention's own that should not decay, for example.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> from fourierformer.marks import mark
+        >>> class Scaled(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.scale = nn.Parameter(torch.ones(8, 1))
+        ...         mark(self, "scale", no_weight_decay=True)
+    """
+    module.__dict__.setdefault("parameter_marks", {})[name] = Mark(no_weight_decay, lr_multiplier)
+
+
+def marks_of(model: nn.Module) -> dict[str, Mark]:
+    """The mark of every parameter, by its name in `model.named_parameters()`; for an optimizer of your own.
+
+    Examples:
+        >>> from torch import nn
+        >>> from fourierformer import FourierAttention
+        >>> from fourierformer.marks import marks_of
+        >>> model = nn.Sequential(FourierAttention(dim=64, heads=4, radius_shape="head"), nn.Linear(64, 10))
+        >>> [name for name, mark in marks_of(model).items() if mark.no_weight_decay]
+        ['0.radius']
+    """
+    marks = {
+        getattr(module, name): mark
+        for module in model.modules()
+        for name, mark in getattr(module, "parameter_marks", {}).items()
+    }
+    return {name: marks.get(parameter, Mark()) for name, parameter in model.named_parameters()}
