@@ -1,9 +1,10 @@
-"""Training steps in turns: tokens per second and memory of several configurations, beside the first one.
+"""Training steps in turns: tokens or images per second and memory of several configurations, beside the first one.
 
     python -m benchmarks.training attention=softmax attention=fourier
     python -m benchmarks.training attention=softmax attention=fourier --all 'model.dim=128 model.length=256'
+    python -m benchmarks.training attention=softmax attention=fourier --script train_vit
 
-Each configuration is one argument: overrides of `train_lm.py` with spaces between them. They take turns in one process,
+Each configuration is one argument: overrides of the script with spaces between them. They take turns in one process,
 every other turn in reverse order, and a ratio is the median of those of the turns. A step has optimizer and counters,
 without evaluations and checkpoints. Memory is what measure.PeakMemory sees in one step beyond weights and
 optimizer states: every tensor that an operation returns, without scratch inside an operation.
@@ -16,10 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 
+from fourierformer.errors import SetupError
 from fourierformer.files import write_csv
-from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
+from fourierformer.provenance import CONFIGS, MEASURED, header, machine
 from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.hydra_errors import explain
 from fourierformer.runs.stdio import exit_on_user_error
 
 WARM_UP = 5  # steps
@@ -27,7 +31,8 @@ WARM_UP = 5  # steps
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configurations", nargs="+", help="overrides of train_lm.py, each set quoted as one argument")
+    parser.add_argument("configurations", nargs="+", help="overrides of the script, each set quoted as one argument")
+    parser.add_argument("--script", choices=["train_lm", "train_vit"], default="train_lm", help="default: %(default)s")
     parser.add_argument("--all", default="", help="overrides of all configurations")
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--steps", type=int, default=10, help="of each configuration in a turn")
@@ -46,22 +51,22 @@ def bench(args: argparse.Namespace) -> list[dict]:
 
     if args.threads:
         torch.set_num_threads(args.threads)
-    fits = [training(f"{args.all} {overrides}".split()) for overrides in args.configurations]
+    fits = [training(args.script, f"{args.all} {overrides}".split()) for overrides in args.configurations]
     for fit in fits:
         seconds_per_step(fit, WARM_UP)
     times = take_turns([partial(seconds_per_step, fit, args.steps) for fit in fits], args.turns)
     rows = []
     for overrides, fit, own in zip(args.configurations, fits, times, strict=True):
-        seconds, tokens = statistics.median(own), fit.objective.samples_per_step
+        seconds, unit, samples = statistics.median(own), fit.objective.unit, fit.objective.samples_per_step
         speed = statistics.median(first / mine for first, mine in zip(times[0], own, strict=True))
-        row = {"overrides": overrides or "(defaults)", "tokens_per_step": tokens, "milliseconds": 1e3 * seconds}
-        row |= {"tokens_per_s": tokens / seconds, "speed_ratio": speed}
+        row = {"overrides": overrides or "(defaults)", f"{unit}_per_step": samples, "milliseconds": 1e3 * seconds}
+        row |= {f"{unit}_per_s": samples / seconds, "speed_ratio": speed}
         rows.append(row | {"mebibytes": peak_beside(fit, kept_tensors(fit))})
         rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
     return rows
 
 
-def training(overrides: list[str]):
+def training(script: str, overrides: list[str]):
     """The loop of a run, at step 0; it writes nothing."""
     from fourierformer.processes import Processes
     from fourierformer.runs.parts import build
@@ -71,8 +76,11 @@ def training(overrides: list[str]):
     from fourierformer.training.checkpoint import Checkpoints
     from fourierformer.training.signals import StopSignal
 
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose("train_lm", overrides=["trainer.device=cpu", *overrides]))
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            spec = read_spec(compose(script, overrides=["trainer.device=cpu", *overrides]))
+    except HydraException as error:
+        raise SetupError(explain(error)) from error
     parts = build(spec, Processes(), say=lambda line: None)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     fit.model.train()

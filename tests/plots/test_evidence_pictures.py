@@ -34,7 +34,7 @@ def evidence(tmp_path):
         (run / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": layers, "mean": {}}}}))
     write_measured(collect(tmp_path / "runs"), tmp_path / "evidence_lm.csv")
     (tmp_path / "evidence_lm_time.csv").write_text(
-        "overrides,speed_ratio\nvariant=evidence/softmax,1\nvariant=evidence/fourier,0.5\n"
+        "overrides,speed_ratio\nvariant=evidence/softmax,1\nattention=fourier,0.5\n"
     )
     (found,) = read_evidence(tmp_path)
     return found
