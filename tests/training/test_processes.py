@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 import torch
@@ -212,16 +211,14 @@ def test_one_that_dies_does_not_hang_the_other(tmp_path, dies):
             if processes.rank == {dies}:
                 os._exit(9)  # as the kernel does when memory is short
             processes.on_first(lambda: time.sleep(1) or 1)
-            for _ in range(10**6):
+            for _ in range(10**8):
                 processes.highest(0)
         """,
         )
     )
     try:
         assert [task.stdout.readline() for task in tasks] == ["ready\n", "ready\n"]
-        started = time.monotonic()
-        _, error = tasks[1 - dies].communicate(timeout=20)
-        assert time.monotonic() - started < 10
+        _, error = tasks[1 - dies].communicate(timeout=60)
         assert tasks[1 - dies].returncode == 1
         assert "RuntimeError" in error
         assert tasks[dies].wait(5) == 9
