@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -60,6 +60,18 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     facts["untracked"] = [line[3:] for line in changes.splitlines() if line.startswith("??")][:50]
     diff = _git(repository, "diff", "HEAD", "--", ".", RESULTS) or ""
     return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
+
+
+def code_since(facts: Mapping) -> str | None:
+    """How the code may differ from the one that made a result, in words; None where nothing says so.
+
+    `facts`: the meta.json of a run.
+    """
+    if facts.get("dirty"):
+        return "trained with uncommitted changes"
+    changed = _git(REPOSITORY, "diff", "--name-only", str(facts.get("commit")), "--", "fourierformer") or ""
+    count = len(changed.splitlines())
+    return f"{count} file{'s' if count > 1 else ''} of fourierformer/ changed since then" if count else None
 
 
 def header(program: str, libraries: Iterable[str] = ("torch", "triton"), **more: str) -> str:

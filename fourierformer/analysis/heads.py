@@ -72,6 +72,8 @@ class LayerSums:
         """A forward pre-hook: adds the quantities of the q, k, v that the layer's mix() is about to get."""
         q, k, v = layer.project(arguments[0])
         maps = layer.maps(q, k)
+        if not torch.isfinite(maps).all():
+            raise SetupError("its attention maps are not finite: it diverged, or its weights are damaged")
         self._add(distances(maps, maps @ v.to(maps.dtype)))
         self._add({"sums": maps.sum(-1).double().mean((-2, -1))})
         # sequence 0, rank_every, 2 rank_every, ..., whatever the batch; float64, since float32 errors come near 1e-6

@@ -106,7 +106,7 @@ class Fourier(Attention):
             "matched": matched_radius(geometry.head_dim, power),
         }
         start = float(starts.get(radius, radius))
-        check_range("attention.radius", start, -WIDEST, WIDEST)
+        check_range("attention.radius", start, 0, WIDEST, above_low=True)  # -R is the same kernel as R
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
         self.radius = nn.Parameter(torch.full(shape, start))
         mark(self, "radius", lr_multiplier=radius_lr_multiplier, no_weight_decay=True)

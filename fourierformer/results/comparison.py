@@ -148,7 +148,7 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
         _inherit(row, rows.values())
     # softmax is what everything else is measured against, so it stands on top of its model
     names = lambda row: (row.model, row.attention != "softmax", row.attention)  # noqa: E731
-    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), *_in_order(row), row.group))
+    return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), _in_order(row), row.group))
 
 
 def row_label(row: Row, rows: Iterable[Row]) -> str:

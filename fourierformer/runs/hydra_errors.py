@@ -73,7 +73,8 @@ def _unknown_option(group: str, name: str, text: str) -> str:
     plugin = group == "hydra/launcher" and re.match("joblib|submitit", name)
     hint = ". It comes with: pip install -e '.[sweep]'" if plugin else f". Options: {', '.join(valid)}" if valid else ""
     near = did_you_mean(name, valid)
-    return f"{group}={name}: no such {group}{near if 'did you mean' in near else ''}{hint}"
+    why = near if "did you mean" in near else f" (there is no configs/{group}/{name}.yaml)"
+    return f"{group}={name}: no such {group}{why}{hint}"
 
 
 def _unknown_key(key: str, node: DictConfig) -> str:
@@ -81,7 +82,7 @@ def _unknown_key(key: str, node: DictConfig) -> str:
     of the group."""
     group, dot, name = key.rpartition(".")
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
-    near = did_you_mean(name, node, prefix=group + dot)
+    near = did_you_mean(name, node if dot else {*node, *_groups()}, prefix=group + dot)
     if "did you mean" in near:
         return f"unknown key '{key}'{chosen}{near}"
     everything = OmegaConf.to_container(node._get_root())
@@ -89,4 +90,4 @@ def _unknown_key(key: str, node: DictConfig) -> str:
     elsewhere = [known for known, _ in flatten(everything) if known.rpartition(".")[2] == name]
     if elsewhere:
         return f"unknown key '{key}'{chosen} (did you mean '{elsewhere[0]}'?)"
-    return f"unknown key '{key}'{chosen}{near}"
+    return f"unknown key '{key}'{chosen}{did_you_mean(name, node, prefix=group + dot)}"

@@ -112,7 +112,7 @@ def _run(spec: RunSpec, job: Job | None) -> None:
         processes.on_first(lambda: _prepare(spec, directory, job, name.say, stack))
         done = processes.on_first(lambda: _is_complete(directory, spec))
         if done and processes.first:
-            name.say(done_message(directory))
+            name.say(done_message(directory, spec.tracker.name))
         if not done:
             with StopSignal(processes) as stop, _status(directory, processes):
                 if job and job.stop_asked():  # its signal came before this process had a handler

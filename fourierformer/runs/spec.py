@@ -18,7 +18,10 @@ from fourierformer.tasks import Task, task_named, tasks
 
 def read_spec(config: DictConfig | dict) -> RunSpec:
     """The spec of a config. SetupError for every mistake that can be recognised without data and without a model."""
-    name = (config.get("attention") or {}).get("name")
+    chosen = config.get("attention")
+    name = (chosen or {}).get("name")
+    if name is None and chosen is not None:
+        raise SetupError("the yaml of the chosen attention lacks its name: write `name: ...` as its class registers it")
     if name is None:
         raise SetupError("no attention chosen: attention=fourier, or another of " + ", ".join(available()))
     if not isinstance(name, str):

@@ -1,5 +1,6 @@
 """The first second of a job: what can be decided without torch, which takes seconds to load, is decided here."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from fourierformer.checking import resolved
 from fourierformer.config import filed_by_data, from_yaml, run_directory, specified
 from fourierformer.errors import SetupError, UserError
 from fourierformer.processes import find_processes
-from fourierformer.provenance import command_of
+from fourierformer.provenance import code_since, command_of
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.sweep import Job, in_sweep, show
@@ -31,7 +32,7 @@ def run_job(config: DictConfig) -> None:
         return
     directory.remove_litter()  # of a process that was killed after its last result
     job = Job() if in_sweep() else None
-    (job.name.say if job else print)(done_message(directory))
+    (job.name.say if job else print)(done_message(directory, config.tracker.name))
     if job:
         job.write(run=str(directory.path.resolve()), exit_code=0)
     else:
@@ -46,11 +47,17 @@ def check_debug(config: DictConfig) -> None:
     is_vision = config.get("task") == "vision"
     if chosen.startswith("smoke") and (chosen == VISION_DEBUG) != is_vision:
         kind, right = ("language models", VISION_DEBUG) if is_vision else ("images", "smoke")
-        raise SetupError(f"debug={chosen} is for {kind}: {command_of(Path(sys.argv[0]).name)} debug={right}")
+        script = re.sub("lm|vit", "vit" if is_vision else "lm", Path(sys.argv[0]).name)
+        raise SetupError(f"debug={chosen} is for {kind}: {command_of(script)} debug={right}")
 
 
-def done_message(directory: RunDirectory) -> str:
-    return f"already done: {directory.path} (fresh=true runs it again)"
+def done_message(directory: RunDirectory, tracker: str) -> str:
+    """Says that a run is done, and what may be another now than when it ran."""
+    remarks = [code_since(directory.read_meta() or {})]
+    if tracker == "wandb" and not directory.wandb_id.is_file():
+        remarks.append("wandb does not have it")
+    said = "".join(f"; {remark}" for remark in remarks if remark)
+    return f"already done: {directory.path}{said} (fresh=true runs it again)"
 
 
 def _complete(config: DictConfig) -> RunDirectory | None:

@@ -213,3 +213,11 @@ def test_splits_are_kept_side_by_side(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["heads.json"]
     with pytest.raises(UserError, match="cannot write"):
         heads.save(tmp_path / "nowhere", "test", {})
+
+
+def test_maps_that_are_not_finite_are_refused_in_words():
+    model = stack("softmax", causal=True)
+    with torch.no_grad():
+        model[1].qkv.weight[0, 0] = math.nan
+    with pytest.raises(UserError, match="its attention maps are not finite"):
+        heads.watch_heads(model, model, [sequences(2)])

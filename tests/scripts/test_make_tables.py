@@ -160,3 +160,10 @@ def test_the_papers_tables_count_committed_runs_once(call, runs, tmp_path, monke
     assert call("--paper")[0] == 0
     code, _, err = call()
     assert (code, "runs: no such directory" in err) == (2, True)
+
+
+def test_every_committed_run_can_stand_beside_the_papers_numbers(call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # no runs/ here
+    code, out, err = call("--paper")
+    assert (code, err) == (0, "")
+    assert all(f"Table {number}: " in out for number in (1, 2, 3))

@@ -1,0 +1,44 @@
+"""Where results come from: what is said of code that may have changed since."""
+
+import subprocess
+
+import pytest
+
+from fourierformer import provenance
+from fourierformer.provenance import code_since
+
+
+def git(folder, *arguments) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """One commit with a package of two files and a document."""
+    git(tmp_path, "init", "-q")
+    (tmp_path / "fourierformer").mkdir()
+    for name in ("fourierformer/one.py", "fourierformer/two.py", "README.md"):
+        (tmp_path / name).write_text("before\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    monkeypatch.setattr(provenance, "REPOSITORY", tmp_path)
+    return tmp_path
+
+
+def test_changes_of_the_package_since_a_run_are_said(repository):
+    meta = {"commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
+    (repository / "README.md").write_text("after\n")
+    assert code_since(meta) is None
+    (repository / "fourierformer/one.py").write_text("after\n")
+    assert code_since(meta) == "1 file of fourierformer/ changed since then"
+    (repository / "fourierformer/two.py").write_text("after\n")
+    git(repository, "commit", "-qam", "second")
+    assert code_since(meta) == "2 files of fourierformer/ changed since then"
+    assert code_since(meta | {"dirty": True}) == "trained with uncommitted changes"
+
+
+@pytest.mark.parametrize("meta", [{}, {"commit": None, "dirty": None}, {"commit": "0" * 40, "dirty": False}])
+def test_nothing_is_said_of_an_unknown_commit(repository, meta):
+    assert code_since(meta) is None
