@@ -186,7 +186,10 @@ def summarise(record: Path) -> int:
     if plans and failed:
         print(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)
     elif jobs and (failed or not_begun):
-        print(f"{_counts(len(begun), failed, not_begun)}; the same command goes on with the rest", file=sys.stderr)
+        mend = "mend the errors above, then " if any(job.get("exit_code") == 2 for job in failed) else ""
+        print(
+            f"{_counts(len(begun), failed, not_begun)}; {mend}the same command goes on with the rest", file=sys.stderr
+        )
     return next((job.get("exit_code", 1) for job in failed), 0)
 
 

@@ -206,9 +206,9 @@ def _missing(data: ImageData, local: dict[str, LocalSplit], hub_reason: str) -> 
     return SetupError(
         f"Data '{data.name}' is missing: {what}{reason}. Fix one:\n"
         f"  (a) put the images into {data.root} as train/<class>/*.jpeg and val/<class>/*.jpeg (or as tar files, "
-        "WebDataset shards or parquet), or point there: data.root=/your/folder\n"
+        "WebDataset shards or parquet), or point there: data.root=/your/folder (a script's --data-root)\n"
         + (f"  (b) run on a machine with internet, which gets {data.hub} from the hub\n" if data.hub else "")
-        + f"  ({'c' if data.hub else 'b'}) run without it, on the embedded digits: data=builtin_images"
+        + f"  ({'c' if data.hub else 'b'}) train without it, on the embedded digits: data=builtin_images"
     )
 
 

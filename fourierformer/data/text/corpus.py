@@ -206,9 +206,9 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
     return SetupError(
         f"Data '{name}' is missing: {describe_missing(data)}; {other_roots(data)}; {hub_reason}. "
         "Fix one:\n"
-        f"  (a) put {files} into {data.root}, or point there: data.root=/your/folder\n"
+        f"  (a) put {files} into {data.root}, or point there: data.root=/your/folder (a script's --data-root)\n"
         f"  (b) {elsewhere}\n"
-        f"  (c) run without it, on {embedded}"
+        f"  (c) train without it, on {embedded}"
     )
 
 

@@ -112,7 +112,7 @@ def _encode_words(data: TextData, source: Source, folder: Path, progress: Progre
     train = tallies["train"]
     vocabulary = fixed_table(listed, growing) if listed else rank_words(growing, train, data.vocabulary_size)
     dtype = "uint16" if len(vocabulary.words) < 1 << 16 else "uint32"
-    notes = _unknown_notes(data, list(growing), vocabulary.words, tallies)
+    notes = _unknown_notes(data, source, list(growing), vocabulary.words, tallies)
     outputs = {f"{split}.bin": _relabel(folder, split, vocabulary.table, dtype) for split in SPLITS}
     with _Output(folder / "vocabulary.txt") as file:
         file.write("".join(word + "\n" for word in vocabulary.words).encode())
@@ -140,19 +140,24 @@ def _first_pass(source: Source, folder: Path, growing: Growing, progress: Progre
     return tallies
 
 
-def _unknown_notes(data: TextData, names: list[str], words: list[str], tallies: dict[str, np.ndarray]) -> list[str]:
+def _unknown_notes(
+    data: TextData, source: Source, names: list[str], words: list[str], tallies: dict[str, np.ndarray]
+) -> list[str]:
     """A note on how many tokens became `<unk>`. SetupError for unknown words where there is no `<unk>`."""
     ids = set(words)
     unknown = np.array([name not in ids for name in names])
     shares = []
     for split, tally in tallies.items():
-        where = unknown[: len(tally)]
-        count = int(tally[where].sum())
+        lacking = unknown[: len(tally)]
+        count = int(tally[lacking].sum())
         if count and UNK not in ids:
-            example = names[int(np.flatnonzero(where & (tally > 0))[0])]
+            example = names[int(np.flatnonzero(lacking & (tally > 0))[0])]
+            where, way_out = "the training text", "limit the vocabulary (data.vocabulary_size=20000)"
+            if source.vocabulary:
+                where, way_out = source.vocabulary.name, "is it the vocabulary of another text, data=wikitext103, say?"
             raise SetupError(
-                f"data '{data.name}': the {split} text has {count:,} words that the training text lacks, the first is "
-                f"{example!r}, and there is no <unk> for them: limit the vocabulary (data.vocabulary_size=20000)"
+                f"data '{data.name}': the {split} text has {count:,} words that {where} lacks, the first is "
+                f"{example!r}, and there is no <unk> for them: {way_out}"
             )
         if count:
             shares.append(f"{split} {count / tally.sum():.2%}")
