@@ -3,6 +3,7 @@ VENV ?= .venv
 PY   := $(VENV)/bin/python
 UV   := $(shell command -v uv 2>/dev/null)
 PYTHON ?= python3
+EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-all faults lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report docs docs-site clean constraints
@@ -16,7 +17,7 @@ setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else
 $(VENV)/.ok: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (PyTorch with CUDA: about 6 GB, one to a few minutes)"
 	$(if $(UV),$(UV) venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
-	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[dev]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]')
+	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[$(EXTRAS)]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]')
 	-$(PY) -c 'from fourierformer.kernels.sinc.library import build_now; build_now()'
 	@touch $@
 
