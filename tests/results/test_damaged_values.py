@@ -41,8 +41,7 @@ def changed(file: Path, draw: random.Random) -> str:
 
 
 def test_no_value_crashes_a_reader(tmp_path):
-    seed = random.SystemRandom().randrange(10**6)
-    draw = random.Random(seed)
+    draw = random.Random(0)
     for number in range(20):
         root = tmp_path / str(number)
         run = write_run(root, "fourier", 1)
@@ -56,7 +55,7 @@ def test_no_value_crashes_a_reader(tmp_path):
                 if not refusal(read, True, True):
                     csv_row(read)
         except Exception as error:
-            error.add_note(f"seed {seed}, {what}")
+            error.add_note(what)
             raise
         shutil.rmtree(root)
 
