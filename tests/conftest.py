@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # before anything imports `datasets`, which reads it once: no test may wait for the hub
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,6 +15,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # on tiny shapes); on one they are compiled. backend="auto" takes the portable backend on a CPU all the same.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A test draws the same examples at every run, on a slow and busy machine too: what it finds can be repeated.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DURATIONS = "fourierformer/processor_seconds"  # in pytest's cache: of every test of the last `make test`

@@ -137,7 +137,7 @@ def test_other_rows_of_a_batch_do_not_change_a_bit(backend):
     assert not changed_bits(backend, change, (slice(0, 1),))
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(max_examples=25)
 @given(
     heads=st.integers(1, 3),
     queries=st.integers(1, 70),

@@ -228,7 +228,7 @@ def test_strided_and_expanded_inputs_give_the_same_numbers():
 
 
 @seconds_without_gpu
-@settings(deadline=None, max_examples=60 if NATIVE else 4, derandomize=True, phases=PHASES)
+@settings(max_examples=60 if NATIVE else 4, phases=PHASES)
 @given(
     heads=st.integers(1, 2),
     queries=st.integers(1, 300 if NATIVE else 14),
