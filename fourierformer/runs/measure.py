@@ -4,6 +4,7 @@ import contextlib
 import re
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -60,10 +61,15 @@ class Measurements:
 
 
 def measure_best(
-    parts: Parts, checkpoints: Checkpoints, directory: RunDirectory, poll: Poll, watch: Watch
+    parts: Parts,
+    checkpoints: Checkpoints,
+    directory: RunDirectory,
+    poll: Poll,
+    watch: Watch,
+    begin: Callable[[str, str], None],
 ) -> dict[str, dict]:
     """Measures the best checkpoint on every split and under every protocol of the config. A measurement that is
-    finished is not repeated after a stop."""
+    finished is not repeated after a stop. `begin` is told split and protocol of each that begins."""
     wanted = parts.task.measured_at_end(parts.spec)
     if not wanted:
         return {}
@@ -76,6 +82,7 @@ def measure_best(
     with autocast(parts.device, parts.trainer.precision):
         for split, protocol in wanted:
             if protocol not in measurements.results.get(split, {}):
+                begin(split, protocol)
                 numbers = parts.objective.measure(parts.model, split, protocol, poll, watch)
                 measurements.add(split, protocol, numbers)
     return measurements.results

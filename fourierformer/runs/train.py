@@ -52,13 +52,13 @@ def train_and_measure(
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else _silent
-    watch = console.evaluating if console else _silent
+    watch, begin = (console.evaluating, console.measuring) if console else (_silent, _silent)
     trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
     code = 1
     try:
         progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, say, watch)
         results = parts.objective.from_training(progress.records)
-        results |= measure_best(parts, checkpoints, directory, stop.poll, watch)
+        results |= measure_best(parts, checkpoints, directory, stop.poll, watch, begin)
         summary = run_summary(directory, parts, progress, results, meta)
         # by which a reader notices that rows were lost
         processes.on_first(lambda: directory.write_summary(summary | {"logged_rows": trackers.metrics.rows}))
@@ -125,6 +125,7 @@ def _console(parts: Parts, name: Name, step: int) -> ConsoleTracker:
         step=step,
         task=parts.task,
         metric=parts.objective.metric,
+        eval_every=parts.trainer.eval_every,
         memory=partial(peak_memory, parts.device),
     )
 

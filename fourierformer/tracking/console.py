@@ -25,7 +25,8 @@ SHORTEST = "loss 12.345"  # of the numbers beside a bar, what is always to be se
 class ConsoleTracker:
     """Shows training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
     (tokens, images). prefix: begins every line, where several runs share a screen. metric: the task's primary one.
-    memory: the most bytes in use so far, of the device."""
+    eval_every: steps between evaluations, whose time then counts in what is left. memory: the most bytes in use so far,
+    of the device."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class ConsoleTracker:
         step: int = 0,
         task: Task | None = None,
         metric: str = "",
+        eval_every: int | None = None,
         memory: Callable[[], int] | None = None,
         stream: TextIO | None = None,
     ):
@@ -45,12 +47,14 @@ class ConsoleTracker:
         self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
         # is a function of the training loss; other metrics are known only after an evaluation
         self.perplexity = metric == "ppl"
-        self.memory = memory
+        self.eval_every, self.memory = eval_every, memory
         self.stream = stream or sys.stdout
         self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
         self._printed = (step, -math.inf)  # step and time of the last plain line
         self._clock: tuple[int, float] | None = None
         self._rate = 0.0
+        self._pauses, self._evaluations = 0.0, 0  # seconds of the run that were no training; evaluations in them
+        self._row: tuple[float, float] | None = None  # time, and seconds of training, of the last row that had them
 
     def say(self, message: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -62,9 +66,10 @@ class ConsoleTracker:
 
     def log(self, row: dict) -> None:
         self.step = max(self.step, row["step"])
+        others = {key: value for key, value in row.items() if key.startswith(("valid_", "test_", "ema_"))}
+        self._time_pauses(row, evaluated=bool(others))
         if "train_loss" in row:
             self._training(row)
-        others = {key: value for key, value in row.items() if key.startswith(("valid_", "test_", "ema_"))}
         if others:
             numbers = "  ".join(f"{key} {self._text(key, value)}" for key, value in others.items())
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
@@ -75,6 +80,12 @@ class ConsoleTracker:
         if self._live:
             self._live.evaluating(label, done, total)
         self._clock = None  # the rate counts training only
+
+    def measuring(self, split: str, protocol: str) -> None:
+        """Says, in plain output, that a measurement of the trained model begins: it may take longer than the training.
+        On a terminal its bar does."""
+        if not self._live:
+            self.say(f"measuring {split}, {protocol.replace('_', ' ')} ...")
 
     def summary(self, values: dict) -> None:
         """Prints nothing: the final table is printed by the sweep or the run."""
@@ -91,8 +102,7 @@ class ConsoleTracker:
         rate = [f"lr {row['lr']:.1e}"] if "lr" in row else []
         speed = []
         if self._rate:
-            left = max(0, self.steps - row["step"]) * self.samples_per_step / self._rate
-            speed = [f"{_thousands(self._rate)} {self.unit}/s", f"ETA {_duration(left)}"]
+            speed = [f"{_thousands(self._rate)} {self.unit}/s", f"ETA {_duration(self._left(row['step']))}"]
         if row.get("data_wait", 0) > SLOW_DATA:
             speed.append(f"waiting for data {100 * row['data_wait']:.0f} %")
         if self._live:
@@ -100,6 +110,24 @@ class ConsoleTracker:
             self._live.update(row["step"], [*loss, *speed, *rate, *memory])
         elif self._due(row["step"]):
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(loss + rate + speed)}")
+
+    def _left(self, step: int) -> float:
+        """Seconds: of the steps after this one and, once one has been measured, of the evaluations from this one on."""
+        training = max(0, self.steps - step) * self.samples_per_step / self._rate
+        if not self.eval_every or not self._evaluations:
+            return training
+        evaluations = -(-self.steps // self.eval_every) - (step - 1) // self.eval_every
+        return training + evaluations * self._pauses / self._evaluations
+
+    def _time_pauses(self, row: dict, evaluated: bool) -> None:
+        """Adds up what passes between rows beside training: evaluations, and the checkpoints that they lead to."""
+        if "seconds" not in row:
+            return
+        now, trained = time.monotonic(), row["seconds"]
+        if self._row:
+            self._pauses += max(0.0, now - self._row[0] - (trained - self._row[1]))
+            self._evaluations += evaluated
+        self._row = (now, trained)
 
     def _measure(self, row: dict) -> None:
         """Updates the smoothed rate: by the row's own if it has one, else by the time between two rows."""

@@ -27,9 +27,9 @@ TEXT = {"task": task_named("language"), "metric": "ppl"}
 IMAGES = {"task": task_named("vision"), "metric": "top1"}
 
 
-def plain(steps=600, samples_per_step=8192, kind=TEXT):
+def plain(steps=600, samples_per_step=8192, kind=TEXT, **further):
     stream = io.StringIO()
-    return ConsoleTracker(steps, samples_per_step, "fourier s1", stream=stream, **kind), stream
+    return ConsoleTracker(steps, samples_per_step, "fourier s1", stream=stream, **kind, **further), stream
 
 
 def test_a_training_line():
@@ -133,6 +133,28 @@ def test_evaluation_time_does_not_slow_the_rate(clock):
     clock[0] += 10
     tracker.log({"step": 30, "train_loss": 1.0})
     assert stream.getvalue().splitlines()[-1].endswith("1.0k tok/s  ETA 1:10")
+
+
+def test_what_is_left_has_evaluations_in_it_once_one_was_measured(clock):
+    tracker, stream = plain(steps=110, samples_per_step=1000, eval_every=20)
+    tracker.log({"step": 20, "train_loss": 1.0, "tokens_per_s": 1000.0, "seconds": 20.0})
+    clock[0] += 30  # the evaluation
+    tracker.log({"step": 20, "valid_ppl": 90.0, "seconds": 20.0})
+    clock[0] += 6 + 20  # what it led to, a checkpoint, and 20 steps of a second
+    tracker.log({"step": 40, "train_loss": 1.0, "tokens_per_s": 1000.0, "seconds": 40.0})
+    clock[0] += 36
+    tracker.log({"step": 40, "valid_ppl": 80.0, "seconds": 40.0})
+    clock[0] += 70
+    tracker.log({"step": 110, "train_loss": 1.0, "tokens_per_s": 1000.0, "seconds": 110.0})
+    left = [line.split("ETA ")[1] for line in stream.getvalue().splitlines() if "ETA" in line]
+    # 90 steps; 70 and the evaluations at 40, 60, 80, 100 and 110, of 36 s each; that at 110, of (36 + 36) / 2
+    assert left == ["1:30", "4:10", "0:36"]
+
+
+def test_a_log_file_says_which_measurement_begins():
+    tracker, stream = plain()
+    tracker.measuring("test", "ema_best")
+    assert stream.getvalue() == "measuring test, ema best ...\n"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (90061, "25:01:01")])
