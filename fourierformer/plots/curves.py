@@ -156,7 +156,7 @@ def comparison_chart(
     if len({curve.look for curve in curves}) > len(SERIES):
         return _panels_chart(curves, name, title, kind, caption, against)
     figure, axes = new_figure(against, kind.axis)
-    _scale(axes, kind)
+    _scale(axes, kind, against)
     for curve in curves:
         _draw(axes, curve)
     _skip_the_beginning(axes, curves, kind)
@@ -172,7 +172,7 @@ def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, capt
     figure, panels = panel_grid(len(others), ACROSS, against, kind.axis)
     for axes, own in zip(panels, others, strict=True):
         axes.set_title(own[0].label, fontsize=8, color=INK.fixed, parse_math=False)
-        _scale(axes, kind)
+        _scale(axes, kind, against)
         axes.plot(first.steps, first.middle, color=INK.fixed, linewidth=0.9, alpha=0.55)
         for curve in own:
             _draw(axes, replace(curve, look=(0, 0)))
@@ -181,11 +181,12 @@ def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, capt
     return Picture(figure, name, title, keys, caption, wide=True)
 
 
-def _scale(axes, kind: Metric) -> None:
+def _scale(axes, kind: Metric, against: str) -> None:
     if kind.logarithmic:
         axes.set_yscale("log")
         logarithmic(axes.yaxis)
-    whole_numbers(axes.xaxis)
+    if against == "step":  # a time of training has as many decimals as it needs
+        whole_numbers(axes.xaxis)
 
 
 def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, caption: str = "") -> Picture:

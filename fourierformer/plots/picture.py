@@ -164,7 +164,12 @@ def panel_grid(count: int, across: int, x_label: str, y_label: str):
 
 
 def plain(axes) -> None:
-    """Thin horizontal rules, no frame, all of it in ink."""
+    """Thin horizontal rules, no frame, all of it in ink; ticks with their whole number, not with an offset to add."""
+    from matplotlib.ticker import ScalarFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(formatter := axis.get_major_formatter(), ScalarFormatter):
+            formatter.set_useOffset(False)
     axes.grid(axis="y", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.tick_params(which="both", colors=INK.fixed, length=0, pad=5)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -173,9 +178,10 @@ def plain(axes) -> None:
 
 
 def whole_numbers(axis) -> None:
+    """Of what is counted: never a tick between two of them."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(6, integer=True))
+    axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
