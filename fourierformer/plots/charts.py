@@ -43,7 +43,8 @@ def difference_chart(
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
     texts = {clear: "95 % interval without 0", unclear: "95 % interval that holds 0", single: "one seed: no interval"}
-    keys = [Key(colour, text) for colour, text in texts.items() if colour in used]
+    shapes = {single: "circle"}
+    keys = [Key(colour, text, point=shapes.get(colour, "")) for colour, text in texts.items() if colour in used]
     return Picture(figure, name, title, keys, caption, wide=wide)
 
 
@@ -55,7 +56,7 @@ def time_chart(values: dict[str, dict[str, float]], name: str, title: str, x_lab
     names = list(dict.fromkeys(who for kind in values.values() for who in kind))
     figure, axes = new_figure(x_label, "", (3.6, 0.8 + 0.32 * len(names)))
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
-    keys = [Key(series_colour(i), kind) for i, kind in enumerate(values)]
+    keys = [Key(series_colour(i), kind, point="disc") for i, kind in enumerate(values)]
     for kind, key in zip(values.values(), keys, strict=True):
         lines = [names.index(who) for who in kind]
         axes.plot(list(kind.values()), lines, color=key.colour.fixed, marker="o", markersize=6, linestyle="none")

@@ -47,15 +47,24 @@ def layer_colour(layer: int, count: int) -> Colour:
 
 @dataclass(frozen=True)
 class Key:
-    """One legend entry: the colour and the line style of its sample, and the text."""
+    """One legend entry: the colour and the line style of its sample, and the text. The sample of points without a line
+    is a "disc" or an open "circle"."""
 
     colour: Colour
     label: str
     style: tuple = SOLID
+    point: str = ""
 
     @property
     def dashes(self) -> str:
         return " ".join(str(2 * length) for length in self.style[1])
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """For matplotlib, without the colour."""
+        if not self.point:
+            return {"linestyle": self.style}
+        return {"linestyle": "none", "marker": "o", "fillstyle": "none" if self.point == "circle" else "full"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class Picture:
         width, height = self.figure.get_size_inches()
         self.figure.set_size_inches(width, height + 0.3 + 0.18 * -(-len(self.keys) // columns))
         self.figure.suptitle(self.title, fontsize=9, color=INK.fixed)
-        lines = [Line2D([], [], color=key.colour.fixed, linestyle=key.style, linewidth=1.6) for key in self.keys]
+        lines = [Line2D([], [], color=key.colour.fixed, linewidth=1.6, **key.look) for key in self.keys]
         labels = [key.label for key in self.keys]
         looks: dict[str, Any] = {"ncols": columns, "frameon": False, "labelcolor": INK.fixed, "fontsize": 7}
         self.figure.legend(lines, labels, loc="outside lower center", **looks)

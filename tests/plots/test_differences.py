@@ -30,6 +30,7 @@ def test_points_and_intervals_lie_where_the_numbers_say():
         "95 % interval that holds 0",
         "one seed: no interval",
     ]
+    assert [key.point for key in picture.keys] == ["", "", "circle"]  # as it is drawn
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first line stands on top
 
 
