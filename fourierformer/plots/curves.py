@@ -14,9 +14,11 @@ from fourierformer.plots.picture import (
     DOTTED,
     INK,
     SERIES,
+    SOLID,
     STYLES,
     Key,
     Picture,
+    in_turn,
     layer_colour,
     logarithmic,
     new_figure,
@@ -160,6 +162,8 @@ def comparison_chart(
     for curve in curves:
         _draw(axes, curve)
     _skip_the_beginning(axes, curves, kind)
+    solid = [curve.finished and _style(curve.look) == SOLID for curve in curves]
+    in_turn(line for line, is_solid in zip(axes.lines, solid, strict=True) if is_solid)
     return Picture(figure, name, title, _keys(curves), caption)
 
 
@@ -199,25 +203,38 @@ def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, capti
     return Picture(figure, name, title, _keys(curves), caption)
 
 
-def diagnostic_chart(panels: dict[str, list[Curve]], name: str, title: str, axis: str, caption: str = "") -> Picture:
-    """A panel for each attention, all on one scale, with a line per layer, coloured by depth."""
-    count = max(map(len, panels.values()))
+def diagnostic_chart(
+    panels: dict[str, list[Curve]], name: str, title: str, axis: str, caption: str = "", most: float = np.inf
+) -> Picture:
+    """A panel for each attention, all on one scale, with a line per layer, coloured by depth. `most`: the largest value
+    that there can be."""
+    count, several = max(map(len, panels.values())), len(panels) > 1
     keys = [Key(layer_colour(i, count), f"layer {i}") for i in range(count)]
-    figure, grid = panel_grid(len(panels), min(len(panels), ACROSS), "step", axis)
+    figure, grid = panel_grid(len(panels), min(len(panels), ACROSS), "step", axis) if several else _alone("step", axis)
     for axes, (label, curves) in zip(grid, panels.items(), strict=True):
         axes.set_title(label, fontsize=8, color=INK.fixed, parse_math=False)
         whole_numbers(axes.xaxis)
         for curve, key in zip(curves, keys, strict=False):
             axes.plot(curve.steps, curve.middle, color=key.colour.fixed, linewidth=1.3, **_markers(curve))
-    _widen(grid[0])
-    return Picture(figure, name, title, keys, caption, wide=True)
+    _widen(grid[0], most)
+    for axes in grid:
+        in_turn(axes.lines)
+    return Picture(figure, name, title, keys, caption, wide=several)
 
 
-def _widen(axes) -> None:
-    """Of values that agree to many digits the labels would be 1e-7 + 0.999: a range of at least two per cent."""
+def _alone(x_label: str, y_label: str):
+    figure, axes = new_figure(x_label, y_label)
+    return figure, [axes]
+
+
+def _widen(axes, most: float) -> None:
+    """Of values that agree to many digits the labels would be 1e-7 + 0.999: a range of at least two per cent. No label
+    above `most`, which only half a line passes."""
     low, high = axes.get_ylim()
     middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * max(abs(low), abs(high)))
-    axes.set_ylim(middle - half, middle + half)
+    too_high = max(0.0, middle + half - most)
+    low, high = middle - half - too_high, middle + half - too_high
+    axes.set_ylim(low, high + (0.02 * (high - low) if too_high else 0.0))
 
 
 def _draw(axes, curve: Curve) -> None:

@@ -7,18 +7,23 @@ picture; a file stands alone, so its title and legend are drawn into it.
 
 import io
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # Okabe and Ito's palette, safe for colour-blind readers, light members darkened; the page has a dark set
 SERIES = ("#0072b2", "#d55e00", "#00805f", "#a8538b", "#8a6800", "#3b7fa8")
 STYLES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 WIDE, SMALL, PAGE = (5.0, 3.1), (3.6, 2.7), 9.6  # inches; letters have one size, so a small chart is drawn small
+DASH = 4  # line widths
 SOLID, DASHED, DOTTED, DASH_DOTTED = STYLES
 
 
@@ -167,7 +172,8 @@ def panel_grid(count: int, across: int, x_label: str, y_label: str):
     for i, axes in enumerate(grid[:count]):
         plain(axes)
         axes.tick_params(labelsize=7, labelbottom=i + across >= count, labelleft=i % across == 0)
-    figure.supxlabel(x_label, fontsize=9, color=INK.fixed)
+        if i + across >= count:  # the legend of a file would lie on a label of the whole figure
+            axes.set_xlabel(x_label, fontsize=8, color=INK.fixed)
     figure.supylabel(y_label, fontsize=9, color=INK.fixed)
     return figure, list(grid[:count])
 
@@ -184,6 +190,28 @@ def plain(axes) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set(color=INK.fixed, alpha=0.4, linewidth=0.8)
     axes.margins(x=0.01)
+
+
+def in_turn(lines: Iterable["Line2D"]) -> None:
+    """Lines that lie on each other show their colours in turn, as dashes: else the last would hide the others."""
+    together: list[list[Line2D]] = []
+    for line in lines:
+        group = next((group for group in together if _cover(group[0], line)), None)
+        if group:
+            group.append(line)
+        else:
+            together.append([line])
+    for group in together:
+        for i, line in enumerate(group if len(group) > 1 else ()):
+            line.set_linestyle((i * DASH, (DASH, (len(group) - 1) * DASH)))
+
+
+def _cover(one: "Line2D", other: "Line2D") -> bool:
+    """Whether they are nowhere further apart than half a line's width."""
+    if one.get_xydata().shape != other.get_xydata().shape:
+        return False
+    first, second = (line.get_transform().transform(line.get_xydata()) for line in (one, other))
+    return bool(np.allclose(first, second, rtol=0, atol=0.5 * one.get_linewidth(), equal_nan=True))
 
 
 def whole_numbers(axis) -> None:

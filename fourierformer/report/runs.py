@@ -42,9 +42,9 @@ from fourierformer.tasks import Column, Metric
 
 MANY = 4  # lines of a chart beyond which it takes the whole page
 SHORT = 24  # letters of a label that leave half a page room for its line
-DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title and axis
-    "radius": ("Learned radius per layer", "radius R"),
-    "mass": ("Attended share of the last query, per layer: the weight that eps leaves", "attended share"),
+DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title, axis, largest value
+    "radius": ("Learned radius per layer", "radius R", math.inf),
+    "mass": ("Attended share of the last query, per layer: the weight that eps leaves", "attended share", 1.0),
 }
 LAYER_CHARTS = {  # what heads.json has of each layer: title, axis, what it means
     "head_distance": ("Distance between heads per layer", "distance of attention maps", "Larger: less redundant."),
@@ -80,7 +80,7 @@ def _section(table: Table, anchor: str, maps: bool) -> Section:
     parts += [_intervals(intervals, table.lines) for intervals in interval_tables(table.rows)]
     for heads in head_tables(table.rows):
         parts += [sheet_of(heads, HEADS, leave_out=table.lines), Charts(_layer_pictures(heads, anchor))]
-    parts += [Charts(_diagnostic_pictures(table, anchor, name)) for name in DIAGNOSTICS]
+    parts.append(Charts([picture for name in DIAGNOSTICS for picture in _diagnostic_pictures(table, anchor, name)]))
     parts += map_charts(table.rows, anchor) if maps else []
     shown = [part for part in parts if not isinstance(part, Charts) or part.pictures]
     debug = all(run.field("debug") for row in table.rows for run in (*row.runs, *row.others))
@@ -167,12 +167,12 @@ def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:
 
 def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Picture]:
     """One, where any row has logged it."""
-    title, axis = DIAGNOSTICS[diagnostic]
+    title, axis, most = DIAGNOSTICS[diagnostic]
     panels = {row_label(row, table.rows): diagnostic_curves(row, diagnostic) for row in table.rows}
     panels = {label: curves for label, curves in panels.items() if curves}
     seeds = max((curve.seeds for curves in panels.values() for curve in curves), default=0)
     caption = f"Mean over {seeds} seeds." if seeds > 1 else ""
-    return [diagnostic_chart(panels, f"{diagnostic}--{anchor}", title, axis, caption)] if panels else []
+    return [diagnostic_chart(panels, f"{diagnostic}--{anchor}", title, axis, caption, most)] if panels else []
 
 
 def _layer_pictures(table: Table, anchor: str) -> list[Picture]:

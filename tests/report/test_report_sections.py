@@ -201,6 +201,39 @@ def test_values_that_hardly_differ_get_an_axis_that_can_be_read(tmp_path):
     assert chart.figure.axes[0].yaxis.get_major_formatter().get_offset() == ""
 
 
+def test_no_tick_says_more_than_a_share_can_be(tmp_path):
+    rows = [{"step": step, "valid_ppl": 9.0, "mass/00": 1.0, "mass/01": 0.5} for step in (50, 100)]
+    write_run(tmp_path, "fourier", 1, rows=rows)
+    (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.startswith("Attended share"))
+    axes = chart.figure.axes[0]
+    assert max(tick for tick in axes.get_yticks() if tick <= axes.get_ylim()[1]) == 1
+    assert not chart.wide  # one panel needs no line of the page to itself
+
+
+def test_lines_that_cover_each_other_show_their_colours_in_turn(tmp_path):
+    values = {"mass/00": 0.9, "mass/01": 0.5, "mass/02": 0.9}
+    write_run(tmp_path, "fourier", 1, rows=[{"step": step, "valid_ppl": 9.0} | values for step in (50, 100)])
+    (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.startswith("Attended share"))
+    assert [line.is_dashed() for line in chart.figure.axes[0].lines] == [True, False, True]
+
+
+def test_ticks_of_short_runs_are_numbers_of_their_own(tmp_path):
+    """Steps 1 and 2 have no tick between them, a training of 0.6 s has several, a loss of 8.948 has no offset."""
+    for name, pace in (("softmax", 0.3), ("fourier", 0.25)):
+        rows = [
+            {"step": s, "valid_ppl": 7700.0 - s, "train_loss": 8.948 + 1e-4 * s, "seconds": pace * s} for s in (1, 2)
+        ]
+        write_run(tmp_path, name, 1, rows=rows)
+    charts = {p.title: p.figure for p in pictures(run_sections(collect(tmp_path)))}
+    loss, time = charts["Training loss"], charts["Validation perplexity against training time"]
+    for figure in (loss, time):
+        figure.draw_without_rendering()
+    seconds = [label.get_text() for label in time.axes[0].get_xticklabels()]
+    assert len(set(seconds)) == len(seconds) > 3
+    assert {float(tick) % 1 for tick in loss.axes[0].get_xticks()} == {0.0}
+    assert loss.axes[0].yaxis.get_major_formatter().get_offset() == ""
+
+
 def test_debug_runs_are_folded_away(tmp_path):
     write_run(tmp_path / "real", "fourier", 1)
     write_run(tmp_path / "debug", "fourier", 1, changes={"experiment": "smoke", "debug": True})
