@@ -113,17 +113,26 @@ def headline(folder: Path = MEASURED) -> str:
 
 
 def evidence(folder: Path = MEASURED) -> str:
-    """The runs of docs/results.md: every row, and what they say about its hypotheses."""
+    """The runs of docs/results.md: every row, and what they say about its hypotheses. docs/measurements.md has the notes."""
     parts = []
     for name, column in EVIDENCE.items():
         path = folder / f"{name}.csv"
         if path.exists():
             runs = read_measured(path)
             rows = comparison(runs)
-            said = [*tables(rows), hypothesis_table(rows, column), *head_tables(rows), *layer_tables(rows)]
+            said = [
+                *_short(tables(rows)),
+                hypothesis_table(rows, column),
+                *_short(head_tables(rows)),
+                *layer_tables(rows),
+            ]
             shown = markdown_of(said)
             parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
     return "\n\n".join(parts) or NOTHING
+
+
+def _short(found: list[Table]) -> list[Table]:
+    return [replace(table, notes=[], protocols=[], scale=[]) for table in found]
 
 
 def attention_label(row: Row) -> str:
