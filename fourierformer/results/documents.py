@@ -113,26 +113,18 @@ def headline(folder: Path = MEASURED) -> str:
 
 
 def evidence(folder: Path = MEASURED) -> str:
-    """The runs of docs/results.md: every row, and what they say about its hypotheses. docs/measurements.md has the notes."""
+    """The runs of docs/results.md: every row, and what they say about its hypotheses; more is in docs/measurements.md."""
     parts = []
     for name, column in EVIDENCE.items():
         path = folder / f"{name}.csv"
         if path.exists():
             runs = read_measured(path)
             rows = comparison(runs)
-            said = [
-                *_short(tables(rows)),
-                hypothesis_table(rows, column),
-                *_short(head_tables(rows)),
-                *layer_tables(rows),
-            ]
+            numbers = [replace(table, notes=[], protocols=[], scale=[]) for table in tables(rows)]
+            said = [*numbers, hypothesis_table(rows, column), *head_tables(rows), *layer_tables(rows)]
             shown = markdown_of(said)
             parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
     return "\n\n".join(parts) or NOTHING
-
-
-def _short(found: list[Table]) -> list[Table]:
-    return [replace(table, notes=[], protocols=[], scale=[]) for table in found]
 
 
 def attention_label(row: Row) -> str:
