@@ -1,7 +1,7 @@
 """One self-contained HTML page about a set of runs: tables, charts, states, where they ran, and how to repeat them.
 
 runs.py makes a section for each table of the comparison, and one of the paper's tables; committed.py shows what is
-measured without a run and stands on the page only where it is asked for. section.py says what a section is made of,
+measured without a run, where its files are named. section.py says what a section is made of,
 page.py puts everything together.
 """
 

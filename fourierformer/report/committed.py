@@ -1,6 +1,6 @@
 """What was measured without training a model, read from committed CSV files: rates of the theory, times of kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -49,12 +49,13 @@ KERNEL_SETTINGS = ("gpu", "machine", "threads", "torch", "triton", "commit", "ra
 NO_GPU = "Measured on a CPU only: no times of a GPU are committed."
 
 
-def committed_sections(folder: Path) -> list[Section]:
-    """Empty where the folder has none of the files."""
-    rates, slopes, exact = (folder / f"estimator_{name}.csv" for name in ("rates", "slopes", "correlations"))
-    simulated = [rates, slopes] if rates.is_file() and slopes.is_file() else []
-    estimators = [*simulated, *([exact] if exact.is_file() else [])]
-    kernels = [path for path in sorted(folder.glob("*.csv")) if _is_of_kernels(read_csv(path))]
+def committed_sections(files: Iterable[Path]) -> list[Section]:
+    """Of the CSV files that a user names; those of runs, which have their own sections, are passed over."""
+    by_name = {path.stem: path for path in sorted(files)}
+    rates, slopes, exact = (by_name.get(f"estimator_{name}") for name in ("rates", "slopes", "correlations"))
+    simulated = [rates, slopes] if rates and slopes else []
+    estimators = [*simulated, *([exact] if exact else [])]
+    kernels = [path for path in by_name.values() if _is_of_kernels(read_csv(path))]
     return [*_section(estimators, _estimator_section), *_section(kernels, _kernel_section)]
 
 

@@ -303,7 +303,6 @@ def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
     assert doubt in headline(*tables(comparison(collect(tmp_path))))
 
 
-@pytest.mark.full("draws every figure")
 def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     two_by_three(tmp_path / "runs")
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "here.html"]
@@ -313,7 +312,8 @@ def test_script_writes_where_it_is_told_and_says_where(tmp_path):
     assert done.stderr == ""
     Page((tmp_path / "here.html").read_text(encoding="utf-8"))
     names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
-    assert {"train-loss--quickstart-lm-tiny-data-builtin-text.png", "density-error-normal-d1--estimators.svg"} <= names
+    assert "train-loss--quickstart-lm-tiny-data-builtin-text.png" in names
+    assert not any("estimators" in name or "kernel" in name for name in names)  # nobody named them
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "here.html", "runs"]
 
 
@@ -327,7 +327,6 @@ def test_script_writes_beside_the_runs_when_not_told(tmp_path):
     assert len(list((tmp_path / "runs" / "figures").glob("train-loss--*"))) == 2
 
 
-@pytest.mark.full("draws what was measured")
 def test_script_says_when_it_cannot_write(tmp_path):
     write_run(tmp_path / "runs", "fourier", 1)
     command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "runs"]

@@ -23,7 +23,7 @@ def page(tmp_path_factory):
     name = "a-name-without-any-place-to-break-it-" * 4
     write_run(root / "runs", name, 1, changes={"notes": ["n" * 200], "experiment": "e" * 120})
     write_run(root / "runs", "gaussian", 1, state="failed", error="out of memory " + "x" * 150, traceback="T" * 200)
-    return write_report(collect(root / "runs"), root / "report.html", committed_sections(MEASURED))
+    return write_report(collect(root / "runs"), root / "report.html", committed_sections(MEASURED.glob("*.csv")))
 
 
 @pytest.mark.parametrize(

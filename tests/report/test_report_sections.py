@@ -1,5 +1,5 @@
-"""What the page holds beside the comparison: intervals, the paper's tables, heads, what is missing, and, only where it
-is asked for, what was measured without runs."""
+"""What the page holds beside the comparison: intervals, the paper's tables, heads, what is missing, and, only where
+its files are named, what was measured without runs."""
 
 import json
 
@@ -122,7 +122,7 @@ def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
     runs = collect(tmp_path / "runs")
     automatic = write_report(runs, tmp_path / "automatic.html").read_text()
     assert "estimators" not in automatic
-    asked = write_report(runs, tmp_path / "asked.html", committed_sections(MEASURED)).read_text()
+    asked = write_report(runs, tmp_path / "asked.html", committed_sections(MEASURED.glob("*.csv"))).read_text()
     found = Page(asked)
     assert len(found.ids) == len(set(found.ids))
     for text in (
@@ -136,7 +136,7 @@ def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
 
 
 def test_slopes_stand_beside_those_of_the_theorem():
-    estimators = committed_sections(MEASURED)[0]
+    estimators = committed_sections(MEASURED.glob("*.csv"))[0]
     stated = next(part for part in estimators.parts if not isinstance(part, Charts))
     theorem, dim = stated.header.index("theorem"), stated.header.index("data")
     for line in stated.body:
@@ -147,24 +147,25 @@ def test_slopes_stand_beside_those_of_the_theorem():
 
 
 def test_no_files_no_sections(tmp_path):
-    assert committed_sections(tmp_path) == []
+    assert committed_sections([]) == []
+    assert committed_sections([MEASURED / "quickstart.csv"]) == []  # runs
 
 
 def test_times_of_a_gpu_are_said_to_be_of_it_and_those_of_a_cpu_not(tmp_path):
     row = "lm_small,96,{},softmax,bfloat16,1.5,20,1.0,{},2.15,abc\n"
     path = tmp_path / "kernel_any.csv"
     path.write_text(KERNELS + row.format("forward", "Some GPU") + row.format("forward+backward", "Some GPU"))
-    (section,) = committed_sections(tmp_path)
+    (section,) = committed_sections(tmp_path.glob("*.csv"))
     assert section.headline == "Measured on Some GPU."
     assert [picture.name for picture in pictures([section])] == ["kernel-time-lm-small-batch-96--kernel-any"]
     path.write_text(KERNELS + row.format("forward", ""))
-    assert "no times of a GPU" in committed_sections(tmp_path)[0].headline
+    assert "no times of a GPU" in committed_sections(tmp_path.glob("*.csv"))[0].headline
 
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "kernel.csv").write_text(KERNELS + "lm_small,96,forward,softmax,bfloat16,fast,20,1,,,\n")
     with pytest.raises(SetupError, match=r"kernel\.csv"):
-        committed_sections(tmp_path)
+        committed_sections(tmp_path.glob("*.csv"))
 
 
 def test_a_collected_run_has_means_of_heads_and_no_layers(tmp_path):
