@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from fourierformer.results.comparison import Cell
-from fourierformer.results.statistics import NO_CLAIM, compare, half_width, holm
+from fourierformer.results.statistics import NO_CLAIM, Difference, compare, half_width, holm, verdict
 
 # Student's sleep data (Biometrika 1908): hours gained by ten patients under two drugs; textbooks print paired
 # t = -4.0621 with p = 0.002833, and Welch t = -1.8608 with p = 0.07939
@@ -98,3 +98,13 @@ def test_holm_lies_between_no_correction_and_bonferroni():
     p_values = [0.001, 0.2, 0.013, 0.04, 0.04, 0.8]
     for p, adjusted in zip(p_values, holm(p_values), strict=True):
         assert p <= adjusted <= min(1.0, len(p_values) * p)
+
+
+@pytest.mark.parametrize(
+    ("key", "mean", "said"),
+    [("ppl", -1.0, "better"), ("ppl", 1.0, "worse"), ("top1", 1.0, "better"), ("top1", -1.0, "worse")],
+)
+@pytest.mark.parametrize(("p", "claims"), [(0.049, True), (0.051, False), (0.3, False)])
+def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
+    """Perplexities are better when they are lower, accuracies when they are higher."""
+    assert verdict(Difference(mean, p=p), key, p) == (said if claims else "no significant difference")
