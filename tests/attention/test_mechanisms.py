@@ -1,6 +1,7 @@
 """Exact facts about single mechanisms."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,7 @@ def test_radius_has_one_number_per_layer_head_or_coordinate(name, shape):
     radius = attention.build(name, GEOMETRY).radius
     assert radius.shape == shape
     assert (radius == 2.0).all()
+    assert (attention.build(name, replace(GEOMETRY, causal=False)).radius == 1.0).all()  # the paper's for images
 
 
 @pytest.mark.parametrize(("head_dim", "expected"), [(16, 0.43), (32, 0.36), (64, 0.31)])
