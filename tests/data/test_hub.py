@@ -99,7 +99,14 @@ def test_a_reachable_hub_passes_the_check_and_builds_nothing(data, monkeypatch):
     assert not Path(data.cache).exists()
 
 
+def without_proxies(monkeypatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
 def test_the_connection_goes_to_the_proxy(data, monkeypatch):
+    without_proxies(monkeypatch)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
     asked = []
@@ -124,9 +131,7 @@ def test_the_connection_goes_to_the_proxy(data, monkeypatch):
     ],
 )
 def test_the_first_hop_is_the_proxy_of_that_scheme_unless_the_host_is_excepted(monkeypatch, endpoint, variables, first):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+    without_proxies(monkeypatch)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert first_hop(urlsplit(endpoint)) == first
