@@ -80,3 +80,19 @@ def no_network(monkeypatch):
         raise ConnectionRefusedError(f"tests reach no network: {address}")
 
     monkeypatch.setattr(socket.socket, "connect", to_this_machine)
+
+
+@pytest.fixture(autouse=True)
+def torch_as_before():
+    """What a test sets for the whole process does not reach the next one: a run sets precision and determinism."""
+    known = {
+        torch.set_float32_matmul_precision: torch.get_float32_matmul_precision,
+        torch.set_default_dtype: torch.get_default_dtype,
+        torch.set_num_threads: torch.get_num_threads,
+        torch.use_deterministic_algorithms: torch.are_deterministic_algorithms_enabled,
+    }
+    before = {change: read() for change, read in known.items()}
+    yield
+    for change, read in known.items():
+        if read() != before[change]:  # use_deterministic_algorithms imports the compiler: seconds
+            change(before[change])
