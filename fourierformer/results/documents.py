@@ -113,7 +113,7 @@ def headline(folder: Path = MEASURED) -> str:
 
 
 def evidence(folder: Path = MEASURED) -> str:
-    """The runs of docs/results.md: every row, and what they say about its hypotheses; more is in docs/measurements.md."""
+    """The runs of docs/results.md and what they say about its hypotheses; more of them is in docs/measurements.md."""
     parts = []
     for name, column in EVIDENCE.items():
         path = folder / f"{name}.csv"
