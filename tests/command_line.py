@@ -108,7 +108,7 @@ def _as_task(rank: int, world: int, port: int, script: str, arguments: tuple[str
         os._exit(code)
 
 
-def start(*arguments: str, cwd: Path = REPOSITORY, script: str = "train_lm", world: int = 1) -> subprocess.Popen:
+def start(*arguments: str, cwd: Path = REPOSITORY, script: str | Path = "train_lm", world: int = 1) -> subprocess.Popen:
     """`python train_lm.py ...` as a process in a session of its own, stdout and stderr in one pipe; under torchrun with
     several."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -4,7 +4,6 @@ continues to the same numbers."""
 import hashlib
 import os
 import signal
-import time
 
 import pytest
 import torch
@@ -37,13 +36,12 @@ def hangups_are_heard():
     signal.signal(signal.SIGHUP, before)
 
 
-def after(process, text: str, wait: float = 0) -> str:
+def after(process, text: str) -> str:
     """Reads the output up to a line with `text`."""
     seen = ""
     for line in process.stdout:
         seen += line
         if text in line:
-            time.sleep(wait)
             return seen
     raise AssertionError(f"ended ({process.wait()}) without {text!r}:\n{seen}")
 
@@ -78,13 +76,27 @@ def test_a_stop_saves_and_the_same_command_resumes(smoke, uninterrupted, tmp_pat
     assert status(run)["state"] == "completed"
 
 
+ENDLESS = """
+import time
+from fourierformer.runs.launch import launch
+from fourierformer.tasks.language_objective import LanguageObjective
+
+def loss(*_):
+    print("in a step", flush=True)
+    time.sleep(1000)
+
+LanguageObjective.loss = loss
+launch("train_lm")
+"""
+
+
 @pytest.mark.full("a process that trains")
 def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
-    # one step of this takes seconds, and a first Ctrl-C waits for its end
-    process = start(*smoke, f"runs_root={tmp_path}", "model.layers=40", "model.inner=4096", "global_batch_size=500")
-    after(process, "lm_tiny with", wait=0.5)
+    (tmp_path / "endless.py").write_text(ENDLESS)  # a first Ctrl-C waits for the end of a step
+    process = start(*smoke, f"runs_root={tmp_path}", script=tmp_path / "endless")
+    after(process, "in a step")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    after(process, "press Ctrl-C again")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output

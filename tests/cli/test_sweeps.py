@@ -114,28 +114,46 @@ def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
         assert f"attention={run.name.split('-')[1]} " in command
 
 
+def stopped_while_two_train(*sweep: str) -> str:
+    """The output of a sweep that gets SIGTERM once its first two jobs have logged steps."""
+    process = start(*sweep)
+    training, seen = set(), ""
+    for line in process.stdout:
+        seen += line
+        training |= set(re.findall(r"^\[([12])/3 seed=\d\] step .* loss", line))
+        if len(training) == 2:
+            break
+    process.send_signal(signal.SIGTERM)
+    seen += process.communicate(timeout=200)[0]
+    assert process.returncode == 143, seen
+    return seen
+
+
+def saved_step(root, seed: int) -> int:
+    """Where a run was stopped; its log has every row up to there, once."""
+    (run,) = root.glob(f"smoke/*-s{seed}-*")
+    step = status(run)["step"]
+    assert [row["step"] for row in rows(run) if "train_loss" in row] == list(range(50, step + 1, 50))
+    return step
+
+
 @pytest.mark.full("sweeps in processes of their own")
 def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
     """Jobs in other processes get the signal and save; the others do not begin."""
-    length = ("trainer.steps=1000", "trainer.eval_every=500", "trainer.save_every=500", "trainer.log_every=50")
-    sweep = ("-m", *smoke, *length, "seed=1,2,3", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    process = start(*sweep, f"runs_root={tmp_path}")
-    started = 0  # wait until both first jobs train
-    for line in process.stdout:
-        started += "step  50" in line or "step   50" in line
-        if started == 2:
-            break
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, output
+    # no job comes near its end, however late the other one begins
+    length = ("trainer.steps=10000000", "trainer.eval_every=1000000", "trainer.save_every=1000000")
+    processes = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    sweep = ("-m", *smoke, *length, "trainer.log_every=50", "seed=1,2,3", *processes, f"runs_root={tmp_path}")
+    output = stopped_while_two_train(*sweep)
     assert runs_of(tmp_path) == {"softmax-s1": "interrupted", "softmax-s2": "interrupted"}
     assert "[1/3 seed=1] stopped by SIGTERM" in output
     assert "0 of 3 done, 2 stopped, 1 not begun" in output
 
-    assert train_lm("-m", *smoke, *length, "seed=1,2", f"runs_root={tmp_path}") == 0
-    assert runs_of(tmp_path) == {"softmax-s1": "completed", "softmax-s2": "completed"}
-    (first,) = tmp_path.glob("smoke/*-s1-*")
-    assert [row["step"] for row in rows(first) if "train_loss" in row] == list(range(50, 1001, 50))
+    saved = {seed: saved_step(tmp_path, seed) for seed in (1, 2)}
+    output = stopped_while_two_train(*sweep)
+    for seed, step in saved.items():
+        assert f"[{seed}/3 seed={seed}] resuming at step {step:,} of" in output
+        assert saved_step(tmp_path, seed) > step
 
 
 @pytest.mark.full("a process that trains")
