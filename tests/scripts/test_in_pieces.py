@@ -64,18 +64,18 @@ OBEYS = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.
 
 
 @pytest.mark.parametrize(
-    ("code", "exit_code", "says"),
+    ("code", "minutes", "exit_code", "says"),
     [
-        (OBEYS, 0, "the time is up"),
-        ("import time; time.sleep(600)", 0, "the time is up"),  # before it listens to signals
-        ("pass", 0, "all is done"),
-        ("raise SystemExit(3)", 3, ""),
-        ("raise SystemExit(143)", 143, ""),  # somebody else stopped it
+        (OBEYS, 0.05, 0, "the time is up"),
+        ("import time; time.sleep(600)", 0.05, 0, "the time is up"),  # before it listens to signals
+        ("pass", 30, 0, "all is done"),
+        ("raise SystemExit(3)", 30, 3, ""),
+        ("raise SystemExit(143)", 30, 143, ""),  # somebody else stopped it
     ],
 )
-def test_how_a_piece_ends(tmp_path, code, exit_code, says):
+def test_how_a_piece_ends(tmp_path, code, minutes, exit_code, says):
     (tmp_path / "train.py").write_text(code)
-    done = piece("--minutes", "0.05", str(tmp_path / "train.py"), f"runs_root={tmp_path}")
+    done = piece("--minutes", str(minutes), str(tmp_path / "train.py"), f"runs_root={tmp_path}")
     assert (done.returncode, done.stdout.partition(":")[0].strip()) == (exit_code, says)
 
 

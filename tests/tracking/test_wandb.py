@@ -117,11 +117,15 @@ def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
 def test_a_kill_loses_about_a_second(run_dir):
     code = """
         import json, os, signal, sys, time
+        from pathlib import Path
         from fourierformer.tracking.wandb import WandbTracker
         tracker = WandbTracker(sys.argv[1], **json.loads(sys.argv[2]), samples=("tokens", int), mode="offline")
         for step in range(10):
             tracker.log({"step": step, "train_loss": 1.0})
-        time.sleep(5)  # well over the second we ask for, well under the 15 that wandb would wait
+        (log,) = Path(sys.argv[1]).rglob("*.wandb")
+        until = time.monotonic() + 12  # well over the second we ask for, under the 15 that wandb would wait
+        while log.read_bytes().count(b"train_loss") < 9 and time.monotonic() < until:
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     plain = json.dumps({key: value for key, value in SETTINGS.items() if key != "samples"})
