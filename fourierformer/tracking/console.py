@@ -159,9 +159,8 @@ class _LiveBar:
 
         console = Console(file=stream, highlight=False)
         self.bar = 24 if console.width >= 110 else 8
-        self.beside = self.bar + 2 * len(str(steps)) + 4  # bar, '310/600', a blank between columns
-        self.title = _cut(title, console.width - self.beside - len(SHORTEST))
-        self.names = max(len(self.title), self.bar // 2 + 4)  # width of their column: an evaluation has a name too
+        self.title, self.label, self.numbers = title, "", [""]
+        self.counts = 2 * len(str(steps)) + 1  # width of '310/600'
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=self.bar),
@@ -170,30 +169,42 @@ class _LiveBar:
             console=console,
             refresh_per_second=4,
         )
-        self.training = self.progress.add_task(_escape(self.title), total=steps, completed=step, numbers="")
+        self.training = self.progress.add_task("", total=steps, completed=step, numbers="")
         self.evaluation: TaskID | None = None
+        self._arrange()
         self.progress.start()
 
     def say(self, message: str) -> None:
         self.progress.console.print(message, markup=False, soft_wrap=True)  # a long path can be copied as one line
 
     def update(self, step: int, numbers: list[str]) -> None:
-        """Shows as many of the numbers as fit into a line, the most important ones first."""
-        text, room = numbers[0], self.progress.console.width - self.beside - self.names
-        for number in numbers[1:]:
-            if len(text) + 2 + len(number) > room:
-                break
-            text += f"  {number}"
-        self.progress.update(self.training, completed=step, numbers=_escape(text))
+        self.numbers = numbers
+        self.progress.update(self.training, completed=step)
+        self._arrange()
 
     def evaluating(self, label: str, done: int, total: int) -> None:
-        label = _cut(label, self.names)  # both bars share their columns
+        self.label, self.counts = label, max(self.counts, 2 * len(str(total)) + 1)  # both bars share their columns
+        label = _escape(self._arrange())
         if self.evaluation is None:
-            self.evaluation = self.progress.add_task(_escape(label), total=total, numbers="")
-        self.progress.update(self.evaluation, description=_escape(label), completed=done, total=total)
+            self.evaluation = self.progress.add_task(label, total=total, numbers="")
+        self.progress.update(self.evaluation, description=label, completed=done, total=total)
         if done >= total:
             self.progress.remove_task(self.evaluation)
             self.evaluation = None
+
+    def _arrange(self) -> str:
+        """Shows names as far as they leave room for the loss, then as many numbers as fit into the line, the most
+        important ones first. Returns the evaluation's name."""
+        room = self.progress.console.width - self.bar - self.counts - 3  # a blank between columns
+        title, label = (_cut(name, room - len(SHORTEST)) for name in (self.title, self.label))
+        room -= max(len(title), len(label))
+        text = self.numbers[0]
+        for number in self.numbers[1:]:
+            if len(text) + 2 + len(number) > room:
+                break
+            text += f"  {number}"
+        self.progress.update(self.training, description=_escape(title), numbers=_escape(text))
+        return label
 
     def close(self) -> None:
         if self.evaluation is not None:

@@ -231,6 +231,13 @@ def test_a_narrow_terminal_shows_bar_step_and_loss(columns, beside):
     )
 
 
+def test_an_evaluation_on_a_narrow_terminal_shows_its_name_and_count():
+    measured = TERMINAL.replace('"valid", done, 3', '"valid overlapping", 2048 * done, 8192')
+    drawn = without_escapes(on_a_terminal(measured, COLUMNS="80"))
+    assert re.search(r"valid overlapping [━╸╺]{8} 2048/8192", drawn)
+    assert "340/600   loss 5.000  ppl 148.4  8.2k tok/s" in drawn  # beside it, what then fits
+
+
 def test_no_color_is_respected():
     colour = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m|\x1b\[38;")
     assert colour.search(on_a_terminal(TERMINAL))
