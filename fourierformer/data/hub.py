@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,9 +67,17 @@ def downloaded(data: TextData, progress: Progress) -> Iterator[TextData]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fetch(data: TextData, split: str, folder: Path) -> None:
+def datasets_library():
+    """Hugging Face's `datasets`, with its progress bars on a terminal only: they would fill a log file."""
     import datasets
 
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    return datasets
+
+
+def _fetch(data: TextData, split: str, folder: Path) -> None:
+    datasets = datasets_library()
     cached = cached_files(data, _HUB_NAMES[split])
     if cached:  # read directly: load_dataset would connect to the network first
         rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])

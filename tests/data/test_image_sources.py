@@ -262,6 +262,16 @@ def test_a_shard_without_a_label_is_named(small):
         load_images(data)
 
 
+def test_unpacking_parquet_writes_no_bars_into_a_log_file(small, capfd):
+    import datasets
+
+    data = small("parquet")
+    datasets.enable_progress_bars()
+    capfd.readouterr()  # those of writing it
+    load_images(data)
+    assert capfd.readouterr().err == ""
+
+
 def test_parquet_without_labels_is_refused(small):
     import datasets
 

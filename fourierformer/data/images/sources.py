@@ -129,8 +129,7 @@ def _open(data: ImageData, name: str, split: LocalSplit, progress: Progress) -> 
 
 def _unpack(data: ImageData, paths: list[Path], progress: Progress):
     """Opens parquet files. They have no random access, so `datasets` keeps an unpacked copy under data.cache."""
-    import datasets
-
+    datasets = hub.datasets_library()
     progress(f"opening {listed([path.name for path in paths], 2)}")
     try:
         return datasets.load_dataset(
@@ -142,8 +141,7 @@ def _unpack(data: ImageData, paths: list[Path], progress: Progress):
 
 def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
     """Both splits from the copy that `datasets` keeps, or from the network."""
-    import datasets
-
+    datasets = hub.datasets_library()
     splits: dict[str, ImageSet] = {}
     try:
         for split in SPLITS:
