@@ -158,7 +158,7 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
 
 @pytest.mark.full("a process that trains")
 def test_ctrl_c_ends_a_sweep_in_one_process(smoke, tmp_path):
-    sweep = ("-m", *smoke, "trainer.steps=1000", "trainer.log_every=50", "seed=1,2", f"runs_root={tmp_path}")
+    sweep = ("-m", *smoke, "trainer.steps=10000000", "trainer.log_every=50", "seed=1,2", f"runs_root={tmp_path}")
     process = start(*sweep)
     for line in process.stdout:
         if "loss" in line:
