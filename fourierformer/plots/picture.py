@@ -208,10 +208,10 @@ def in_turn(lines: Iterable["Line2D"]) -> None:
 
 def _cover(one: "Line2D", other: "Line2D") -> bool:
     """Whether they are nowhere further apart than half a line's width."""
-    if one.get_xydata().shape != other.get_xydata().shape:
-        return False
-    first, second = (line.get_transform().transform(line.get_xydata()) for line in (one, other))
-    return bool(np.allclose(first, second, rtol=0, atol=0.5 * one.get_linewidth(), equal_nan=True))
+    first, second = (line.get_transform().transform(np.asarray(line.get_xydata())) for line in (one, other))
+    return first.shape == second.shape and bool(
+        np.allclose(first, second, rtol=0, atol=0.5 * one.get_linewidth(), equal_nan=True)
+    )
 
 
 def whole_numbers(axis) -> None:
