@@ -8,7 +8,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from fourierformer.results import Run, collect
+from fourierformer.errors import SetupError
+from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
 from fourierformer.runs.directory import process_exists
@@ -47,13 +48,15 @@ def main() -> None:
 def show(roots: list[str], for_programs: bool) -> None:
     now = datetime.now(UTC)
     runs = [progress_of(run, now) for run in collect(roots) if run.state != "set aside"]
+    if not runs:
+        raise SetupError(f"No runs under {', '.join(roots)}. {HOW_TO_MAKE_ONE}")
     if for_programs:
         json.dump([asdict(run) for run in runs], sys.stdout, indent=2)
         print()
         return
     for run in runs:
         print(run.line)
-    print(summary_line(runs) or f"no runs under {', '.join(roots)}")
+    print(summary_line(runs))
 
 
 def summary_line(runs: list[RunProgress]) -> str:

@@ -90,6 +90,8 @@ def gather(sources: Iterable[str | Path]) -> list[Run]:
     files = [path for path in paths if path.suffix == ".csv"]
     if missing := [file for file in files if not file.is_file()]:
         raise SetupError(f"{missing[0]}: no such file")
+    if others := [path for path in paths if path not in files and path.is_file()]:
+        raise SetupError(f"{others[0]}: neither a folder of runs nor a .csv file")
     runs = collect(path for path in paths if path not in files)
     known = {_identity(run) for run in runs}
     of_runs = [file for file in files if is_measured(file)] or files  # if none is, reading the first says so

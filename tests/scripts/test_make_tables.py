@@ -146,6 +146,11 @@ def test_documents_are_rewritten_between_their_markers_only(call, tmp_path, monk
     assert {name: (tmp_path / name).read_text() for name in DOCUMENTS} == texts
 
 
+def test_a_file_of_another_kind_is_called_so(call):
+    code, _, err = call(REPOSITORY / "README.md")
+    assert (code, err) == (2, f"error: {REPOSITORY / 'README.md'}: neither a folder of runs nor a .csv file\n")
+
+
 def test_the_papers_tables_count_committed_runs_once(call, runs, tmp_path, monkeypatch):
     """Whether they are still in runs/, in one file, or in two."""
     monkeypatch.setattr("fourierformer.results.measured.MEASURED", tmp_path / "measured")

@@ -74,6 +74,13 @@ def test_an_unknown_folder_is_named(tmp_path):
     assert "no such directory" in done.stderr
 
 
+def test_a_folder_without_runs_says_how_to_make_one(tmp_path):
+    command = [sys.executable, "scripts/sweep_status.py", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: No runs under {tmp_path}. `make train`")
+
+
 def test_numbers_that_are_none_and_torn_files_are_no_crash(tmp_path):
     write(tmp_path, "m-softmax-s1-aaaaaaaa", state="running", step="7", steps=[], seconds={}, pid="x", updated=3)
     write(tmp_path, "m-softmax-s2-aaaaaaab", state=7, step=None, error=["a"])
