@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text, json_object
 from fourierformer.runs.jobs import Name, names_of_jobs
-from fourierformer.training.signals import SIGNALS, exit_code, stop_signals
+from fourierformer.training.signals import SIGNALS, exit_code, how_to_abort, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
 STOPPED = {exit_code(number) for number in SIGNALS}
@@ -150,7 +150,7 @@ class StopSweep:
         # SIGTERM also for Ctrl-C, which a terminal sends to all of them itself: a second Ctrl-C would abort them
         if record is None or not _signal_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
             raise Interrupted(number)
-        print("\nstopping: running jobs save first; press Ctrl-C again to abort at once", file=sys.stderr)
+        print(f"\nstopping: running jobs save first; {how_to_abort(number)}", file=sys.stderr)
 
 
 def _signal_others(record: Path, number: int) -> bool:

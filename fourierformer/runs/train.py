@@ -66,7 +66,8 @@ def train_and_measure(
         code = 0
     except Interrupted as interrupted:
         code = exit_code(interrupted.signal_number)
-        say(f"stopped; the same command resumes {directory.path}")
+        saved = f" at step {step:,}" if (step := checkpoints.newest_step()) else ""
+        say(f"stopped{saved}; the same command resumes {directory.path}")
         raise
     finally:
         parts.objective.close()

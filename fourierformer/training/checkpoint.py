@@ -80,6 +80,11 @@ class Checkpoints:
                 lost = "" if _best_flag(path) is False else was_best
                 self.say(f"The checkpoint {path} is damaged ({problem}). The training does not need it{lost}.")
 
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint that is not known to be damaged, without reading it; 0 where there is
+        none."""
+        return max((_order(path)[0] for path in self._complete() if path not in self._damaged), default=0)
+
     def latest(self) -> tuple[int, dict] | None:
         """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when
         all of them are damaged."""

@@ -26,6 +26,11 @@ def exit_code(signal_number: int) -> int:
     return 128 + (signal.SIGINT if signal_number == signal.SIGINT else signal.SIGTERM)
 
 
+def how_to_abort(number: int) -> str:
+    """What to tell the user after this signal, which not everyone has sent by hand."""
+    return "press Ctrl-C again to abort at once" if number == signal.SIGINT else "SIGINT (Ctrl-C) aborts at once"
+
+
 def stop_signals() -> list[signal.Signals]:
     """The signals that ask to stop. Not SIGHUP where it is ignored: `nohup` does so to go on without a terminal."""
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
@@ -81,7 +86,7 @@ class StopSignal:
     def _begin(self, number: int) -> None:
         self.signal_number, self._since = number, time.monotonic()
         # torchrun does not pass a second Ctrl-C on
-        again = "; press Ctrl-C again to abort at once" if self.processes.world == 1 else ""
+        again = f"; {how_to_abort(number)}" if self.processes.world == 1 else ""
         self._say(f"\n{signal.Signals(number).name}: stopping after this micro-step, saving{again}\n")
 
     def _same_ctrl_c(self) -> bool:
