@@ -20,12 +20,17 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 
 
-HEAD = """
+HEAD = '''
 import json, os, sys, time
 import torch
 from fourierformer.errors import *
 from fourierformer.processes import *
-"""
+
+def tell(**result):
+    """One line in one write: print writes text and end apart in `python -u`, which torchrun uses, so that the lines of
+    two processes can mix."""
+    os.write(1, (json.dumps(result) + "\\n").encode())
+'''
 
 
 def write(folder, body):
@@ -119,7 +124,7 @@ for round in range(3):  # a sweep in one process joins again for each job
         arrived = time.time()
         processes.barrier()
         result |= {"arrived": arrived, "left": time.time()}
-    print("\\n" + json.dumps(result | {"round": round}), flush=True)
+    tell(**result, round=round)
 """
 
 
@@ -186,7 +191,7 @@ def test_the_others_wait_for_the_first_as_long_as_it_takes(tmp_path):
         dist.init_process_group = functools.partial(dist.init_process_group, timeout=datetime.timedelta(seconds=2))
         with join_processes("cpu") as processes:
             value = processes.on_first(lambda: time.sleep(5) or "prepared")
-        print(json.dumps({"rank": processes.rank, "value": value}), flush=True)
+        tell(rank=processes.rank, value=value)
         """
     results = by_rank(torchrun(write(tmp_path, body)))
     assert [result["value"] for result in results] == ["prepared", "prepared"]
@@ -252,8 +257,8 @@ def test_submitit_tasks_find_each_other(environment, tmp_path):
         """
     with join_processes("cpu") as processes:
         total = processes.sum(torch.tensor(processes.rank + 1)).item()
-        print(json.dumps({"rank": processes.rank, "local": processes.local_rank, "world": processes.world,
-                          "local_world": processes.local_world, "sum": total}), flush=True)
+        tell(rank=processes.rank, local=processes.local_rank, world=processes.world,
+             local_world=processes.local_world, sum=total)
     """,
     )
     executor = submitit.LocalExecutor(tmp_path / "jobs")

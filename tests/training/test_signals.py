@@ -196,7 +196,7 @@ def test_a_signal_during_the_question_waits_for_the_next(monkeypatch):
 
 
 TOGETHER = """
-import json, sys, time
+import json, os, sys, time
 from fourierformer.errors import Interrupted
 from fourierformer.processes import join_processes
 from fourierformer.training.signals import StopSignal, exit_code
@@ -210,8 +210,8 @@ with join_processes("cpu") as processes:
                 stop.poll()
                 time.sleep(0.02 * processes.rank)  # one is slower than the other
     except Interrupted as interrupted:
-        time.sleep(0.3 * processes.rank)  # lines of their own
-        print("\\n" + json.dumps({"rank": processes.rank, "polls": polls, "by": interrupted.signal_number}), flush=True)
+        result = {"rank": processes.rank, "polls": polls, "by": interrupted.signal_number}
+        os.write(1, (json.dumps(result) + "\\n").encode())  # one write: print may mix the lines of two processes
         sys.exit(exit_code(interrupted.signal_number))
 """
 
@@ -246,7 +246,7 @@ def test_two_processes_stop_at_the_same_poll(tmp_path, receiver):
     finally:
         torchrun.terminate()  # not kill: its workers are in sessions of their own, and only torchrun ends them
         torchrun.communicate()
-    results = sorted((json.loads(line) for line in out.splitlines() if line), key=lambda result: result["rank"])
+    results = sorted((json.loads(line) for line in out.splitlines()), key=lambda result: result["rank"])
     assert [result["rank"] for result in results] == [0, 1]
     assert all(result["by"] == signal.SIGTERM for result in results)
     assert results[0]["polls"] == results[1]["polls"] > 1
