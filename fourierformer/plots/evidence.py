@@ -25,6 +25,7 @@ SMALLEST_SHARE = 1e-40  # a share of 0 is drawn there
 LINEAR = 10  # up to this difference the scale is linear
 NO_EPS = Configuration("fourier", {"eps": 0})  # alone has a variant that is not called as its attention:
 NO_EPS_VARIANT = "fourier_no_eps"
+FIRST_GROUP = (BASELINE, "fourier_matched", "gaussian", "fourier")  # of the plan; in the order of the results
 Line = tuple[Colour, tuple]  # colour and line style
 
 
@@ -66,9 +67,15 @@ def read_evidence(measured: Path = MEASURED) -> list[Evidence]:
     for name, column in EVIDENCE.items():
         path = measured / f"{name}.csv"
         if path.is_file():
-            rows = comparison(read_measured(path))
+            rows = sorted(comparison(read_measured(path)), key=_place)
             found.append(Evidence(name, rows, column, _speeds(measured / f"{name}_time.csv")))
     return found
+
+
+def _place(row: Row) -> int:
+    """The first group comes first, so that its attentions have the same colours in every picture."""
+    is_first = row.attention in FIRST_GROUP and not NO_EPS.is_of(row)
+    return FIRST_GROUP.index(row.attention) if is_first else len(FIRST_GROUP)
 
 
 def _speeds(path: Path) -> dict[str, float]:
