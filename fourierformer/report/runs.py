@@ -36,7 +36,7 @@ from fourierformer.results.formats import DASH
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
-from fourierformer.results.statistics import BASELINE, LEVEL, change_text, p_text, pairs
+from fourierformer.results.statistics import BASELINE, SIGNIFICANT, change_text, p_text, pairs
 from fourierformer.results.tables import columns_of, doubts, head_tables, quoted_columns
 from fourierformer.tasks import Column, Metric
 
@@ -239,6 +239,6 @@ def _doubt(table: Table, column: Column, first: str, baseline: str) -> str:
         if pair.column == column and compared == {first, baseline}:
             if pair.p is None:
                 return f"; {pair.difference.reason}"
-            verdict = "not a significant difference, " if pair.p >= 1 - LEVEL else ""
+            verdict = "not a significant difference, " if pair.p >= SIGNIFICANT else ""
             return f"; {verdict}{p_text(pair.p)}"
     return "; not tested against each other"

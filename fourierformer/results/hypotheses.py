@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fourierformer.results.comparison import Cell, Row, column_text, metric
 from fourierformer.results.formats import DASH, Table
 from fourierformer.results.statistics import (
-    LEVEL,
+    SIGNIFICANT,
     Difference,
     compare,
     corrected,
@@ -58,7 +58,7 @@ class Decision:
     above_bar: float | None = None  # the first configuration's mean minus that of the bar, on common seeds
 
     def verdict(self, higher_is_better: bool) -> str:
-        if self.p is None or self.difference.mean is None or self.p >= 1 - LEVEL:
+        if self.p is None or self.difference.mean is None or self.p >= SIGNIFICANT:
             return "not decided"
         first_wins = (self.difference.mean > 0) == higher_is_better
         if first_wins == self.hypothesis.worse:
@@ -88,7 +88,7 @@ PLAN = (
 
 
 def decide(rows: Iterable[Row], column: Column, plan: Iterable[Hypothesis] = PLAN) -> list[Decision]:
-    """Those whose two configurations were run; p is corrected (Holm) over all of them."""
+    """Those whose two configurations were run; p is corrected (Holm) over those of them that have one."""
     rows = list(rows)
     measured = []
     for hypothesis in plan:
@@ -112,12 +112,13 @@ def _above(rows: list[Row], hypothesis: Hypothesis, column: Column) -> float | N
 def hypothesis_table(rows: list[Row], column: Column, plan: Iterable[Hypothesis] = PLAN) -> Table:
     primary = rows[0].primary
     title = f"{title_of(rows)}: the hypotheses, by {metric(primary).name}, {column_text(column)}"
-    body = [_line(decision, primary) for decision in decide(rows, column, plan)]
+    decisions = decide(rows, column, plan)
+    tested = sum(decision.p is not None for decision in decisions)
     note = (
         "differences: mean ± 95 % t-interval, paired over the seeds that both have; relative: the same of "
-        "first / second - 1; p corrected by Holm over this table"
+        f"first / second - 1; p corrected by Holm over the comparisons that have one, here {tested} of {len(decisions)}"
     )
-    return Table(title, rows, HEADER, body, notes=[note])
+    return Table(title, rows, HEADER, [_line(decision, primary) for decision in decisions], notes=[note])
 
 
 def _line(decision: Decision, primary: str) -> list[str]:

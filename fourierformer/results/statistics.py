@@ -14,6 +14,7 @@ from fourierformer.tasks import Column
 
 NO_CLAIM = "n = 1: no claim"
 LEVEL = 0.95
+SIGNIFICANT = 0.05  # below it, not at it; 1 - 0.95 is a little more
 BASELINE = "softmax"
 
 
@@ -183,6 +184,6 @@ def _pair_text(pair: Pair) -> str:
 
 def verdict(difference: Difference, key: str, p: float) -> str:
     """'better', 'worse' or 'no significant difference' than the baseline, at a corrected p."""
-    if p >= 1 - LEVEL or difference.mean is None:
+    if p >= SIGNIFICANT or difference.mean is None:
         return "no significant difference"
     return "better" if (difference.mean > 0) == metric(key).higher_is_better else "worse"

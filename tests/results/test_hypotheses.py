@@ -83,6 +83,12 @@ def test_a_single_seed_decides_nothing(tmp_path):
     assert (decision.p, decision.verdict(higher_is_better=False)) == (None, "not decided")
 
 
+def test_the_table_says_how_many_comparisons_p_is_corrected_over(tmp_path):
+    rows = rows_of(tmp_path, softmax={1: 60.0, 2: 64.0}, fourier={1: 58.0, 2: 61.0}, gaussian={1: 59.0})
+    plan = [Hypothesis("H1", FOURIER, SOFTMAX), Hypothesis("H3", GAUSSIAN, SOFTMAX)]
+    assert "over the comparisons that have one, here 1 of 2" in hypothesis_table(rows, COLUMN, plan).notes[0]
+
+
 @pytest.mark.parametrize(("without_eps", "verdict"), [(62.0, "confirmed"), (58.0, "not decided")])
 def test_worse_than_with_eps_confirms_h4_only_if_it_is_not_better_than_softmax(tmp_path, without_eps, verdict):
     for seed in (1, 2, 3):

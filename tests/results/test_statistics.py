@@ -104,7 +104,7 @@ def test_holm_lies_between_no_correction_and_bonferroni():
     ("key", "mean", "said"),
     [("ppl", -1.0, "better"), ("ppl", 1.0, "worse"), ("top1", 1.0, "better"), ("top1", -1.0, "worse")],
 )
-@pytest.mark.parametrize(("p", "claims"), [(0.049, True), (0.051, False), (0.3, False)])
+@pytest.mark.parametrize(("p", "claims"), [(0.049, True), (0.05, False), (0.051, False), (0.3, False)])
 def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
     """Perplexities are better when they are lower, accuracies when they are higher."""
     assert verdict(Difference(mean, p=p), key, p) == (said if claims else "no significant difference")
