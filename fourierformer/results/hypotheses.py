@@ -1,5 +1,6 @@
 """The hypotheses of docs/results.md, decided by the rows of its runs as the plan there says."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -63,9 +64,10 @@ class Decision:
         first_wins = (self.difference.mean > 0) == higher_is_better
         if first_wins == self.hypothesis.worse:
             return "contradicted"
-        if self.hypothesis.bar and (self.above_bar is None or self.above_bar * (1 if higher_is_better else -1) > 0):
-            return "not decided"
-        return "confirmed"
+        if self.hypothesis.bar is None:
+            return "confirmed"
+        gain = math.nan if self.above_bar is None else self.above_bar * (1 if higher_is_better else -1)
+        return "confirmed" if gain <= 0 else "not decided"  # also where the bar is unknown or has diverged
 
     def relative(self) -> Cell:
         """first / second - 1 for each seed."""

@@ -152,7 +152,10 @@ def significance_lines(rows: list[Row], columns: Iterable[Column]) -> list[str]:
 
 
 def p_text(p: float) -> str:
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    if p < 1e-4:
+        return "p < 0.0001"
+    digits = 2 if p >= SIGNIFICANT or float(f"{p:.2g}") < SIGNIFICANT else 4  # 0.0499 must not read as 0.05
+    return f"p = {p:.{digits}g}"
 
 
 def signed(value: float, key: str) -> str:

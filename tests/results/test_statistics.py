@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from fourierformer.results.comparison import Cell
-from fourierformer.results.statistics import NO_CLAIM, Difference, compare, half_width, holm, verdict
+from fourierformer.results.statistics import NO_CLAIM, Difference, compare, half_width, holm, p_text, verdict
 
 # Student's sleep data (Biometrika 1908): hours gained by ten patients under two drugs; textbooks print paired
 # t = -4.0621 with p = 0.002833, and Welch t = -1.8608 with p = 0.07939
@@ -108,3 +108,10 @@ def test_holm_lies_between_no_correction_and_bonferroni():
 def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
     """Perplexities are better when they are lower, accuracies when they are higher."""
     assert verdict(Difference(mean, p=p), key, p) == (said if claims else "no significant difference")
+
+
+@pytest.mark.parametrize(
+    ("p", "said"), [(0.00003, "p < 0.0001"), (0.0123, "p = 0.012"), (0.0499, "p = 0.0499"), (0.0504, "p = 0.05")]
+)
+def test_a_p_below_005_does_not_read_as_005(p, said):
+    assert p_text(p) == said
