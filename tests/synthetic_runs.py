@@ -67,10 +67,17 @@ def write_vision_run(
 
 def write_heads(run: Path, distances: list[float], split: str = "test") -> None:
     """heads.json of a run as scripts/head_redundancy.py writes it: a layer for every distance."""
-    layers = [{"maps": distance, "rows": 0.4, "outputs": 3.0, "rank": 31.0} for distance in distances]
+    layers = [
+        {"head_distance": distance, "row_distance": 0.4, "output_distance": 3.0, "rank": 31.0} for distance in distances
+    ]
     mean = sum(distances) / len(distances)
     spread = math.sqrt(sum((distance - mean) ** 2 for distance in distances) / (len(distances) - 1))
-    measured = {"layers": layers, "mean": layers[0] | {"maps": mean}, "sd": {"maps": spread}, "sequences": 9}
+    measured = {
+        "layers": layers,
+        "mean": layers[0] | {"head_distance": mean},
+        "sd": {"head_distance": spread},
+        "sequences": 9,
+    }
     _write(run / "heads.json", {"schema": 1, "splits": {split: measured}})
 
 

@@ -2,16 +2,16 @@
 
 A_h is the N x N matrix of weights that head h gives the values of one sequence. The quantities per layer:
 
-    maps     ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
-    rows     ||A_h[i] - A_h'[i]||          averaged over the rows i too
-    outputs  ||A_h v_h - A_h' v_h'||_F     averaged as `maps`
-    sums     sum_j A_h[i, j]               averaged over heads and rows; what eps takes is missing from 1
-    rank     singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
+    head_distance    ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
+    row_distance     ||A_h[i] - A_h'[i]||          averaged over the rows i too
+    output_distance  ||A_h v_h - A_h' v_h'||_F     averaged as head_distance
+    attended_share   sum_j A_h[i, j]               averaged over heads and rows; what eps takes is missing from 1
+    rank             singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
 
-The paper has only the words "average L2 distance between heads"; `maps` is our interpretation. Two rows of weights >= 0
-that sum to at most 1 are at most sqrt(2) apart, so `maps` is at most sqrt(2 N): 22.6 for the 256 tokens of Table 3. A
-bidirectional map made from r features has at most rank r; a causal one is triangular, so its rank is N unless its
-diagonal is near 0.
+The paper has only the words "average L2 distance between heads"; head_distance is our interpretation. Two rows of
+weights >= 0 that sum to at most 1 are at most sqrt(2) apart, so it is at most sqrt(2 N): 22.6 for the 256 tokens of
+Table 3. A bidirectional map made from r features has at most rank r; a causal one is triangular, so its rank is N
+unless its diagonal is near 0.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from fourierformer.runs.parts import Parts, open_run
 from fourierformer.training.precision import set_matmul_precision
 
 FILE = "heads.json"  # in the run directory
-QUANTITIES = ("maps", "rows", "outputs", "sums", "rank")
+QUANTITIES = ("head_distance", "row_distance", "output_distance", "attended_share", "rank")
 RANK_THRESHOLD = 1e-6  # as in the same group's paper on mixtures of Gaussian keys
 RANKED = 16  # sequences whose rank is computed: 2,048 decompositions for 16 layers of 8 heads, 20 ms each at 256 tokens
 MAP_NUMBERS = 2**23  # numbers in the maps of one forward pass: 32 MiB, and a few such tensors
@@ -49,9 +49,9 @@ def distances(maps: Tensor, outputs: Tensor) -> dict[str, Tensor]:
     """How far heads are apart, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
     squares = pair_squares(maps)
     return {
-        "maps": squares.sum(-1).sqrt().mean(-1),
-        "rows": squares.sqrt().mean((-2, -1)),
-        "outputs": pair_squares(outputs).sum(-1).sqrt().mean(-1),
+        "head_distance": squares.sum(-1).sqrt().mean(-1),
+        "row_distance": squares.sqrt().mean((-2, -1)),
+        "output_distance": pair_squares(outputs).sum(-1).sqrt().mean(-1),
     }
 
 
@@ -75,7 +75,7 @@ class LayerSums:
         if not torch.isfinite(maps).all():
             raise SetupError("its attention maps are not finite: it diverged, or its weights are damaged")
         self._add(distances(maps, maps @ v.to(maps.dtype)))
-        self._add({"sums": maps.sum(-1).double().mean((-2, -1))})
+        self._add({"attended_share": maps.sum(-1).double().mean((-2, -1))})
         # sequence 0, rank_every, 2 rank_every, ..., whatever the batch; float64, since float32 errors come near 1e-6
         chosen = slice(-self.sequences % self.rank_every, None, self.rank_every)
         if len(q[chosen]):

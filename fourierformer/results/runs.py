@@ -18,13 +18,12 @@ HOW_TO_MAKE_ONE = (
 # any of these makes a folder a run directory; config.yaml is the first file a run writes
 MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
-# our name of a head quantity -> what heads.json calls it
-HEAD_QUANTITIES = {
-    "head_distance": "maps",
-    "row_distance": "rows",
-    "output_distance": "outputs",
-    "attended_share": "sums",
-    "rank": "rank",
+# what earlier versions called the quantities in heads.json -> what analysis/heads.py calls them
+EARLIER_HEAD_NAMES = {
+    "maps": "head_distance",
+    "rows": "row_distance",
+    "outputs": "output_distance",
+    "sums": "attended_share",
 }
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: what an attention layer logs about itself
@@ -220,14 +219,13 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
 
 def _head_numbers(values: dict) -> dict[str, float]:
     means, spreads = (values[kind] if isinstance(values.get(kind), dict) else {} for kind in ("mean", "sd"))
-    spread = {} if spreads.get("maps") is None else {"head_distance_sd": number(spreads["maps"])}
-    return _head_means(means) | spread
+    spread = _head_means(spreads).get("head_distance")
+    return _head_means(means) | ({} if spread is None else {"head_distance_sd": spread})
 
 
 def _head_means(values: dict) -> dict[str, float]:
-    """By our names; what was not measured is left out."""
-    by_name = {name: values.get(quantity) for name, quantity in HEAD_QUANTITIES.items()}
-    return {name: number(value) for name, value in by_name.items() if value is not None}
+    """The numbers by their names of today; what was not measured is left out."""
+    return {EARLIER_HEAD_NAMES.get(key, key): number(value) for key, value in values.items() if value is not None}
 
 
 def _run_directories(root: Path) -> Iterable[Path]:

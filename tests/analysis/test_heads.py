@@ -46,24 +46,24 @@ def sequences(count: int) -> torch.Tensor:
 def test_identity_and_full_uniform_maps_are_sqrt_of_length_less_one_apart():
     """Each row: (1 - 1/L)^2 + (L - 1) / L^2 = 1 - 1/L."""
     distances = measured(pair(torch.eye(256), uniform(256, causal=False)))
-    assert distances["maps"] == pytest.approx(math.sqrt(255), rel=1e-6)
-    assert distances["rows"] == pytest.approx(math.sqrt(1 - 1 / 256), rel=1e-6)
+    assert distances["head_distance"] == pytest.approx(math.sqrt(255), rel=1e-6)
+    assert distances["row_distance"] == pytest.approx(math.sqrt(1 - 1 / 256), rel=1e-6)
 
 
 def test_identity_and_causal_uniform_maps():
     """Row i of i visible keys: 1 - 1/i, so the square is 256 - (1 + 1/2 + ... + 1/256)."""
     distances = measured(pair(torch.eye(256), uniform(256, causal=True)))
-    assert distances["maps"] == pytest.approx(math.sqrt(256 - sum(1 / i for i in range(1, 257))), rel=1e-6)
-    assert round(distances["maps"], 1) == 15.8
+    assert distances["head_distance"] == pytest.approx(math.sqrt(256 - sum(1 / i for i in range(1, 257))), rel=1e-6)
+    assert round(distances["head_distance"], 1) == 15.8
 
 
 def test_no_two_maps_are_further_apart_than_disjoint_permutations():
     distances = measured(pair(torch.eye(256), torch.eye(256).roll(1, dims=1)))
-    assert distances["maps"] == pytest.approx(math.sqrt(2 * 256), rel=1e-6)
-    assert round(distances["maps"], 1) == 22.6
-    assert distances["rows"] == pytest.approx(math.sqrt(2), rel=1e-6)
+    assert distances["head_distance"] == pytest.approx(math.sqrt(2 * 256), rel=1e-6)
+    assert round(distances["head_distance"], 1) == 22.6
+    assert distances["row_distance"] == pytest.approx(math.sqrt(2), rel=1e-6)
     rough = (20 * torch.randn(1, 4, 256, 256, generator=torch.Generator().manual_seed(0))).softmax(-1)
-    assert 20 < measured(rough)["maps"] < 22.6
+    assert 20 < measured(rough)["head_distance"] < 22.6
 
 
 def test_equal_heads_are_at_distance_nought_exactly():
@@ -74,7 +74,7 @@ def test_equal_heads_are_at_distance_nought_exactly():
 def test_three_heads_have_three_pairs():
     """Only the third head differs: two of three pairs."""
     maps = pair(torch.eye(9), torch.eye(9), uniform(9, causal=False))
-    assert measured(maps)["maps"] == pytest.approx(2 / 3 * math.sqrt(8))
+    assert measured(maps)["head_distance"] == pytest.approx(2 / 3 * math.sqrt(8))
 
 
 def test_rank_is_bounded_by_the_features():
@@ -109,10 +109,10 @@ def explicit(layer: attention.Attention, x: np.ndarray, kernel: str) -> dict[str
         maps.append(weights / (eps + weights.sum(1, keepdims=True)))
     pairs = list(itertools.combinations(range(HEADS), 2))
     return {
-        "maps": np.mean([np.linalg.norm(maps[a] - maps[b]) for a, b in pairs]),
-        "rows": np.mean([np.linalg.norm(maps[a] - maps[b], axis=1).mean() for a, b in pairs]),
-        "outputs": np.mean([np.linalg.norm(maps[a] @ v[a] - maps[b] @ v[b]) for a, b in pairs]),
-        "sums": np.mean([a.sum(1).mean() for a in maps]),
+        "head_distance": np.mean([np.linalg.norm(maps[a] - maps[b]) for a, b in pairs]),
+        "row_distance": np.mean([np.linalg.norm(maps[a] - maps[b], axis=1).mean() for a, b in pairs]),
+        "output_distance": np.mean([np.linalg.norm(maps[a] @ v[a] - maps[b] @ v[b]) for a, b in pairs]),
+        "attended_share": np.mean([a.sum(1).mean() for a in maps]),
         "rank": np.mean([np.linalg.matrix_rank(a, tol=1e-6) for a in maps]),
     }
 

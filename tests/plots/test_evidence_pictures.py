@@ -30,7 +30,7 @@ def evidence(tmp_path):
             "results": {"test": {"overlapping": results["results"]["test"]["overlapping"] | {"ppl": 100 - 10.0 * seed}}}
         }
         run = write_run(tmp_path / "runs", "fourier", seed, rows=rows_of(100 - 10 * seed), changes=ours)
-        layers = [{"sums": 0.5 * seed}, {"sums": 0.0}]
+        layers = [{"attended_share": 0.5 * seed}, {"attended_share": 0.0}]
         (run / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": layers, "mean": {}}}}))
     write_measured(collect(tmp_path / "runs"), tmp_path / "evidence_lm.csv")
     (tmp_path / "evidence_lm_time.csv").write_text(

@@ -60,7 +60,9 @@ def test_heads_are_shown_layer_by_layer(tmp_path):
     assert "6.00 ± 0.50" in words  # softmax over layers: 5.5, 6, 6.5
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"splits": {"test": {"layers": [1, {"maps": null}], "mean": {}}}}'])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", '{"splits": {"test": {"layers": [1, {"head_distance": null}], "mean": {}}}}']
+)
 def test_a_damaged_file_of_heads_has_no_chart(tmp_path, content):
     (write_run(tmp_path, "softmax", 1) / "heads.json").write_text(content)
     words = words_of(tmp_path)

@@ -145,7 +145,7 @@ def test_the_papers_accuracies_stand_beside_last_and_best_but_not_averaged_weigh
 
 def test_head_distances_come_from_the_run_directory(tmp_path):
     path = write_run(tmp_path, "fourier", 1, 36.5, changes=SMALL)
-    found = {"mean": {"maps": 7.0, "rows": 0.4}, "sd": {"maps": 2.5}}
+    found = {"mean": {"head_distance": 7.0, "row_distance": 0.4}, "sd": {"head_distance": 2.5}}
     (path / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": found}}))
     _, _, three = paper_tables(comparison(collect(tmp_path)))
     test = line_of(three, "fourier", "test head distance")

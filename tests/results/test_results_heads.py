@@ -14,8 +14,8 @@ from fourierformer.results.tables import head_tables
 def measured_run(root, attention: str, seed: int, distance: float) -> None:
     run = write_run(root, attention, seed)
     found = {
-        "mean": {"maps": distance, "rows": 0.4, "outputs": 3.0, "rank": 31.0},
-        "sd": {"maps": 2.25},
+        "mean": {"head_distance": distance, "row_distance": 0.4, "output_distance": 3.0, "rank": 31.0},
+        "sd": {"head_distance": 2.25},
         "sequences": 9,
     }
     (run / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": found}}))
@@ -39,15 +39,29 @@ def test_mean_and_sd_over_seeds(tmp_path, through_a_file):
 
 
 def test_one_run_has_no_sd_over_seeds_and_what_one_of_two_lacks_is_a_dash(tmp_path):
-    for attention, mean in (("softmax", {"maps": 6.5}), ("fourier", {"maps": 5.5, "rank": 31.0, "sums": 0.25})):
+    for attention, mean in (
+        ("softmax", {"head_distance": 6.5}),
+        ("fourier", {"head_distance": 5.5, "rank": 31.0, "attended_share": 0.25}),
+    ):
         run = write_run(tmp_path, attention, 1)
-        (run / "heads.json").write_text(json.dumps({"splits": {"valid": {"mean": mean, "sd": {"maps": None}}}}))
+        (run / "heads.json").write_text(
+            json.dumps({"splits": {"valid": {"mean": mean, "sd": {"head_distance": None}}}})
+        )
     (table,) = head_tables(comparison(collect(tmp_path)))
     assert table.header[4:] == ["distance of\nattention maps", "attended\nshare", "rank of\nthe maps"]
     assert table.body == [
         ["lm_tiny", "softmax", "valid", "1", "6.50", "-", "-"],
         ["lm_tiny", "fourier", "valid", "1", "5.50", "0.250", "31.000"],
     ]
+
+
+def test_a_file_of_an_earlier_version_is_read_by_the_names_of_today(tmp_path):
+    run = write_run(tmp_path, "fourier", 1)
+    mean = {"maps": 5.5, "rows": 0.4, "outputs": 3.0, "sums": 0.25, "rank": 31.0}
+    (run / "heads.json").write_text(json.dumps({"splits": {"valid": {"mean": mean, "sd": {"maps": 0.5}}}}))
+    (read,) = collect(tmp_path)
+    expected = {"head_distance": 5.5, "row_distance": 0.4, "output_distance": 3.0, "attended_share": 0.25}
+    assert read.heads == {"valid": expected | {"rank": 31.0, "head_distance_sd": 0.5}}
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"splits": [1]}', '{"splits": {"test": {"mean": [1]}}}'])
@@ -64,7 +78,7 @@ def test_radius_and_share_of_each_layer(tmp_path, through_a_file):
     for seed, radius in ((1, 2.0), (2, 3.0)):
         rows = [{"step": 1, "valid_ppl": 60.0, "radius/00": 9.0}, {"step": 2, "valid_ppl": 60.0, "radius/00": radius}]
         run = write_run(tmp_path / "runs", "fourier", seed, rows=rows)
-        measured = {"layers": [{"sums": seed * 2e-30}], "mean": {"sums": seed * 2e-30}}
+        measured = {"layers": [{"attended_share": seed * 2e-30}], "mean": {"attended_share": seed * 2e-30}}
         (run / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": measured}}))
         write_run(tmp_path / "runs", "softmax", seed)
     runs = collect(tmp_path / "runs")

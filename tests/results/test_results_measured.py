@@ -124,7 +124,9 @@ def test_damaged_evaluations_are_one_line(tmp_path, column, text):
 def test_a_line_has_the_numbers_and_where_they_come_from(tmp_path):
     path = write_run(tmp_path / "runs", "fourier", 3, 58.3)
     (path / "config.yaml").write_text("attention: {name: fourier, radius: matched, eps: 0.0}\n")
-    (path / "heads.json").write_text(json.dumps({"splits": {"test": {"mean": {"maps": 7.5}, "sd": {"maps": 2.0}}}}))
+    (path / "heads.json").write_text(
+        json.dumps({"splits": {"test": {"mean": {"head_distance": 7.5}, "sd": {"head_distance": 2.0}}}})
+    )
     write_measured(collect(path), tmp_path / "one.csv")
     (line,) = lines(tmp_path / "one.csv")
     assert tuple(line)[: len(NAMES)] == NAMES
