@@ -16,11 +16,11 @@ from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_
 from fourierformer.marks import mark
 
 WIDEST = 1e6  # of a radius: float32 knows R (q - k) of size 1e6 to 0.06 only, so its sine would mean nothing
-WATCHED = 4  # sequences of a batch whose last query is measured for `diagnostics`; only in evaluation
+MEASURED_SEQUENCES = 4  # of a batch: those whose attended share is measured for `diagnostics`, only in evaluation
 LEAST_ATTENDED_SHARE = 0.1
 ADVICE = (
     "in at least one layer attention.eps is larger than nearly all sums of weights, so that the layer's output and its "
-    "gradient are almost 0 (`mass` in metrics.jsonl): set attention.eps=0 or attention.radius=matched"
+    "gradient are almost 0 (`attended_share` in metrics.jsonl): set attention.eps=0 or attention.radius=matched"
 )
 
 
@@ -75,9 +75,9 @@ class Fourier(Attention):
     the reference formula, which holds N^2 D numbers per head. With eps = 0, a row's sum may then come near 0.
     O(N^2 D) time, memory linear in N.
 
-    `diagnostics` reports the radius and, once whole sequences were evaluated, `mass`: the share of a row's weight that
-    its keys get, sum_j w_ij / (eps + sum_j w_ij); eps gets the rest. Where it is 0 the layer is off: its gradient is 0
-    as well.
+    `diagnostics` reports the radius and, once whole sequences were evaluated, the attended share of their last queries:
+    the share of a row's weight that its keys get, sum_j w_ij / (eps + sum_j w_ij); eps gets the rest. Where it is 0 the
+    layer is off: its gradient is 0 as well.
     """
 
     partial_queries = cross_ok = padding_ok = True
@@ -100,7 +100,7 @@ class Fourier(Attention):
         check_power(power, allow_negative, backend)
         check_range("attention.eps", eps, 0)  # it is added to a sum of weights
         self.power, self.eps, self.coordinates, self.backend = power, eps, coordinates, backend
-        self.watched = eps > 0 and power % 2 == 0  # with weights of both signs, eps has no share of their sum
+        self.has_share = eps > 0 and power % 2 == 0  # with weights of both signs, eps has no share of their sum
         starts: dict[str | float, float] = {
             "paper": paper_radius(geometry.causal),
             "matched": matched_radius(geometry.head_dim, power),
@@ -110,14 +110,14 @@ class Fourier(Attention):
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
         self.radius = nn.Parameter(torch.full(shape, start))
         mark(self, "radius", lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
-        self.attended_share = EvaluationMean()  # see _watch
+        self.attended_share = EvaluationMean()  # see _measure_share
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
     ) -> Tensor:
         # Not for one query at a time (sliding windows, generation): there it would be a third more work.
-        if self.watched and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
-            self._watch(q, k, keep, cross)
+        if self.has_share and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
+            self._measure_share(q, k, keep, cross)
         return self._attend(q, k, v, self.backend, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
@@ -152,10 +152,10 @@ class Fourier(Attention):
         return q, k, *v, radius
 
     @torch.no_grad()
-    def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
+    def _measure_share(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
         """Adds to the attended share for `diagnostics`: that of the last query, which sees every key, in all heads of
-        the first WATCHED sequences."""
-        q, k, keep = q[:WATCHED], k[:WATCHED], None if keep is None else keep[:WATCHED]
+        the first MEASURED_SEQUENCES."""
+        q, k, keep = q[:MEASURED_SEQUENCES], k[:MEASURED_SEQUENCES], None if keep is None else keep[:MEASURED_SEQUENCES]
         if keep is None or cross:
             q = q[:, :, -1:]
         else:  # the last one that is not padding
@@ -171,7 +171,7 @@ class Fourier(Attention):
         numbers = {"radius": self.radius.detach().abs().mean().item()}
         attended_share = self.attended_share.value()
         if not math.isnan(attended_share):  # nan before the first evaluation, and with eps = 0, where it is always 1
-            numbers["mass"] = attended_share  # its name in every metrics.jsonl
+            numbers["attended_share"] = attended_share
         if attended_share < LEAST_ATTENDED_SHARE:
             warnings.warn(ADVICE, stacklevel=2)  # one text, so Python shows it once
         return numbers

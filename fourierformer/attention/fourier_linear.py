@@ -111,7 +111,7 @@ class FourierLinear(FeatureAttention):
         start = radius_for(tau0, power, width, variance)
         self.radius = nn.Parameter(torch.full((geometry.heads, 1), start))
         mark(self, "radius", no_weight_decay=True)
-        self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _watch
+        self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _measure_strain
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
@@ -119,7 +119,7 @@ class FourierLinear(FeatureAttention):
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
             scaled = self._scaled(*to_float32(q, k))
-            self._watch(*scaled, keep, cross)
+            self._measure_strain(*scaled, keep, cross)
             if self._by_kernel(k.shape[-2]):
                 return (self._taylor_maps(*scaled, causal, keep) @ v.to(scaled[0].dtype)).to(v.dtype)
         return super().mix(q, k, v, x, keep=keep, cross=cross)
@@ -170,7 +170,7 @@ class FourierLinear(FeatureAttention):
         return weights / (weights.sum(-1, keepdim=True) + EPS)
 
     @torch.no_grad()
-    def _watch(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
+    def _measure_strain(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
         """Stores tau or the resolution in use, for `diagnostics`; q and k are scaled. Padding does not count."""
         of_queries = None if keep is None or cross else keep[:, -q.shape[2] :]
         if self.method == "gauss":

@@ -44,7 +44,11 @@ MANY = 4  # lines of a chart beyond which it takes the whole page
 SHORT = 24  # letters of a label that leave half a page room for its line
 DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title, axis, largest value
     "radius": ("Learned radius per layer", "radius R", math.inf),
-    "mass": ("Attended share of the last query, per layer: the weight that eps leaves", "attended share", 1.0),
+    "attended_share": (
+        "Attended share of the last query, per layer: the weight that eps leaves",
+        "attended share",
+        1.0,
+    ),
 }
 LAYER_CHARTS = {  # what heads.json has of each layer: title, axis, what it means
     "head_distance": ("Distance between heads per layer", "distance of attention maps", "Larger: less redundant."),

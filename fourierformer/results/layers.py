@@ -7,8 +7,8 @@ from fourierformer.results.formats import Table
 from fourierformer.results.runs import Run
 from fourierformer.results.tables import table_groups, title_of
 
-SHARE = "attended_share"
-QUANTITIES = {"radius": "radius R", SHARE: "attended share"}
+RADIUS, SHARE = "radius", "attended_share"
+QUANTITIES = {RADIUS: "radius R", SHARE: "attended share"}
 NOTE = (
     "means over n seeds; the radius at the end of training, the attended share as scripts/head_redundancy.py measures "
     "it: what the weights of a query sum to, 0 for a layer that is switched off"
@@ -16,10 +16,12 @@ NOTE = (
 
 
 def of_layers(run: Run, quantity: str) -> list[float]:
-    """What was logged last or measured afterwards, of every layer; [] where neither was."""
+    """Of every layer the radius that was logged last, or the share that was measured of all queries; [] where it was
+    not. (What layers log of their share is that of the last query.)"""
+    if quantity == RADIUS:
+        return run.layers.get(RADIUS, [])
     splits = [run.head_layers[split] for split in ("test", "valid") if split in run.head_layers]
-    measured = [layer[quantity] for layer in (splits[0] if splits else []) if quantity in layer]
-    return run.layers.get(quantity, measured)
+    return [layer[quantity] for layer in (splits[0] if splits else []) if quantity in layer]
 
 
 def layer_cells(row: Row, quantity: str) -> list[Cell]:
@@ -37,7 +39,7 @@ def layer_tables(rows: Iterable[Row]) -> list[Table]:
 
 def _layer_table(rows: list[Row]) -> Table:
     body = []
-    for row in (row for row in rows if layer_cells(row, "radius")):
+    for row in (row for row in rows if layer_cells(row, RADIUS)):
         for quantity, words in QUANTITIES.items():
             if cells := layer_cells(row, quantity):
                 body.append([row_label(row, rows), words, str(cells[0].n), *(_text(cell.mean) for cell in cells)])

@@ -18,13 +18,14 @@ HOW_TO_MAKE_ONE = (
 # any of these makes a folder a run directory; config.yaml is the first file a run writes
 MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
-# what earlier versions called the quantities in heads.json -> what analysis/heads.py calls them
+# what earlier versions called the quantities in heads.json, and what layers log -> their names of today
 EARLIER_HEAD_NAMES = {
     "maps": "head_distance",
     "rows": "row_distance",
     "outputs": "output_distance",
     "sums": "attended_share",
 }
+EARLIER_LOGGED_NAMES = {"mass": "attended_share"}
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: what an attention layer logs about itself
 SET_ASIDE = re.compile(r"\.old-\d+$")
@@ -127,7 +128,7 @@ class Run:
 
     @cached_property
     def layers(self) -> dict[str, list[float]]:
-        """What each attention layer logged about itself last: {"mass": [0.83, 0.33]}."""
+        """What each attention layer logged about itself last: {"attended_share": [0.83, 0.33]}."""
         last = {key: row[key] for row in self.metrics for key in row if OF_A_LAYER.fullmatch(key)}
         layers: dict[str, list[float]] = {}
         for key, value in last.items():
@@ -136,9 +137,9 @@ class Run:
 
     @cached_property
     def diagnostics(self) -> dict[str, float]:
-        """The same as means over the layers: {"mass": 0.58}."""
+        """The same as means over the layers: {"attended_share": 0.58}."""
         if "diagnostics" in self.summary:
-            return dict(self.summary["diagnostics"])
+            return _by_names_of_today(self.summary["diagnostics"])
         return {name: sum(values) / len(values) for name, values in self.layers.items()}
 
     @cached_property
@@ -163,8 +164,9 @@ class Run:
     @cached_property
     def _metrics(self) -> tuple[list[dict], list[str]]:
         if "evaluations" in self.summary:
-            return list(self.summary["evaluations"]), []
+            return [_by_names_of_today(row) for row in self.summary["evaluations"]], []
         rows, problems = _read_rows(self.path / "metrics.jsonl")
+        rows = [_by_names_of_today(row) for row in rows]
         logged = self.summary.get("logged_rows")
         if isinstance(logged, int) and logged > len(rows) and not problems:
             problems = [f"metrics.jsonl is damaged: it has {len(rows)} of {logged} rows"]
@@ -215,6 +217,12 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
         for path in _run_directories(root):
             directories.setdefault(path.resolve(), path)
     return [read_run(path) for path in sorted(directories.values())]
+
+
+def _by_names_of_today(row: dict) -> dict:
+    """A row of metrics.jsonl, or the means of its layers: mass/00 is attended_share/00."""
+    names = {key: key.partition("/") for key in row}
+    return {f"{EARLIER_LOGGED_NAMES.get(name, name)}{slash}{i}": row[key] for key, (name, slash, i) in names.items()}
 
 
 def _head_numbers(values: dict) -> dict[str, float]:

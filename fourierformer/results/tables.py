@@ -6,8 +6,9 @@ averages of both) by two metrics, which side by side would be wider than a scree
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import NamedTuple
 
 from fourierformer.results.comparison import (
     HEADS,
@@ -50,25 +51,56 @@ HEAD_NOTE = (
 )
 
 
-# of what layers log about themselves, and of what is measured of heads: where it makes a loss say little, and why
-DOUBTS = {
-    "floor_share": (
-        lambda share: share > 0.1,
-        "attention.floor replaces the sum of weights of {0:.0%} of the queries: their outputs are no averages of the "
-        "values, and the loss says little about the estimated kernel",
-    ),
-    "attended_share": (
+class Doubt(NamedTuple):
+    """A number of the attention layers: where it makes a loss say little, and why."""
+
+    numbers_of: Callable[[Run], Iterable[dict[str, float]]]
+    key: str
+    doubtful: Callable[[float], bool]
+    text: str
+
+    def values(self, row: Row) -> list[float]:
+        return [numbers[self.key] for run in row.runs for numbers in self.numbers_of(run) if self.key in numbers]
+
+
+def _logged(run: Run) -> list[dict[str, float]]:
+    return [run.diagnostics]
+
+
+def _measured(run: Run) -> Iterable[dict[str, float]]:
+    """By scripts/head_redundancy.py, in each split."""
+    return run.heads.values()
+
+
+FLOORED = Doubt(
+    _logged,
+    "floor_share",
+    lambda share: share > 0.1,
+    "attention.floor replaces the sum of weights of {0:.0%} of the queries: their outputs are no averages of the "
+    "values, and the loss says little about the estimated kernel",
+)
+# signs of one thing: the first that is known is said
+SWITCHED_OFF = (
+    Doubt(
+        _measured,
+        "attended_share",
         lambda share: share < 0.5,
         "{0:.0%} of the weight goes to keys, attention.eps takes the rest: layers are partly switched off",
     ),
-    "mass": (
+    Doubt(
+        _logged,
+        "attended_share",
         lambda share: share < 0.5,
         "{0:.0%} of the weight of a sequence's last query goes to keys, attention.eps takes the rest: layers are "
         "partly switched off",
     ),
-    "rank": (lambda rank: rank < 1, "the rank of the attention maps is {0:.1f}: layers are partly switched off"),
-}
-SWITCHED_OFF = ("attended_share", "mass", "rank")  # the first that was measured is said
+    Doubt(
+        _measured,
+        "rank",
+        lambda rank: rank < 1,
+        "the rank of the attention maps is {0:.1f}: layers are partly switched off",
+    ),
+)
 
 
 def render_text(rows: Iterable[Row], colour: bool = False, width: int | None = None) -> str:
@@ -266,18 +298,12 @@ def _notes(rows: list[Row]) -> list[str]:
 
 
 def doubts(row: Row, rows: list[Row]) -> Iterator[str]:
-    """Why the loss of a row says little, if it does: by what its attention layers logged about themselves."""
-    measured = {key: [value for run in row.runs for value in _measured(run, key)] for key in DOUBTS}
-    off = next((key for key in SWITCHED_OFF if measured[key]), None)
-    for key, (doubtful, text) in DOUBTS.items():
-        values = measured[key] if key == off or key not in SWITCHED_OFF else []
-        if values and doubtful(mean := sum(values) / len(values)):
-            yield f"{row_label(row, rows)}: on average over the layers {text.format(mean)}"
-
-
-def _measured(run: Run, key: str) -> list[float]:
-    """What the layers of a run logged; what scripts/head_redundancy.py measured, in each split."""
-    return [numbers[key] for numbers in (run.diagnostics, *run.heads.values()) if key in numbers]
+    """Why the loss of a row says little, if it does: by what its attention layers logged, and what was measured."""
+    sign = next((doubt for doubt in SWITCHED_OFF if doubt.values(row)), None)
+    for doubt in filter(None, (FLOORED, sign)):
+        values = doubt.values(row)
+        if values and doubt.doubtful(mean := sum(values) / len(values)):
+            yield f"{row_label(row, rows)}: on average over the layers {doubt.text.format(mean)}"
 
 
 def head_tables(rows: Iterable[Row]) -> list[Table]:

@@ -106,20 +106,20 @@ def test_radius_learns_at_its_own_rate_and_does_not_decay():
 
 @pytest.mark.parametrize("name", ["fourier", "fourier_head", "fourier_vector", "fourier_first_coordinate"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_mass_is_what_a_row_of_the_maps_sums_to(name, causal):
+def test_the_attended_share_is_what_a_row_of_the_maps_sums_to(name, causal):
     layer = attention.build(name, Geometry(dim=64, heads=4, length=64, causal=causal), eps=0.02, radius=0.7)
     q, k, v = heads(3)
     layer.mix(q, k, v, v)
-    assert "mass" not in layer.diagnostics()  # it is not computed in training
+    assert "attended_share" not in layer.diagnostics()  # it is not computed in training
     layer.eval().mix(q[:, :, -1:], k, v, v)
-    assert "mass" not in layer.diagnostics()  # nor for single queries
+    assert "attended_share" not in layer.diagnostics()  # nor for single queries
     layer.mix(q, k, v, v)
     row_sum = layer.maps(q, k)[:, :, -1].sum(-1).mean().item()
     assert 0.1 < row_sum < 1
-    assert layer.diagnostics()["mass"] == pytest.approx(row_sum, rel=1e-5)
+    assert layer.diagnostics()["attended_share"] == pytest.approx(row_sum, rel=1e-5)
 
 
-def test_mass_is_the_mean_over_an_evaluation():
+def test_the_attended_share_is_the_mean_over_an_evaluation():
     """Not of its last batch, and not of the evaluation before."""
     layer = attention.build("fourier", Geometry(dim=64, heads=4, length=64, causal=True), eps=0.02, radius=0.7).eval()
     expected = []
@@ -130,11 +130,11 @@ def test_mass_is_the_mean_over_an_evaluation():
         for q, k, v in batches:
             layer.mix(q, k, v, v)
         expected.append(torch.cat(sums).mean().item())
-        assert layer.diagnostics()["mass"] == pytest.approx(expected[-1], rel=1e-5)
+        assert layer.diagnostics()["attended_share"] == pytest.approx(expected[-1], rel=1e-5)
     assert expected[0] != pytest.approx(expected[1], rel=1e-3)
 
 
-def test_mass_counts_only_the_keys_that_are_kept():
+def test_the_attended_share_counts_only_the_keys_that_are_kept():
     layer = attention.build("fourier", Geometry(dim=64, heads=4, length=64, causal=False), eps=0.02, radius=0.7).eval()
     q, k, v = heads(3)
     keep = torch.ones(2, 33, dtype=torch.bool)
@@ -142,11 +142,11 @@ def test_mass_counts_only_the_keys_that_are_kept():
     layer.mix(q, k, v, v, keep=keep)
     alone = [layer.maps(q[b : b + 1], k[b : b + 1, :, keep[b]]).sum(-1)[0].T for b in range(2)]  # (N, H)
     expected = torch.stack([row_sums[29] for row_sums in alone]).mean().item()  # of the last query that is no padding
-    assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
+    assert layer.diagnostics()["attended_share"] == pytest.approx(expected, rel=1e-5)
     layer.train().eval()
     layer.mix(q, k, v, v, keep=keep, cross=True)  # queries are another sequence
     expected = torch.stack([row_sums[32] for row_sums in alone]).mean().item()
-    assert layer.diagnostics()["mass"] == pytest.approx(expected, rel=1e-5)
+    assert layer.diagnostics()["attended_share"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_layer_that_eps_has_switched_off_is_reported():
@@ -155,7 +155,7 @@ def test_a_layer_that_eps_has_switched_off_is_reported():
     layer = attention.build("fourier", GEOMETRY).eval()
     assert layer.mix(q, k + 2, v, v).abs().max() < 1e-3
     with pytest.warns(UserWarning, match="attention.eps=0 or attention.radius=matched"):
-        assert layer.diagnostics()["mass"] < 1e-3
+        assert layer.diagnostics()["attended_share"] < 1e-3
     exact = attention.build("fourier", GEOMETRY, eps=0.0).eval()
     exact.mix(q, k + 2, v, v)
     assert set(exact.diagnostics()) == {"radius"}

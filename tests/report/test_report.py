@@ -267,7 +267,9 @@ def test_radius_has_one_curve_per_layer_in_order(tmp_path):
 
 
 def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
-    rows = [{"step": step, "valid_ppl": 100.0, "mass/00": 0.4, "mass/01": 0.0} for step in (50, 100)]
+    rows = [
+        {"step": step, "valid_ppl": 100.0, "attended_share/00": 0.4, "attended_share/01": 0.0} for step in (50, 100)
+    ]
     write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
     assert "Attended share of the last query, per layer: the weight that eps leaves" in page(tmp_path / "with").words

@@ -196,7 +196,7 @@ def test_many_attentions_have_a_panel_each_on_one_scale(tmp_path):
 
 
 def test_values_that_hardly_differ_get_an_axis_that_can_be_read(tmp_path):
-    rows = [{"step": step, "valid_ppl": 9.0, "mass/00": 1 - 1e-9 * step} for step in (50, 100)]
+    rows = [{"step": step, "valid_ppl": 9.0, "attended_share/00": 1 - 1e-9 * step} for step in (50, 100)]
     write_run(tmp_path, "fourier", 1, rows=rows)
     (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.startswith("Attended share"))
     low, high = chart.figure.axes[0].get_ylim()
@@ -205,7 +205,7 @@ def test_values_that_hardly_differ_get_an_axis_that_can_be_read(tmp_path):
 
 
 def test_no_tick_says_more_than_a_share_can_be(tmp_path):
-    rows = [{"step": step, "valid_ppl": 9.0, "mass/00": 1.0, "mass/01": 0.5} for step in (50, 100)]
+    rows = [{"step": step, "valid_ppl": 9.0, "attended_share/00": 1.0, "attended_share/01": 0.5} for step in (50, 100)]
     write_run(tmp_path, "fourier", 1, rows=rows)
     (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.startswith("Attended share"))
     axes = chart.figure.axes[0]
@@ -214,7 +214,7 @@ def test_no_tick_says_more_than_a_share_can_be(tmp_path):
 
 
 def test_lines_that_cover_each_other_show_their_colours_in_turn(tmp_path):
-    values = {"mass/00": 0.9, "mass/01": 0.5, "mass/02": 0.9}
+    values = {"attended_share/00": 0.9, "attended_share/01": 0.5, "attended_share/02": 0.9}
     write_run(tmp_path, "fourier", 1, rows=[{"step": step, "valid_ppl": 9.0} | values for step in (50, 100)])
     (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.startswith("Attended share"))
     assert [line.is_dashed() for line in chart.figure.axes[0].lines] == [True, False, True]

@@ -53,7 +53,7 @@ def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
     rows = [{"step": 1, "valid_loss": 5.0} | early, {"step": 2, "valid_loss": 4.0} | late]
     write_run(tmp_path / "runs", "performer_trig", rows=rows)
     write_run(tmp_path / "runs", "performer", rows=[{"step": 2, "floor_share/00": 0.05}])
-    write_run(tmp_path / "runs", "fourier", rows=[{"step": 2, "mass/00": 0.9, "mass/01": 0.0}])
+    write_run(tmp_path / "runs", "fourier", rows=[{"step": 2, "attended_share/00": 0.9, "attended_share/01": 0.0}])
     found = collect(tmp_path / "runs")
     write_measured(found, tmp_path / "all.csv")
     for runs in (found, read_measured(tmp_path / "all.csv")):
@@ -62,6 +62,19 @@ def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
         assert "40% of the queries" in text
         assert "performer: on average" not in text
         assert "fourier: on average over the layers 45% of the weight of a sequence's last query goes to keys" in text
+
+
+def test_what_layers_logged_in_an_earlier_version_has_its_name_of_today(tmp_path):
+    write_run(tmp_path / "runs", "fourier", rows=[{"step": 2, "valid_ppl": 60.0, "mass/00": 0.9, "mass/01": 0.1}])
+    (run,) = collect(tmp_path / "runs")
+    assert run.layers == {"attended_share": [0.9, 0.1]}
+    write_measured([run], tmp_path / "one.csv")
+    text = (tmp_path / "one.csv").read_text()
+    assert "attended_share" in text
+    (tmp_path / "one.csv").write_text(text.replace("attended_share", "mass"))
+    (committed,) = read_measured(tmp_path / "one.csv")
+    assert committed.diagnostics == {"attended_share": 0.5}
+    assert committed.layers == run.layers
 
 
 def test_evaluations_and_layers_come_back(tmp_path):
@@ -91,13 +104,13 @@ def test_of_many_evaluations_a_line_has_a_part_with_the_last_one(tmp_path):
 
 def test_a_model_of_many_layers_comes_back(tmp_path):
     """Its evaluations are more than the 131,072 characters at which Python's csv stops reading a cell."""
-    said = {f"{what}/{layer:02}": 1 / 3 for what in ("radius", "mass", "floor_share") for layer in range(64)}
+    said = {f"{what}/{layer:02}": 1 / 3 for what in ("radius", "attended_share", "floor_share") for layer in range(64)}
     rows = [{"step": step, "valid_loss": 1 / 3, "valid_ppl": 1.4} | said for step in range(1, 41)]
     write_run(tmp_path / "runs", rows=rows)
     write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
     assert len((tmp_path / "one.csv").read_text()) > 131_072
     (run,) = read_measured(tmp_path / "one.csv")
-    assert len(run.series("mass/63")[0]) == 40
+    assert len(run.series("attended_share/63")[0]) == 40
 
 
 def test_a_file_collected_into_another_has_the_same_columns(tmp_path):
