@@ -210,13 +210,13 @@ class ClassificationObjective(Objective):
 
     # -- unreadable images ------------------------------------------------------------------------------------------
 
-    def remembered(self) -> dict:
+    def state_dict(self) -> dict:
         unreadable = {split: sorted(rows) for split, rows in self.unreadable.items()}
         return {"validation_images": self.validation_images, "unreadable": unreadable}
 
-    def remember(self, known: dict) -> None:
-        self.validation_images = known["validation_images"]
-        for split, rows in known["unreadable"].items():
+    def load_state_dict(self, state: dict) -> None:
+        self.validation_images = state["validation_images"]
+        for split, rows in state["unreadable"].items():
             self.unreadable[split].update(rows)
 
     def notes(self) -> list[str]:

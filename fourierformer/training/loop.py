@@ -279,7 +279,7 @@ class Fit:
             "scaler": self.scaler.state_dict(),
             "progress": asdict(self.progress),
             "counters": self.counters,
-            "objective": self.objective.remembered(),
+            "objective": self.objective.state_dict(),
             "random": torch.get_rng_state(),
             "data_fingerprint": self.data_fingerprint,
             "metrics_offset": self.tracker.position(),
@@ -296,7 +296,7 @@ class Fit:
         self.progress = Progress(**state["progress"])
         self.counters = state["counters"].to(self.device)
         if state.get("objective"):  # older checkpoints have none
-            self.objective.remember(state["objective"])
+            self.objective.load_state_dict(state["objective"])
         torch.set_rng_state(state["random"])
         self.tracker.rewind(state["metrics_offset"])
         self.saved, self.logged_at = self.progress.step, (self.progress.step, self.progress.train_seconds)

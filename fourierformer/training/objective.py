@@ -84,12 +84,12 @@ class Objective(ABC):
         """Remarks that a reader of the results needs: unreadable images, say."""
         return []
 
-    def remembered(self) -> dict:
-        """For the checkpoint: what it learnt of its data on the way and a resumed run has to know, as plain values."""
+    def state_dict(self) -> dict:
+        """For the checkpoint, as plain values: what is no function of the step, such as images found unreadable."""
         return {}
 
-    def remember(self, known: dict) -> None:
-        """Goes on with what `remembered` gave."""
+    def load_state_dict(self, state: dict) -> None:
+        """Goes on with what `state_dict` gave."""
         return
 
     def close(self) -> None:
