@@ -26,31 +26,32 @@ class TiedAdaptiveSoftmax(nn.Module):
             self.cluster_weight = nn.Parameter(torch.empty(self.clusters, dim))
             self.cluster_bias = nn.Parameter(torch.zeros(self.clusters))
 
-    def split(self, targets: Tensor) -> list[Tensor]:
-        """Row numbers whose target is in tail cluster 1, 2, ...; cheap on a CPU tensor, a host sync on a GPU one."""
+    def rare_places(self, targets: Tensor) -> list[Tensor]:
+        """For each tail cluster the places in `targets` (n,) of its words; cheap on a CPU tensor, a host sync on a GPU
+        one."""
         return [
             ((targets >= low) & (targets < high)).nonzero().squeeze(1)
             for low, high in zip(self.edges[1:-1], self.edges[2:], strict=True)
         ]
 
-    def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rows: list[Tensor] | None = None) -> Tensor:
+    def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor] | None = None) -> Tensor:
         """-log p(target) per row: hidden (n, dim), targets (n,) -> (n,), float32 at least.
 
-        `rows` is split(targets) where the caller has it (computed before the transfer to the GPU).
+        `rare` is rare_places(targets) where the caller has it (computed before the transfer to the GPU).
         """
-        rows = self.split(targets) if rows is None else rows
-        head, *tails = self._parts(hidden, targets, weight, rows)
+        rare = self.rare_places(targets) if rare is None else rare
+        head, *tails = self._parts(hidden, targets, weight, rare)
         losses = nll(*head)
-        for index, tail in zip(_filled(rows), tails, strict=True):
+        for index, tail in zip(_filled(rare), tails, strict=True):
             losses = losses.index_add(0, index, nll(*tail))
         return losses
 
-    def mean_nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rows: list[Tensor] | None = None) -> Tensor:
+    def mean_nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor] | None = None) -> Tensor:
         """The mean of `nll`, for training: on a CPU it takes less time and memory than `nll` does."""
         if hidden.device.type != "cpu":
-            return self.nll(hidden, targets, weight, rows).mean()
-        rows = self.split(targets) if rows is None else rows
-        parts = self._parts(hidden, targets, weight, rows)
+            return self.nll(hidden, targets, weight, rare).mean()
+        rare = self.rare_places(targets) if rare is None else rare
+        parts = self._parts(hidden, targets, weight, rare)
         head = total_nll(*next(parts))
         return sum((total_nll(*tail) for tail in parts), start=head) / len(targets)
 
@@ -64,14 +65,14 @@ class TiedAdaptiveSoftmax(nn.Module):
             parts.append(head[:, shortlist + cluster - 1, None] + tail)
         return torch.cat(parts, dim=-1)
 
-    def _parts(self, hidden: Tensor, targets: Tensor, weight: Tensor, rows: list[Tensor]) -> Iterator[tuple]:
+    def _parts(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor]) -> Iterator[tuple]:
         """(hidden, weight, bias, target) of the head for all rows, then of each cluster for those whose target is in
         it: a row's losses add up."""
         head_target = targets
-        for cluster, index in enumerate(rows):
+        for cluster, index in enumerate(rare):
             head_target = head_target.index_fill(0, index, self.edges[1] + cluster)
         yield hidden, *self._head(weight), head_target
-        for cluster, index in enumerate(rows, start=1):
+        for cluster, index in enumerate(rare, start=1):
             if len(index):
                 tail_target = targets.index_select(0, index) - self.edges[cluster]
                 yield hidden.index_select(0, index), *self._tail(weight, cluster), tail_target
@@ -89,5 +90,5 @@ class TiedAdaptiveSoftmax(nn.Module):
         return weight[low:high], self.bias[low:high]
 
 
-def _filled(rows: list[Tensor]) -> list[Tensor]:
-    return [index for index in rows if len(index)]
+def _filled(rare: list[Tensor]) -> list[Tensor]:
+    return [index for index in rare if len(index)]

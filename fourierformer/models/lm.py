@@ -85,17 +85,17 @@ class WordLM(nn.Module):
         self.apply(initialise)
 
     def forward(
-        self, tokens: Tensor, targets: Tensor, rows: list[Tensor] | None = None, *, mean: bool = False
+        self, tokens: Tensor, targets: Tensor, rare: list[Tensor] | None = None, *, mean: bool = False
     ) -> Tensor:
         """-log p(target): tokens (B, N), targets (B, n) for the last n <= N positions -> (B * n,) float32, or their
         mean.
 
-        `rows` is output.split(targets), where the caller computed it before the transfer to the GPU.
+        `rare` is output.rare_places(targets), where the caller computed it before the transfer to the GPU.
         """
         last = targets.shape[1] if targets.shape[1] < tokens.shape[1] else None
         hidden = self.hidden(tokens, last).flatten(0, 1)
         loss = self.output.mean_nll if mean else self.output.nll
-        return loss(hidden, targets.flatten(), self.embedding.weight, rows)
+        return loss(hidden, targets.flatten(), self.embedding.weight, rare)
 
     def hidden(self, tokens: Tensor, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
         """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for

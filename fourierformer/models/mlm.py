@@ -43,14 +43,14 @@ class MaskedLM(nn.Module):
         tokens: Tensor,
         positions: Tensor,
         targets: Tensor,
-        rows: list[Tensor] | None = None,
+        rare: list[Tensor] | None = None,
         *,
         mean: bool = False,
     ) -> Tensor:
         """-log p(target) at the masked positions, (n,) float32, or their mean: tokens (B, N); positions (n,), counted
-        row by row, 0 .. B N - 1; targets (n,). `rows` is output.split(targets)."""
+        row by row, 0 .. B N - 1; targets (n,). `rare` is output.rare_places(targets)."""
         loss = self.output.mean_nll if mean else self.output.nll
-        return loss(self._at(tokens, positions), targets, self._words, rows)
+        return loss(self._at(tokens, positions), targets, self._words, rare)
 
     def log_probabilities(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """log p of every word at these positions: (n, vocab_size)."""

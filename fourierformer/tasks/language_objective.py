@@ -37,7 +37,7 @@ SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments 
 class TextBatch:
     tokens: Tensor  # (B, L) on the device
     targets: Tensor  # (B, L) on the device
-    rows: list[Tensor]  # positions whose target is a rare word, per cluster; computed on the host, to avoid a sync
+    rare: list[Tensor]  # places of rare words among the targets, per cluster; computed on the host, to avoid a sync
     share: float  # of the step's tokens
     first: int = 0  # which row of the global batch its first one is
 
@@ -61,7 +61,7 @@ class LanguageObjective(Objective):
     ):
         self.corpus, self.device, self.processes = corpus, device, processes or Processes()
         self.length = model.config.length
-        self.split_targets = model.output.split
+        self.rare_places = model.output.rare_places
         self.images = corpus.unit == "pixel"
         self.protocols = ("segment",) if self.images else ("segment", "overlapping", "sliding")
         self.order: ShuffledSequences | OrderedStreams
@@ -89,13 +89,13 @@ class LanguageObjective(Objective):
             first += len(t)
 
     def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
-        return model(batch.tokens, batch.targets, batch.rows, mean=True) * batch.share
+        return model(batch.tokens, batch.targets, batch.rare, mean=True) * batch.share
 
     def rows(self, batch: TextBatch) -> tuple[Tensor, float]:
         return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
 
     def row_losses(self, model: WordLM, batch: TextBatch) -> Tensor:
-        return model(batch.tokens, batch.targets, batch.rows).unflatten(0, batch.targets.shape).mean(1)
+        return model(batch.tokens, batch.targets, batch.rare).unflatten(0, batch.targets.shape).mean(1)
 
     def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
         result = self.measure(model, "valid", "segment", poll, watch)
@@ -118,7 +118,7 @@ class LanguageObjective(Objective):
                 done += targets.numel()
                 if own:
                     batch = self._to_device(inputs, targets)
-                    totals[0] += model(batch.tokens, batch.targets, batch.rows).sum(dtype=torch.float64)
+                    totals[0] += model(batch.tokens, batch.targets, batch.rare).sum(dtype=torch.float64)
                     totals[1] += targets.numel()
                 watch(f"{split} {protocol}", done, positions)
         total, count = self.processes.sum(totals).tolist()
@@ -200,9 +200,9 @@ class LanguageObjective(Objective):
             yield _tensor(inputs[-1:]), _tensor(targets[-1:, -left:])
 
     def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0, first: int = 0) -> TextBatch:
-        rows = self.split_targets(targets.flatten())
-        tokens, targets, *rows = to_device(self.device, tokens, targets, *rows)
-        return TextBatch(tokens, targets, rows, share, first)
+        rare = self.rare_places(targets.flatten())
+        tokens, targets, *rare = to_device(self.device, tokens, targets, *rare)
+        return TextBatch(tokens, targets, rare, share, first)
 
 
 def _tensor(tokens: np.ndarray) -> Tensor:

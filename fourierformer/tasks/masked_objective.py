@@ -27,7 +27,7 @@ class MaskedBatch:
     tokens: Tensor  # (B, L) on the device
     positions: Tensor  # (n,) of the masked words, counted row by row
     targets: Tensor  # (n,) the words that stood there
-    rows: list[Tensor]  # positions in `targets` of rare words, per cluster; computed on the host, to avoid a sync
+    rare: list[Tensor]  # places of rare words among the targets, per cluster; computed on the host, to avoid a sync
     share: float = 1.0  # of the step's tokens
     first: int = 0  # which row of the global batch its first one is
 
@@ -51,7 +51,7 @@ class MaskedObjective(Objective):
     ):
         self.corpus, self.device, self.seed, self.processes = corpus, device, seed, processes or Processes()
         self.length, self.rate = model.config.length, model.config.mask_rate
-        self.vocab_size, self.split_targets = model.vocab_size, model.output.split
+        self.vocab_size, self.rare_places = model.vocab_size, model.output.rare_places
         self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
         self.steps_per_epoch = self.order.steps_per_epoch
         _, self.micro_batch_size, self.micro_steps = self.processes.share(global_batch_size, micro_batch_size)
@@ -72,13 +72,13 @@ class MaskedObjective(Objective):
 
     def loss(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
         """All rows of a step have the same number of masked words: the mean over a part counts by its rows."""
-        return model(batch.tokens, batch.positions, batch.targets, batch.rows, mean=True) * batch.share
+        return model(batch.tokens, batch.positions, batch.targets, batch.rare, mean=True) * batch.share
 
     def rows(self, batch: MaskedBatch) -> tuple[Tensor, float]:
         return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
 
     def row_losses(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
-        losses = model(batch.tokens, batch.positions, batch.targets, batch.rows)
+        losses = model(batch.tokens, batch.positions, batch.targets, batch.rare)
         return losses.unflatten(0, (len(batch.tokens), -1)).mean(1)
 
     def evaluate(self, model: MaskedLM, poll: Poll, watch: Watch) -> dict[str, float]:
@@ -141,6 +141,6 @@ class MaskedObjective(Objective):
     def _masked(self, tokens: Tensor, seeds: list[int], share: float = 1.0, first: int = 0) -> MaskedBatch:
         seen, positions = mask_tokens(tokens, seeds, self.rate, self.vocab_size)
         targets = tokens.flatten()[positions]
-        rare = self.split_targets(targets)
-        seen, positions, targets, *rows = to_device(self.device, seen, positions, targets, *rare)
-        return MaskedBatch(seen, positions, targets, rows, share, first)
+        rare = self.rare_places(targets)
+        seen, positions, targets, *rare = to_device(self.device, seen, positions, targets, *rare)
+        return MaskedBatch(seen, positions, targets, rare, share, first)

@@ -75,7 +75,7 @@ def test_rows_found_on_the_host_change_nothing():
     output = tiny((10, 30)).output
     hidden, targets, weight = torch.randn(20, 32), torch.randint(0, 50, (20,)), torch.randn(50, 32)
     expected = output.nll(hidden, targets, weight)
-    assert torch.equal(output.nll(hidden, targets, weight, rows=output.split(targets)), expected)
+    assert torch.equal(output.nll(hidden, targets, weight, rare=output.rare_places(targets)), expected)
 
 
 def test_positions_are_reversed_sin_then_cos():

@@ -186,9 +186,9 @@ class Uniform(torch.nn.Module):
     def __init__(self, length: int):
         super().__init__()
         self.config = SimpleNamespace(length=length)
-        self.output = SimpleNamespace(split=lambda targets: [])
+        self.output = SimpleNamespace(rare_places=lambda targets: [])
 
-    def forward(self, tokens, targets, rows):
+    def forward(self, tokens, targets, rare):
         assert targets.shape[1] in (1, tokens.shape[1])
         return torch.ones(targets.numel())
 
