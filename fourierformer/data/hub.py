@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fourierformer.data.location import DataLocation
-from fourierformer.data.prepared import Progress
+from fourierformer.data.prepared import Say
 from fourierformer.data.text.sources import SPLITS, rows_to_bytes
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
@@ -40,7 +40,7 @@ def why_unreachable(data: DataLocation) -> str:
     return f"the hub ({data.hub}) cannot be reached: no answer from {host}"
 
 
-def download(data: TextData, folder: Path, progress: Progress) -> None:
+def download(data: TextData, folder: Path, say: Say) -> None:
     """Writes wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
     if data.unit != "word" or not data.hub:
         raise SetupError(f"no hub has data '{data.name}' in a form that can be read: put its files into {data.root}")
@@ -50,18 +50,18 @@ def download(data: TextData, folder: Path, progress: Progress) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for split in SPLITS:
-            progress(f"fetching {data.hub} {data.hub_config or ''}: {split}")
+            say(f"fetching {data.hub} {data.hub_config or ''}: {split}")
             _fetch(data, split, folder)
     except Exception as error:  # datasets and its network layers raise many kinds of errors
         raise SetupError(f"fetching {data.hub} into {folder} failed: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
-def downloaded(data: TextData, progress: Progress) -> Iterator[TextData]:
+def downloaded(data: TextData, say: Say) -> Iterator[TextData]:
     """A context with the data downloaded from the hub: `data` with a temporary folder as its root."""
     folder = Path(tempfile.mkdtemp(prefix=f".{data.name}-hub-", suffix=".tmp", dir=data.cache_path))
     try:
-        download(data, folder, progress)
+        download(data, folder, say)
         yield replace(data, root=str(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -23,7 +23,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import canonical, checksum
 
 FORMAT = 1
-Progress = Callable[[str], None]
+Say = Callable[[str], None]  # prints a line to the user
 
 
 def find_prepared(data: TextData, source: Source | None, hash_text: bool = True) -> Path | None:
@@ -136,14 +136,14 @@ def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
 
 
 @contextlib.contextmanager
-def cache_lock(data: TextData, progress: Progress) -> Iterator[None]:
+def cache_lock(data: TextData, say: Say) -> Iterator[None]:
     """A lock on preparing a data set, so that other processes wait and use the result. Makes the cache folder first."""
     data.cache_path.mkdir(parents=True, exist_ok=True)
     with open(data.cache_path / f".{data.name}.lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(f"another process is preparing '{data.name}': waiting for it")
+            say(f"another process is preparing '{data.name}': waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:  # a file system without locks: both processes prepare, and the first to rename its result wins
             yield

@@ -80,7 +80,7 @@ class Classification(Task[VisionSpec]):
     def load_data(self, spec: VisionSpec, say) -> ImageCorpus:
         from fourierformer.data.images.corpus import load_images
 
-        return load_images(spec.data, progress=say)
+        return load_images(spec.data, say)
 
     def stand_in(self, spec: VisionSpec) -> ImageCorpus | None:
         from fourierformer.data.images.corpus import stand_in

@@ -70,7 +70,7 @@ class Language(Task[LanguageSpec]):
     def load_data(self, spec: LanguageSpec, say) -> Corpus:
         from fourierformer.data.text.corpus import load_corpus
 
-        return load_corpus(spec.data, progress=say)
+        return load_corpus(spec.data, say)
 
     def stand_in(self, spec: LanguageSpec) -> Corpus | None:
         from fourierformer.data.text.corpus import stand_in

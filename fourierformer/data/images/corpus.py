@@ -2,7 +2,7 @@
 
 data = ImageData(name="cifar10", root="data/cifar10", ...)        # = configs/data/cifar10.yaml
 check_available(data)                                             # under two seconds, builds nothing
-corpus = load_images(data, progress=print)                        # folder, tar, shards, parquet, hub or embedded
+corpus = load_images(data, say=print)                             # folder, tar, shards, parquet, hub or embedded
 order = ImageOrder(len(corpus.splits["train"]), 1024, seed=0, ...)
 training_batches(corpus.splits["train"], order, train_transform(data, augment, 32), start=0, workers=2, pin=False)
 """
@@ -22,7 +22,7 @@ from fourierformer.data.images.memory import BlankSet, InMemorySet
 from fourierformer.data.images.order import ImageOrder, Part
 from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
-from fourierformer.data.prepared import Progress, disk_errors
+from fourierformer.data.prepared import Say, disk_errors
 
 __all__ = [
     "AugmentConfig",
@@ -70,10 +70,10 @@ def check_available(data: ImageData) -> None:
         check_source(data)
 
 
-def load_images(data: ImageData, progress: Progress = lambda line: None) -> ImageCorpus:
+def load_images(data: ImageData, say: Say = lambda line: None) -> ImageCorpus:
     """Lists the images of both splits; their pixels are read later."""
     with disk_errors(data):
-        splits = open_splits(data, progress)
+        splits = open_splits(data, say)
     if data.in_memory:
         splits = {split: InMemorySet(images) for split, images in splits.items()}
     classes = splits["train"].classes

@@ -17,7 +17,7 @@ from fourierformer.data.images.folder import FolderSet
 from fourierformer.data.images.sets import ImageSet, Unreadable, listed
 from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
-from fourierformer.data.prepared import Progress
+from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError
 
 __all__ = ["ImageSet", "Unreadable", "check_source", "local_files", "open_splits"]
@@ -58,7 +58,7 @@ def _all_files(split: LocalSplit) -> list[Path]:
     return [Path(images.name_of(index)) for index in range(len(images))]
 
 
-def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
+def open_splits(data: ImageData, say: Say) -> dict[str, ImageSet]:
     """Opens both splits, with one list of classes for both."""
     if data.source == "builtin":
         splits: dict[str, ImageSet] = {split: DigitsSet(split) for split in SPLITS}
@@ -66,9 +66,9 @@ def open_splits(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
         check_source(data)
         local = _local_splits(data)
         if len(local) == len(SPLITS):
-            splits = {name: _open(data, name, split, progress) for name, split in local.items()}
+            splits = {name: _open(data, name, split, say) for name, split in local.items()}
         else:
-            splits = _from_hub(data, progress)
+            splits = _from_hub(data, say)
     for split, images in splits.items():
         if not len(images):
             raise SetupError(f"data '{data.name}': the {split} split holds no images")
@@ -118,19 +118,19 @@ def _parquet(data: ImageData, split: str) -> list[Path]:
     return []
 
 
-def _open(data: ImageData, name: str, split: LocalSplit, progress: Progress) -> ImageSet:
+def _open(data: ImageData, name: str, split: LocalSplit, say: Say) -> ImageSet:
     if split.kind == "folder":
-        progress(f"listing {split.paths[0]}")
+        say(f"listing {split.paths[0]}")
         return FolderSet(split.paths[0])
     if split.kind == "tar":
-        return open_tars(data, name, split.paths, progress)
-    return ArrowSet(_unpack(data, split.paths, progress), f"{split.paths[0].parent}/{NAMES[name][0]}*.parquet")
+        return open_tars(data, name, split.paths, say)
+    return ArrowSet(_unpack(data, split.paths, say), f"{split.paths[0].parent}/{NAMES[name][0]}*.parquet")
 
 
-def _unpack(data: ImageData, paths: list[Path], progress: Progress):
+def _unpack(data: ImageData, paths: list[Path], say: Say):
     """Opens parquet files. They have no random access, so `datasets` keeps an unpacked copy under data.cache."""
     datasets = hub.datasets_library()
-    progress(f"opening {listed([path.name for path in paths], 2)}")
+    say(f"opening {listed([path.name for path in paths], 2)}")
     try:
         return datasets.load_dataset(
             "parquet", data_files=[str(path) for path in paths], split="train", cache_dir=str(data.cache_path / "arrow")
@@ -139,13 +139,13 @@ def _unpack(data: ImageData, paths: list[Path], progress: Progress):
         raise SetupError(f"{paths[0]} cannot be opened: {type(error).__name__}: {error}") from error
 
 
-def _from_hub(data: ImageData, progress: Progress) -> dict[str, ImageSet]:
+def _from_hub(data: ImageData, say: Say) -> dict[str, ImageSet]:
     """Both splits from the copy that `datasets` keeps, or from the network."""
     datasets = hub.datasets_library()
     splits: dict[str, ImageSet] = {}
     try:
         for split in SPLITS:
-            progress(f"opening {data.hub} {data.hub_config or ''}: {split}")
+            say(f"opening {data.hub} {data.hub_config or ''}: {split}")
             cached = next((files for name in NAMES[split] if (files := hub.cached_files(data, name))), [])
             if cached:  # read directly: load_dataset would connect to the network first
                 rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])

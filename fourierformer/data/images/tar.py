@@ -19,7 +19,7 @@ import numpy as np
 
 from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_labels
 from fourierformer.data.images.spec import ImageData
-from fourierformer.data.prepared import Progress
+from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError
 
 LABELS = (".cls", ".json")
@@ -61,7 +61,7 @@ class TarSet(ImageSet):
         return io.BytesIO(content)
 
 
-def open_tars(data: ImageData, split: str, paths: list[Path], progress: Progress) -> TarSet:
+def open_tars(data: ImageData, split: str, paths: list[Path], say: Say) -> TarSet:
     """Opens the tars of a split, with the index from the cache if they are unchanged (name, size, time)."""
     stamps = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
     key = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:12]
@@ -70,7 +70,7 @@ def open_tars(data: ImageData, split: str, paths: list[Path], progress: Progress
     if index is None:
         entries: list[Entry] = []
         for number, path in enumerate(paths):
-            progress(f"indexing {path.name} ({number + 1} of {len(paths)})")
+            say(f"indexing {path.name} ({number + 1} of {len(paths)})")
             entries += _entries(number, path)
         index = _index(paths, entries)
         _save(cached, index)

@@ -2,7 +2,7 @@
 
 data = TextData(name="wikitext2", root="data/wikitext-2", ...)     # = configs/data/wikitext2.yaml
 check_available(data)                                             # under two seconds, builds nothing
-corpus = load_corpus(data, progress=print)                        # prepared copy, or local files, or the hub
+corpus = load_corpus(data, say=print)                             # prepared copy, or local files, or the hub
 OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from fourierformer.data import hub
 from fourierformer.data.prepared import (
-    Progress,
+    Say,
     cache_lock,
     disk_errors,
     find_prepared,
@@ -139,14 +139,14 @@ def quick_fingerprint(data: TextData) -> str | None:
         return text_fingerprint(data, source) if source else None
 
 
-def load_corpus(data: TextData, progress: Progress = lambda line: None) -> Corpus:
+def load_corpus(data: TextData, say: Say = lambda line: None) -> Corpus:
     """Loads the prepared copy, or prepares one: from the local files, else from the hub."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source)
         if folder is None:
-            with cache_lock(data, progress):
-                folder = find_prepared(data, source) or _prepare(data, source, progress)
+            with cache_lock(data, say):
+                folder = find_prepared(data, source) or _prepare(data, source, say)
         manifest = open_prepared(data, folder)
     splits: dict[str, np.ndarray] = {
         split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS
@@ -169,18 +169,18 @@ def _source(data: TextData) -> Source | None:
     return builtin.source(data.unit) if data.source == "builtin" else local_source(data)
 
 
-def _prepare(data: TextData, source: Source | None, progress: Progress) -> Path:
+def _prepare(data: TextData, source: Source | None, say: Say) -> Path:
     if source is not None:
-        return prepare(data, source, progress)
+        return prepare(data, source, say)
     reason = hub.why_unreachable(data)
     if reason:
         raise _missing(data, reason)
     if data.unit == "pixel":
-        return prepare(data, pixels.hub_source(data, progress), progress)
-    with hub.downloaded(data, progress) as files:
+        return prepare(data, pixels.hub_source(data, say), say)
+    with hub.downloaded(data, say) as files:
         fetched = local_source(files)
         assert fetched is not None  # every split is in that folder
-        return prepare(data, fetched, progress)
+        return prepare(data, fetched, say)
 
 
 def _missing(data: TextData, hub_reason: str) -> SetupError:

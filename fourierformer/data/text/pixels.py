@@ -20,7 +20,7 @@ from fourierformer.data.images.sets import ImageSet
 from fourierformer.data.images.sources import Unreadable, local_files, open_splits
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.location import DataLocation
-from fourierformer.data.prepared import Progress
+from fourierformer.data.prepared import Say
 from fourierformer.data.text.sources import SPLITS, Input, Source, file_digest
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
@@ -42,9 +42,9 @@ def local_source(data: TextData) -> Source | None:
     return _source(data, images, [_files_input(split, paths) for split, paths in files.items()])
 
 
-def hub_source(data: TextData, progress: Progress) -> Source:
+def hub_source(data: TextData, say: Say) -> Source:
     """The images from the hub, or from the copy of them that `datasets` keeps."""
-    images = _Images(data, progress)
+    images = _Images(data, say)
     return _source(data, images, images.inputs(str(data.hub)))
 
 
@@ -56,8 +56,8 @@ def _source(data: TextData, images: "_Images", inputs: list[Input]) -> Source:
 class _Images:
     """Both splits of a data set, opened when the first pixel is read, because opening parquet unpacks it."""
 
-    def __init__(self, data: TextData, progress: Progress = lambda line: None):
-        self.data, self.progress = data, progress
+    def __init__(self, data: TextData, say: Say = lambda line: None):
+        self.data, self.say = data, say
         self.kind: type[ImageSet] = DigitsSet if data.source == "builtin" else ImageSet
 
     @property
@@ -68,7 +68,7 @@ class _Images:
 
     @cached_property
     def splits(self) -> dict[str, ImageSet]:
-        return open_splits(self.spec, self.progress)
+        return open_splits(self.spec, self.say)
 
     def pieces(self, split: str) -> Iterator[bytes]:
         """The tokens of a split, one image after the other."""

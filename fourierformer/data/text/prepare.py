@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.prepared import FORMAT, Progress, fingerprint, origin
+from fourierformer.data.prepared import FORMAT, Say, fingerprint, origin
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
@@ -24,13 +24,13 @@ from fourierformer.files import checksum
 BLOCK = 1 << 22  # ids relabelled at a time
 
 
-def prepare(data: TextData, source: Source, progress: Progress) -> Path:
+def prepare(data: TextData, source: Source, say: Say) -> Path:
     """Writes the prepared folder and returns it. Of several processes that do so at once, the first to rename wins."""
     aside = Path(tempfile.mkdtemp(prefix=f".{data.name}-", suffix=".tmp", dir=data.cache_path))
     try:
-        progress(f"preparing '{data.name}' in {data.cache_path}")
+        say(f"preparing '{data.name}' in {data.cache_path}")
         started = time.perf_counter()
-        manifest = _encode(data, source, aside, progress)
+        manifest = _encode(data, source, aside, say)
         manifest["seconds"] = round(time.perf_counter() - started, 3)
         manifest["checksum"] = checksum(manifest)
         with _Output(aside / "manifest.json") as file:
@@ -46,9 +46,9 @@ def prepare(data: TextData, source: Source, progress: Progress) -> Path:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _encode(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
+def _encode(data: TextData, source: Source, folder: Path, say: Say) -> dict:
     encode = _encode_words if data.unit == "word" else _encode_bytes
-    facts = encode(data, source, folder, progress)
+    facts = encode(data, source, folder, say)
     _refuse_empty(data, facts["counts"])
     digests = [[entry.name, entry.digest()] for entry in source.inputs]
     return {
@@ -88,10 +88,10 @@ def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
     return [f"your data is not the paper's data: {'; '.join(wrong)}"] if wrong else []
 
 
-def _encode_bytes(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
+def _encode_bytes(data: TextData, source: Source, folder: Path, say: Say) -> dict:
     """Writes the pieces unchanged, as ids of one byte; pieces of pixels are whole images, all of one size."""
     outputs, counts = {}, {"vocabulary": source.levels}
-    meter = _Meter(source.total, progress)
+    meter = _Meter(source.total, say)
     for split in SPLITS:
         with _Output(folder / f"{split}.bin") as file:
             for piece in source.pieces(split):
@@ -104,10 +104,10 @@ def _encode_bytes(data: TextData, source: Source, folder: Path, progress: Progre
     return {"dtype": "uint8", "counts": counts, "outputs": outputs, "notes": []}
 
 
-def _encode_words(data: TextData, source: Source, folder: Path, progress: Progress) -> dict:
+def _encode_words(data: TextData, source: Source, folder: Path, say: Say) -> dict:
     listed = listed_words(source.vocabulary, data.expect) if source.vocabulary else None
     growing = Growing({word: number for number, word in enumerate(listed or [EOS])})
-    tallies = _first_pass(source, folder, growing, progress)
+    tallies = _first_pass(source, folder, growing, say)
     _refuse_empty(data, {split: int(tally.sum()) for split, tally in tallies.items()})
     train = tallies["train"]
     vocabulary = fixed_table(listed, growing) if listed else rank_words(growing, train, data.vocabulary_size)
@@ -122,10 +122,10 @@ def _encode_words(data: TextData, source: Source, folder: Path, progress: Progre
     return {"dtype": dtype, "counts": counts, "outputs": outputs, "notes": notes}
 
 
-def _first_pass(source: Source, folder: Path, growing: Growing, progress: Progress) -> dict[str, np.ndarray]:
+def _first_pass(source: Source, folder: Path, growing: Growing, say: Say) -> dict[str, np.ndarray]:
     """Writes provisional ids to `<split>.ids`; returns how often each provisional id occurs, per split."""
     tallies = {}
-    meter = _Meter(source.total, progress)
+    meter = _Meter(source.total, say)
     for split in SPLITS:
         tally = np.zeros(len(growing), np.int64)
         with open(folder / f"{split}.ids", "wb") as file:
@@ -208,8 +208,8 @@ class _Output:
 class _Meter:
     """Prints a line of progress for every tenth of the data."""
 
-    def __init__(self, total: int, progress: Progress):
-        self.total, self.progress = total, progress
+    def __init__(self, total: int, say: Say):
+        self.total, self.say = total, say
         self.done, self.tokens, self.tenth, self.started = 0, 0, 0, time.perf_counter()
 
     def add(self, split: str, done: int, tokens: int) -> None:
@@ -218,4 +218,4 @@ class _Meter:
         if self.total and 10 * self.done // self.total > self.tenth:
             self.tenth = 10 * self.done // self.total
             rate = self.tokens / max(time.perf_counter() - self.started, 1e-9)
-            self.progress(f"{split}: {min(self.done / self.total, 1):.0%} of the data, {rate / 1e6:.1f} M tokens/s")
+            self.say(f"{split}: {min(self.done / self.total, 1):.0%} of the data, {rate / 1e6:.1f} M tokens/s")
