@@ -1,5 +1,6 @@
 """Batches are a function of (seed, step, row) alone: not of loader processes, the starting step, or the division."""
 
+import multiprocessing
 import random
 import re
 from pathlib import Path
@@ -171,6 +172,7 @@ def test_when_nothing_can_be_read_the_search_ends(damaged, workers):
     images.folder = Path("/nowhere")
     with pytest.raises(SetupError) as said:
         first(1, images, order_of(images, 4, mixing=False), transform, workers=workers)
+    assert not multiprocessing.active_children()  # although the error still refers to all that was there
     assert re.fullmatch("none of 12 images in a row can be read, from .* on. Copy the data again.", str(said.value))
 
 

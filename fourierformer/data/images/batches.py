@@ -86,11 +86,11 @@ def training_batches(
                     yield _Work(shown[part.rows[chunk]], seeds[chunk])
 
     ahead = 2 * max(len(part.rows) for part in order.parts(start))
-    done = _results(images, transform, work(), workers, ahead)
-    for step in itertools.count(start):
-        for part in order.parts(step):
-            finished = list(itertools.islice(done, len(_chunks(len(part.rows)))))
-            yield _assemble(step, finished, torch.from_numpy(part.rows), part.pieces, pin)
+    with contextlib.closing(_results(images, transform, work(), workers, ahead)) as done:
+        for step in itertools.count(start):
+            for part in order.parts(step):
+                finished = list(itertools.islice(done, len(_chunks(len(part.rows)))))
+                yield _assemble(step, finished, torch.from_numpy(part.rows), part.pieces, pin)
 
 
 def evaluation_batches(
@@ -116,11 +116,11 @@ def evaluation_batches(
     items = math.ceil(math.ceil(count / world) / batch)  # as many as rank 0 needs
     shares = [own[i * batch : (i + 1) * batch] for i in range(items)]
     work = (_Work(share[chunk], None) for share in shares for chunk in _chunks(len(share)))
-    done = _results(images, transform, work, workers, 2 * batch)
-    for step, share in enumerate(shares):
-        finished = list(itertools.islice(done, len(_chunks(len(share)))))
-        kept = [share[chunk][part.kept] for chunk, part in zip(_chunks(len(share)), finished, strict=True)]
-        yield _assemble(step, finished, torch.from_numpy(np.concatenate(kept)), (), False) if finished else None
+    with contextlib.closing(_results(images, transform, work, workers, 2 * batch)) as done:
+        for step, share in enumerate(shares):
+            finished = list(itertools.islice(done, len(_chunks(len(share)))))
+            kept = [share[chunk][part.kept] for chunk, part in zip(_chunks(len(share)), finished, strict=True)]
+            yield _assemble(step, finished, torch.from_numpy(np.concatenate(kept)), (), False) if finished else None
 
 
 def _chunks(size: int) -> list[slice]:
@@ -142,8 +142,14 @@ def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin
     return ImageBatch(step, images, labels, rows, pieces, unreadable)
 
 
-def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int) -> Iterator[_Done]:
-    """Does the work in loader processes, up to `ahead` images in advance, and yields the results in order."""
+def _results(
+    images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int
+) -> Generator[_Done, None, None]:
+    """Does the work in loader processes, up to `ahead` images in advance, and yields the results in order.
+
+    Closing it ends the processes. Else an error's traceback could keep them to the end of this process, which would
+    then wait for them for ever, since they ignore SIGTERM.
+    """
     if isinstance(images, InMemorySet):
         images.decode()
     loader = DataLoader(
@@ -159,9 +165,10 @@ def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, a
     # blocked until a new process ignores them: it begins with the handlers of this one
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
-        return iter(loader)
+        results = iter(loader)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    yield from results
 
 
 def _as_it_is(done: T) -> T:
