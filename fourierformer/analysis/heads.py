@@ -68,7 +68,7 @@ class LayerSums:
         self.sums = dict.fromkeys(QUANTITIES, 0.0)
         self.sequences = self.ranked = 0
 
-    def see(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
+    def before_forward(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
         """A forward pre-hook: adds the quantities of the q, k, v that the layer's mix() is about to get."""
         q, k, v = layer.project(arguments[0])
         maps = layer.maps(q, k)
@@ -92,7 +92,7 @@ class LayerSums:
         return {quantity: self.sums[quantity] / counts[quantity] for quantity in QUANTITIES}
 
 
-def watch_heads(
+def measure_heads(
     model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor], rank_every: int = 1
 ) -> list[LayerSums]:
     """Calls `forward` on every batch and measures each attention layer of the model."""
@@ -101,16 +101,18 @@ def watch_heads(
         if layer.geometry.heads < 2:
             raise SetupError("a single head per layer cannot be compared: measure a run with model.heads > 1")
     all_sums = [LayerSums(rank_every) for _ in layers]
-    watch(layers, [sums.see for sums in all_sums], forward, batches)
+    run_with_hooks(layers, [sums.before_forward for sums in all_sums], forward, batches)
     return all_sums
 
 
-def watch(layers: list[Attention], see: list[Callable], forward: Callable[[Tensor], object], batches) -> None:
-    """Calls `forward` on every batch, and before each layer its `see`, a forward pre-hook."""
+def run_with_hooks(
+    layers: list[Attention], hooks: list[Callable], forward: Callable[[Tensor], object], batches
+) -> None:
+    """Calls `forward` on every batch, and before each layer its forward pre-hook. SetupError without any sequence."""
     seen = 0
-    with contextlib.ExitStack() as hooks, torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-        for layer, hook in zip(layers, see, strict=True):
-            hooks.enter_context(layer.register_forward_pre_hook(hook))
+    with contextlib.ExitStack() as stack, torch.inference_mode(), torch.compiler.set_stance("force_eager"):
+        for layer, hook in zip(layers, hooks, strict=True):
+            stack.enter_context(layer.register_forward_pre_hook(hook))
         for batch in batches:
             forward(batch)
             seen += len(batch)
@@ -122,7 +124,7 @@ def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> t
     """Measures the best checkpoint of a run: (the split, the numbers), the arguments of `save`."""
     parts, step = open_run(run)
     split, planned, forward, batches = attention_inputs(parts, run, split, sequences)
-    layers = watch_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
+    layers = measure_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
     geometry = parts.attention.geometry
     origin = {"data": parts.corpus.name, "step": step, "heads": geometry.heads, "length": geometry.length}
     return split, origin | _over_layers(layers)
@@ -131,7 +133,7 @@ def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> t
 def attention_inputs(
     parts: Parts, run: Path, split: str | None, sequences: int
 ) -> tuple[str, int, Callable[[Tensor], object], Iterable[Tensor]]:
-    """(split, number of sequences, what to call with a batch, batches) to watch the layers of a run."""
+    """(split, number of sequences, what to call with a batch, batches) to measure the layers of a run."""
     set_matmul_precision("fp32")  # whatever it was trained in: differences of maps may be small
     split = _checked_split(parts, run, split)
     length, heads = parts.attention.geometry.length, parts.attention.geometry.heads

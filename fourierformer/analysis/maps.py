@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fourierformer.analysis.heads import attention_inputs, watch
+from fourierformer.analysis.heads import attention_inputs, run_with_hooks
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import layers_of
 from fourierformer.runs.parts import open_run
@@ -30,14 +30,14 @@ class MapSum:
         self.total: Tensor | float = 0.0
         self.sequences = 0
 
-    def see(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
+    def before_forward(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
         """A forward pre-hook."""
         q, k, _ = layer.project(arguments[0])
         self.total = self.total + layer.maps(q, k).double().sum(0)
         self.sequences += len(q)
 
     def mean(self) -> Tensor:
-        assert isinstance(self.total, Tensor)  # `watch` refuses to see nothing
+        assert isinstance(self.total, Tensor)  # `run_with_hooks` refuses to see nothing
         return (self.total / self.sequences).float().cpu()
 
 
@@ -47,7 +47,7 @@ def mean_maps(run: Path, split: str | None = None, sequences: int = 100) -> Mean
     split, _, forward, batches = attention_inputs(parts, run, split, sequences)
     layers = layers_of(parts.model)
     sums = [MapSum() for _ in layers]
-    watch(layers, [one.see for one in sums], forward, batches)
+    run_with_hooks(layers, [one.before_forward for one in sums], forward, batches)
     maps = torch.stack([one.mean() for one in sums])
     return MeanMaps(maps, split, sums[0].sequences, step, parts.attention.geometry)
 

@@ -17,7 +17,7 @@ from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import Parts
 from fourierformer.runs.same_data import refuse_other_shapes
 from fourierformer.runs.spec import task_of
-from fourierformer.tasks import Poll, Watch, task_named
+from fourierformer.tasks import OnProgress, Poll, task_named
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress
 from fourierformer.training.precision import autocast
@@ -65,11 +65,11 @@ def measure_best(
     checkpoints: Checkpoints,
     directory: RunDirectory,
     poll: Poll,
-    watch: Watch,
-    begin: Callable[[str, str], None],
+    on_progress: OnProgress,
+    on_begin: Callable[[str, str], None],
 ) -> dict[str, dict]:
     """Measures the best checkpoint on every split and under every protocol of the config. A measurement that is
-    finished is not repeated after a stop. `begin` is told split and protocol of each that begins."""
+    finished is not repeated after a stop. `on_begin` gets split and protocol of each that begins."""
     wanted = parts.task.measured_at_end(parts.spec)
     if not wanted:
         return {}
@@ -82,8 +82,8 @@ def measure_best(
     with autocast(parts.device, parts.trainer.precision):
         for split, protocol in wanted:
             if protocol not in measurements.results.get(split, {}):
-                begin(split, protocol)
-                numbers = parts.objective.measure(parts.model, split, protocol, poll, watch)
+                on_begin(split, protocol)
+                numbers = parts.objective.measure(parts.model, split, protocol, poll, on_progress)
                 measurements.add(split, protocol, numbers)
     return measurements.results
 

@@ -52,13 +52,13 @@ def train_and_measure(
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else _silent
-    watch, begin = (console.evaluating, console.measuring) if console else (_silent, _silent)
+    on_progress, on_begin = (console.evaluating, console.measuring) if console else (_silent, _silent)
     trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
     code = 1
     try:
-        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, say, watch)
+        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, say, on_progress)
         results = parts.objective.from_training(progress.records)
-        results |= measure_best(parts, checkpoints, directory, stop.poll, watch, begin)
+        results |= measure_best(parts, checkpoints, directory, stop.poll, on_progress, on_begin)
         summary = run_summary(directory, parts, progress, results, meta)
         # by which a reader notices that rows were lost
         processes.on_first(lambda: directory.write_summary(summary | {"logged_rows": trackers.metrics.rows}))
@@ -166,7 +166,7 @@ def wandb_id(directory: RunDirectory) -> str:
     return drawn
 
 
-def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log=_silent) -> Fit:
+def make_fit(parts: Parts, trackers, checkpoints, stop, *, on_progress=_silent, on_log=_silent) -> Fit:
     """The loop for these parts, at step 0."""
     trainer, model, spec = parts.trainer, parts.model, parts.spec
     ema = None
@@ -193,12 +193,12 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, watch=_silent, on_log
         stop=stop,
         data_fingerprint=parts.data_fingerprint,
         processes=parts.processes,
-        watch=watch,
+        on_progress=on_progress,
         on_log=on_log,
     )
 
 
-def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, watch) -> Progress:
+def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, on_progress) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
     written = -math.inf
@@ -214,7 +214,7 @@ def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoin
             keep_status(progress)
             written = time.monotonic()
 
-    fit = make_fit(parts, trackers, checkpoints, stop, watch=watch, on_log=heartbeat)
+    fit = make_fit(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=heartbeat)
     if checkpoint:
         step, state = checkpoint
         recorded = state.get("data_fingerprint")

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from fourierformer.errors import SetupError
 from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Task
-from fourierformer.training.objective import Objective, Poll, Watch
+from fourierformer.training.objective import Objective, OnProgress, Poll
 
 __all__ = [
     "AnyCorpus",
@@ -12,9 +12,9 @@ __all__ = [
     "Compilable",
     "Metric",
     "Objective",
+    "OnProgress",
     "Poll",
     "Task",
-    "Watch",
     "register",
     "task_named",
     "tasks",

@@ -31,7 +31,7 @@ from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViT, set_paths
 from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
-from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
 UNREADABLE = 0.001  # share of a split that may be unreadable: 1,281 images of ImageNet; its known damage is far less
@@ -154,12 +154,14 @@ class ClassificationObjective(Objective):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
-    def evaluate(self, model: nn.Module, poll: Poll, watch: Watch) -> dict[str, float]:
-        result = self.measure(model, "valid", "", poll, watch)
+    def evaluate(self, model: nn.Module, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
+        result = self.measure(model, "valid", "", poll, on_progress)
         return {"valid_loss": result["nll"], "valid_top1": result["top1"], "valid_top5": result["top5"]}
 
     @torch.inference_mode()
-    def measure(self, model: nn.Module, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+    def measure(
+        self, model: nn.Module, split: str, protocol: str, poll: Poll, on_progress: OnProgress
+    ) -> dict[str, float | int]:
         """Cross-entropy and accuracies in per cent of a split, centre crops, each image once over all processes."""
         planned, world = self._planned(split), self.processes.world
         # stays on the device, one host sync at the end: [sum of losses, correct in one guess, in five, images]
@@ -172,7 +174,7 @@ class ClassificationObjective(Objective):
                 if batch is not None and len(batch.rows):
                     images, labels = to_device(self.device, batch.images, batch.labels)
                     totals += _scores(model(images).float(), labels)
-                watch(f"{split} images", min(number * self.images_per_forward * world, planned), planned)
+                on_progress(f"{split} images", min(number * self.images_per_forward * world, planned), planned)
         nll, top1, top5, images = self.processes.sum(totals).tolist()
         self._check_readable(split, planned - int(images), planned)
         if split == "valid":

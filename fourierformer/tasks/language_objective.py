@@ -27,7 +27,7 @@ from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.language import METRIC_OF_UNIT
-from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
 SEGMENT_STREAMS = 10  # the authors' eval_batch_size; it decides where segments begin, so it is part of the protocol
@@ -97,8 +97,8 @@ class LanguageObjective(Objective):
     def row_losses(self, model: WordLM, batch: TextBatch) -> Tensor:
         return model(batch.tokens, batch.targets, batch.rare).unflatten(0, batch.targets.shape).mean(1)
 
-    def evaluate(self, model: WordLM, poll: Poll, watch: Watch) -> dict[str, float]:
-        result = self.measure(model, "valid", "segment", poll, watch)
+    def evaluate(self, model: WordLM, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
+        result = self.measure(model, "valid", "segment", poll, on_progress)
         return {"valid_loss": result["nll"], self.primary: result[self.metric]}
 
     def check_measure(self, split: str, protocol: str) -> None:
@@ -106,7 +106,9 @@ class LanguageObjective(Objective):
         next(iter(batches))
 
     @torch.inference_mode()
-    def measure(self, model: WordLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+    def measure(
+        self, model: WordLM, split: str, protocol: str, poll: Poll, on_progress: OnProgress
+    ) -> dict[str, float | int]:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
         batches, positions = self._scored(self.corpus.splits[split], protocol)
         context = self._context(self.corpus.splits[split], protocol)
@@ -120,7 +122,7 @@ class LanguageObjective(Objective):
                     batch = self._to_device(inputs, targets)
                     totals[0] += model(batch.tokens, batch.targets, batch.rare).sum(dtype=torch.float64)
                     totals[1] += targets.numel()
-                watch(f"{split} {protocol}", done, positions)
+                on_progress(f"{split} {protocol}", done, positions)
         total, count = self.processes.sum(totals).tolist()
         nll, count = total / count, int(count)
         return {

@@ -18,7 +18,7 @@ from fourierformer.errors import SetupError
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
-from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
 
@@ -81,15 +81,17 @@ class MaskedObjective(Objective):
         losses = model(batch.tokens, batch.positions, batch.targets, batch.rare)
         return losses.unflatten(0, (len(batch.tokens), -1)).mean(1)
 
-    def evaluate(self, model: MaskedLM, poll: Poll, watch: Watch) -> dict[str, float]:
-        found = self.measure(model, "valid", "segment", poll, watch)
+    def evaluate(self, model: MaskedLM, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
+        found = self.measure(model, "valid", "segment", poll, on_progress)
         return {"valid_loss": found["nll"], self.primary: found[self.metric], "valid_accuracy": found["accuracy"]}
 
     def check_measure(self, split: str, protocol: str) -> None:
         self._segments(split, together=1)
 
     @torch.inference_mode()
-    def measure(self, model: MaskedLM, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+    def measure(
+        self, model: MaskedLM, split: str, protocol: str, poll: Poll, on_progress: OnProgress
+    ) -> dict[str, float | int]:
         """Mean NLL, perplexity and accuracy of the masked words of a split, with the numbers that make them
         comparable."""
         if protocol not in self.protocols:
@@ -107,7 +109,7 @@ class MaskedObjective(Objective):
                     totals[1] += (log_p.argmax(1) == batch.targets).sum()
                     totals[2] += len(batch.targets)
                 done += len(batch.tokens)
-                watch(f"{split} {protocol}", done, count)
+                on_progress(f"{split} {protocol}", done, count)
         loss, right, words = self.processes.sum(totals).tolist()
         nll = loss / words
         return {

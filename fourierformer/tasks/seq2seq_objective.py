@@ -17,7 +17,7 @@ from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode
 from fourierformer.errors import SetupError
 from fourierformer.models.seq2seq import EncoderDecoder, greedy
 from fourierformer.processes import Processes
-from fourierformer.training.objective import Objective, Poll, Watch, evaluating
+from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
 WITHOUT_CHRF = "no chrF: sacrebleu is not installed (pip install 'fourierformer[translation]')"
@@ -76,17 +76,17 @@ class Seq2SeqObjective(Objective):
     def row_losses(self, model: EncoderDecoder, batch: PairBatch) -> Tensor:
         return model(batch.source, batch.keep, batch.inputs, batch.targets, PAD)
 
-    def evaluate(self, model: EncoderDecoder, poll: Poll, watch: Watch) -> dict[str, float]:
-        loss, answers = self._answered(model, "valid", poll, watch)
+    def evaluate(self, model: EncoderDecoder, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
+        loss, answers = self._answered(model, "valid", poll, on_progress)
         return {"valid_loss": loss, self.primary: self._exact("valid", answers)}
 
     def measure(
-        self, model: EncoderDecoder, split: str, protocol: str, poll: Poll, watch: Watch
+        self, model: EncoderDecoder, split: str, protocol: str, poll: Poll, on_progress: OnProgress
     ) -> dict[str, float | int]:
         """Loss per token of an answer, exactly right answers and chrF of a split, with the number of pairs."""
         if protocol not in self.protocols:
             raise SetupError(f"answers are decoded greedily: --protocol greedy, not {protocol}")
-        loss, answers = self._answered(model, split, poll, watch)
+        loss, answers = self._answered(model, split, poll, on_progress)
         found: dict[str, float | int] = {"nll": loss, "exact": self._exact(split, answers)}
         if (chrf := _chrf()) is not None:
             texts = self.corpus.splits[split].texts[: len(answers)]
@@ -100,7 +100,9 @@ class Seq2SeqObjective(Objective):
         return [WITHOUT_CHRF] if _chrf() is None else []
 
     @torch.inference_mode()
-    def _answered(self, model: EncoderDecoder, split: str, poll: Poll, watch: Watch) -> tuple[float, np.ndarray]:
+    def _answered(
+        self, model: EncoderDecoder, split: str, poll: Poll, on_progress: OnProgress
+    ) -> tuple[float, np.ndarray]:
         """Mean loss of the right answers, and the ids of the model's own answers: (pairs, T)."""
         count = len(self.corpus.splits[split].texts[: self.max_pairs])
         # on the device; each process fills its own rows of the answers
@@ -115,7 +117,7 @@ class Seq2SeqObjective(Objective):
                     with not_counted(model):
                         found = greedy(model, batch.source, batch.keep, begin=BEGIN, end=END, padding=PAD)
                     answers[start : start + len(rows), : found.shape[1]] = found
-                watch(f"{split} greedy", start + len(rows), count)
+                on_progress(f"{split} greedy", start + len(rows), count)
         return self.processes.sum(total).item() / count, self.processes.sum(answers).cpu().numpy()
 
     def _exact(self, split: str, answers: np.ndarray) -> float:

@@ -27,7 +27,7 @@ from fourierformer.tracking import Trackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.layers import LayerSteps
-from fourierformer.training.objective import Objective, Watch
+from fourierformer.training.objective import Objective, OnProgress
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
 from fourierformer.training.seeding import step_seed
@@ -79,7 +79,7 @@ class Fit:
         stop: StopSignal,
         data_fingerprint: str | None = None,
         processes: Processes | None = None,
-        watch: Watch = lambda label, done, total: None,
+        on_progress: OnProgress = lambda label, done, total: None,
         on_log: Callable[[Progress], None] = lambda progress: None,
     ):
         self.objective, self.model, self.ema, self.optimizer, self.rate = objective, model, ema, optimizer, rate
@@ -87,7 +87,7 @@ class Fit:
         self.tracker, self.checkpoints, self.stop = tracker, checkpoints, stop
         self.data_fingerprint = data_fingerprint  # of the data that it trains on, kept in every checkpoint
         self.processes = processes or Processes()
-        self.watch, self.on_log = watch, on_log
+        self.on_progress, self.on_log = on_progress, on_log
         self.shared = shared_model(model, self.processes, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.layers = LayerSteps(model, objective, device)
@@ -246,7 +246,7 @@ class Fit:
         return improved
 
     def _measured(self, model: nn.Module) -> dict[str, float]:
-        return self.objective.evaluate(model, self.stop.poll, self.watch)
+        return self.objective.evaluate(model, self.stop.poll, self.on_progress)
 
     def _record(self, weights: str, numbers: dict[str, float]) -> bool:
         """Keeps an evaluation as the last one and, if it is better than all before, as the best. Returns whether it

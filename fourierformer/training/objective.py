@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
-Watch = Callable[[str, int, int], None]  # (label, done, total): progress of an evaluation
+OnProgress = Callable[[str, int, int], None]  # (label, done, total): progress of an evaluation
 
 
 class Objective(ABC):
@@ -56,12 +56,14 @@ class Objective(ABC):
         it."""
 
     @abstractmethod
-    def evaluate(self, model: Any, poll: Poll, watch: Watch) -> dict[str, float]:
+    def evaluate(self, model: Any, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
         """The numbers of one evaluation during training, `primary` among them, the same on every process. Every process
         calls `poll` equally often."""
 
     @abstractmethod
-    def measure(self, model: Any, split: str, protocol: str, poll: Poll, watch: Watch) -> dict[str, float | int]:
+    def measure(
+        self, model: Any, split: str, protocol: str, poll: Poll, on_progress: OnProgress
+    ) -> dict[str, float | int]:
         """The metrics of a split under a protocol, with the `scored` numbers that make them comparable."""
 
     def check_measure(self, split: str, protocol: str) -> None:

@@ -121,7 +121,7 @@ def explicit(layer: attention.Attention, x: np.ndarray, kernel: str) -> dict[str
 @pytest.mark.parametrize(("name", "knobs"), [("softmax", {}), ("fourier", {"radius": 0.7, "eps": 1e-2})])
 def test_a_layer_is_measured_as_the_explicit_formula_says(name, knobs, causal):
     layer, x = stack(name, causal, layers=1, **knobs), sequences(4)
-    (sums,) = heads.watch_heads(layer, layer, [x])
+    (sums,) = heads.measure_heads(layer, layer, [x])
     expected = [explicit(layer[0], one, name) for one in x.double().numpy()]
     for quantity, value in sums.means().items():
         assert value == pytest.approx(np.mean([layer[quantity] for layer in expected]), rel=1e-5), quantity
@@ -129,19 +129,19 @@ def test_a_layer_is_measured_as_the_explicit_formula_says(name, knobs, causal):
 
 def test_every_layer_is_measured_on_what_it_gets():
     model, x = stack("softmax", causal=True), sequences(3)
-    first, second = heads.watch_heads(model, model, [x])
+    first, second = heads.measure_heads(model, model, [x])
     with torch.no_grad():
         inner = model[0](x)
-    assert second.means() == pytest.approx(heads.watch_heads(model[1], model[1], [inner])[0].means(), rel=1e-6)
+    assert second.means() == pytest.approx(heads.measure_heads(model[1], model[1], [inner])[0].means(), rel=1e-6)
     assert first.means() != second.means()
 
 
 @pytest.mark.parametrize("rank_every", [1, 3])
 def test_batches_do_not_matter(rank_every):
     model, x = stack("fourier", causal=False, eps=1e-3), sequences(10)
-    whole = heads.watch_heads(model, model, [x], rank_every)
+    whole = heads.measure_heads(model, model, [x], rank_every)
     for size in (1, 4, 7):
-        split = heads.watch_heads(model, model, x.split(size), rank_every)
+        split = heads.measure_heads(model, model, x.split(size), rank_every)
         for one, other in zip(whole, split, strict=True):
             assert (one.sequences, one.ranked) == (other.sequences, other.ranked) == (10, math.ceil(10 / rank_every))
             assert one.means() == pytest.approx(other.means(), rel=1e-5)
@@ -157,14 +157,14 @@ def test_memory_does_not_grow_with_the_sequences():
                 alive.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
             yield sequences(2)
 
-    seen = heads.watch_heads(model, model, batches())
+    seen = heads.measure_heads(model, model, batches())
     assert seen[0].sequences == 60
     assert alive[0] == alive[1] > 0
 
 
 def test_the_model_is_left_as_it_was():
     model, x = stack("softmax", causal=True), sequences(2)
-    heads.watch_heads(model, model, [x])
+    heads.measure_heads(model, model, [x])
     assert not any(layer._forward_pre_hooks for layer in model)
 
 
@@ -175,27 +175,27 @@ def test_a_compiled_model_is_watched_too():
         raise AssertionError("compiled")
 
     blocks, x = nn.Sequential(*(nn.Sequential(layer) for layer in stack("softmax", causal=True))), sequences(2)
-    expected = [sums.means() for sums in heads.watch_heads(blocks, blocks, [x])]
+    expected = [sums.means() for sums in heads.measure_heads(blocks, blocks, [x])]
     for block in blocks:
         block.compile(backend=never)
-    assert [sums.means() for sums in heads.watch_heads(blocks, blocks, [x])] == expected
+    assert [sums.means() for sums in heads.measure_heads(blocks, blocks, [x])] == expected
 
 
 def test_one_head_and_no_maps_are_refused(monkeypatch):
     alone = nn.Sequential(attention.build("softmax", Geometry(dim=DIM, heads=1, length=LENGTH, causal=True)))
     with pytest.raises(SetupError, match=r"model\.heads > 1"):
-        heads.watch_heads(alone, alone, [sequences(1)])
+        heads.measure_heads(alone, alone, [sequences(1)])
     model = stack("softmax", causal=True)
     monkeypatch.delattr(attention.mechanism("softmax"), "maps")
     with pytest.raises(SetupError, match="Softmax attention has no maps"):
-        heads.watch_heads(model, model, [sequences(1)])
+        heads.measure_heads(model, model, [sequences(1)])
     with pytest.raises(SetupError, match="nothing to measure"):
-        heads.watch_heads(model, model, [])
+        heads.measure_heads(model, model, [])
 
 
 def test_mean_and_sd_over_the_layers():
     model = stack("softmax", causal=True, layers=4)
-    layers = heads.watch_heads(model, model, [sequences(2)])
+    layers = heads.measure_heads(model, model, [sequences(2)])
     numbers = heads._over_layers(layers)
     for quantity in heads.QUANTITIES:
         column = [layer[quantity] for layer in numbers["layers"]]
@@ -220,4 +220,4 @@ def test_maps_that_are_not_finite_are_refused_in_words():
     with torch.no_grad():
         model[1].qkv.weight[0, 0] = math.nan
     with pytest.raises(UserError, match="its attention maps are not finite"):
-        heads.watch_heads(model, model, [sequences(2)])
+        heads.measure_heads(model, model, [sequences(2)])

@@ -3,7 +3,7 @@
 import torch
 
 from fourierformer import attention
-from fourierformer.analysis.heads import watch
+from fourierformer.analysis.heads import run_with_hooks
 from fourierformer.analysis.maps import MapSum, by_offset
 from fourierformer.attention import Geometry
 
@@ -14,7 +14,7 @@ def test_mean_maps_do_not_depend_on_the_batches():
     means = []
     for size in (5, 2):
         one = MapSum()
-        watch([layer], [one.see], layer, x.split(size))
+        run_with_hooks([layer], [one.before_forward], layer, x.split(size))
         means.append(one.mean())
     torch.testing.assert_close(*means)
     torch.testing.assert_close(means[0].sum(-1), torch.ones(2, 9))

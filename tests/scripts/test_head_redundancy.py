@@ -9,7 +9,7 @@ import pytest
 import torch
 from command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
 
-from fourierformer.analysis.heads import saved, watch_heads
+from fourierformer.analysis.heads import measure_heads, saved
 from fourierformer.errors import SetupError
 from fourierformer.runs.parts import open_run
 
@@ -64,7 +64,7 @@ def test_a_language_run_is_measured_on_the_first_segments(script, language, caps
     measured = saved(language)["test"]
     parts, step = open_run(language, "cpu")
     tokens = torch.from_numpy(parts.corpus.splits["test"][: 5 * LENGTH].astype(np.int64)).view(5, LENGTH)
-    expected = [sums.means() for sums in watch_heads(parts.model, parts.model.hidden, [tokens])]
+    expected = [sums.means() for sums in measure_heads(parts.model, parts.model.hidden, [tokens])]
     assert measured["layers"] == [pytest.approx(layer, rel=1e-5) for layer in expected]
     assert (measured["step"], measured["sequences"], measured["heads"], measured["length"]) == (step, 5, 2, LENGTH)
     printed = capsys.readouterr().out

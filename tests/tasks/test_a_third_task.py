@@ -82,13 +82,13 @@ class SineObjective(Objective):
         return (model(batch[0]) - batch[1]).square().mean()
 
     @torch.inference_mode()
-    def measure(self, model, split, protocol, poll, watch):
+    def measure(self, model, split, protocol, poll, on_progress):
         poll()
         noisy, clean = self.waves({"valid": 1, "test": 2}[split], self.spec.evaluation.waves)
         return {"rms": (model(noisy) - clean).square().mean().sqrt().item(), "nll": 0.0, "waves": len(noisy)}
 
-    def evaluate(self, model, poll, watch):
-        return {"valid_rms": self.measure(model, "valid", "noisy", poll, watch)["rms"]}
+    def evaluate(self, model, poll, on_progress):
+        return {"valid_rms": self.measure(model, "valid", "noisy", poll, on_progress)["rms"]}
 
     def notes(self):
         return ["waves are made up"]
