@@ -6,9 +6,7 @@ models and the training loop do without it.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import os
 import typing
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ from yaml import YAMLError
 
 from fourierformer.checking import Schema
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range
+from fourierformer.files import checksum
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
 # Keys that set where, how visibly or how conveniently a run is made, but not what it computes. They are not part of the
@@ -199,7 +198,7 @@ def config_hash(values: dict, *, seed: bool = True) -> str:
     part = hashed_part(values)
     if not seed:
         part.pop("seed")
-    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8]
+    return checksum(part)[:8]
 
 
 def _path(text: str) -> Path:

@@ -83,13 +83,14 @@ def json_object(path: Path) -> dict:
     return values
 
 
-def checksum(values: dict) -> str:
-    """sha256 of the values themselves: spaces and the order of keys change nothing."""
-    return hashlib.sha256(canonical(values)).hexdigest()
+def checksum(values: object) -> str:
+    """sha256 of plain values themselves: spaces and the order of keys change nothing."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True).encode()
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 CHECKSUM = "checksum"  # the key of it in a JSON file

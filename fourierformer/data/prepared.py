@@ -10,7 +10,6 @@ of each file); an error names the folder to delete.
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from fourierformer.data.location import DataLocation
 from fourierformer.data.text.sources import Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
-from fourierformer.files import canonical, checksum
+from fourierformer.files import checksum, file_sha256
 
 FORMAT = 1
 Say = Callable[[str], None]  # prints a line to the user
@@ -93,7 +92,7 @@ def origin(data: TextData) -> dict:
 
 
 def fingerprint(settings: dict, digests: list) -> str:
-    return hashlib.sha256(canonical([FORMAT, settings, digests])).hexdigest()[:12]
+    return checksum([FORMAT, settings, digests])[:12]
 
 
 def text_fingerprint(data: TextData, source: Source) -> str:
@@ -129,10 +128,8 @@ def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
     size = path.stat().st_size
     if size != facts["size"]:
         raise refuse(folder, f"is damaged: {path.name} has {size:,} bytes instead of {facts['size']:,}")
-    if thorough:
-        with open(path, "rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != facts["sha256"]:
-                raise refuse(folder, f"is damaged: the content of {path.name} does not match its sha256")
+    if thorough and file_sha256(path) != facts["sha256"]:
+        raise refuse(folder, f"is damaged: the content of {path.name} does not match its sha256")
 
 
 @contextlib.contextmanager

@@ -1,11 +1,10 @@
 """README's picture: which keys a query attends to under softmax and sinc^4, and the result of the quick comparison."""
 
-import hashlib
-import json
 import math
 import random
 from pathlib import Path
 
+from fourierformer.files import checksum
 from fourierformer.plots.picture import INK, Picture, series_colour
 from fourierformer.results.documents import QUOTED, attention_label, headline_rows, map_rank
 
@@ -57,7 +56,7 @@ def results() -> list[tuple[str, str, list[float], str]]:
 def fingerprint() -> str:
     """Of every number that is drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
     weights = [[round(share, 6) for share in shares(weight)] for weight in (softmax_weight, sinc_weight)]
-    return hashlib.sha256(json.dumps([scene(), weights, results()]).encode()).hexdigest()[:16]
+    return checksum([scene(), weights, results()])[:16]
 
 
 def save_overview(folder: Path) -> list[Path]:

@@ -10,7 +10,6 @@ cannot disagree. `state.pt` holds tensors and plain types only, so that loading 
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 
 from fourierformer.errors import UserError
+from fourierformer.files import file_sha256
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
 FORMAT = 1
@@ -195,12 +195,11 @@ def _problem(path: Path) -> str | None:
         for name, expected in manifest["files"].items():
             if (path / name).exists() and not (path / name).is_file():
                 return f"{name} is not a file"
-            with open(path / name, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size != expected["bytes"]:
-                    return f"{name} has {size} bytes instead of {expected['bytes']}"
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                    return f"{name} has another sha256 than when it was written"
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                return f"{name} has {size} bytes instead of {expected['bytes']}"
+            if file_sha256(path / name) != expected["sha256"]:
+                return f"{name} has another sha256 than when it was written"
         return None if "state.pt" in manifest["files"] else "MANIFEST.json does not list state.pt"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"

@@ -130,7 +130,7 @@ def test_parquet_without_text_names_its_columns(small, tmp_path, lines):
 def test_the_second_load_prepares_nothing_and_hashes_no_text(small, monkeypatch):
     load_corpus(small)
     monkeypatch.setattr("fourierformer.data.text.corpus.prepare", None)
-    monkeypatch.setattr("fourierformer.data.text.sources.file_digest", None)
+    monkeypatch.setattr("fourierformer.data.text.sources.file_sha256", None)
     assert len(load_corpus(small).splits["train"]) == 18
 
 

@@ -4,7 +4,6 @@ Three layouts are recognised: class folders (train/n01440764/x.JPEG), a tar of c
 ILSVRC2012_img_train.tar), and WebDataset shards (key.jpg beside key.cls or key.json).
 """
 
-import hashlib
 import io
 import json
 import os
@@ -21,6 +20,7 @@ from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError
+from fourierformer.files import checksum
 
 LABELS = (".cls", ".json")
 
@@ -64,8 +64,7 @@ class TarSet(ImageSet):
 def open_tars(data: ImageData, split: str, paths: list[Path], say: Say) -> TarSet:
     """Opens the tars of a split, with the index from the cache if they are unchanged (name, size, time)."""
     stamps = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
-    key = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:12]
-    cached = data.cache_path / f"{data.name}-{split}-tars-{key}.npz"
+    cached = data.cache_path / f"{data.name}-{split}-tars-{checksum(stamps)[:12]}.npz"
     index = _load(cached)
     if index is None:
         entries: list[Entry] = []

@@ -21,9 +21,10 @@ from fourierformer.data.images.sources import Unreadable, local_files, open_spli
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.location import DataLocation
 from fourierformer.data.prepared import Say
-from fourierformer.data.text.sources import SPLITS, Input, Source, file_digest
+from fourierformer.data.text.sources import SPLITS, Input, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.files import file_sha256
 
 ONE_SPLIT_NOTE = (
     "valid and test are the same images, so the best checkpoint is selected by the images that it is measured on (the "
@@ -106,7 +107,7 @@ def _files_input(split: str, paths: list[Path]) -> Input:
     stats = [path.stat() for path in paths]
 
     def digest() -> str:
-        return hashlib.sha256("".join(f"{path.name} {file_digest(path)}\n" for path in paths).encode()).hexdigest()
+        return hashlib.sha256("".join(f"{path.name} {file_sha256(path)}\n" for path in paths).encode()).hexdigest()
 
     size, latest = sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
     return Input(f"{split}, {len(paths)} files", size, latest, digest)

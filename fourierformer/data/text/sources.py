@@ -1,12 +1,12 @@
 """Text from local files (tokens, txt, parquet, one file cut in three), as pieces of bytes per split."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.files import file_sha256
 
 SPLITS = ("train", "valid", "test")
 PIECE = 1 << 22  # 4 MiB: large enough to be fast, small enough that a piece's word list stays under 100 MB
@@ -78,11 +78,6 @@ def describe_missing(data: TextData) -> str:
     return f"{root} lacks {', '.join(missing)}" + (f" (it has {', '.join(present)})" if present else "")
 
 
-def file_digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _files_source(files: dict[str, list[Path]], vocabulary: Path | None = None, notes: tuple[str, ...] = ()) -> Source:
     paths = [path for split in SPLITS for path in files[split]] + ([vocabulary] if vocabulary else [])
     inputs = [_input(path) for path in paths]
@@ -118,7 +113,7 @@ def _one_file(data: TextData, path: Path) -> Source:
 
 def _input(path: Path) -> Input:
     status = path.stat()
-    return Input(path.name, status.st_size, status.st_mtime_ns, lambda: file_digest(path))
+    return Input(path.name, status.st_size, status.st_mtime_ns, lambda: file_sha256(path))
 
 
 def _file_pieces(path: Path, start: int = 0, length: int | None = None) -> Iterator[bytes]:

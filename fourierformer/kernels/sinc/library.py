@@ -22,6 +22,8 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
+from fourierformer.files import file_sha256
+
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).with_name("native")
@@ -149,15 +151,11 @@ def _writable(folder: Path) -> bool:
 def _open(path: Path | None) -> ctypes.CDLL | None:
     """Loads a file if its content is what was built, else None: loading half a file may end the process."""
     try:
-        if path is None or path.with_suffix(".sha256").read_text() != _sum(path):
+        if path is None or path.with_suffix(".sha256").read_text() != file_sha256(path):
             return None
         return ctypes.CDLL(str(path))
     except OSError:
         return None
-
-
-def _sum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
@@ -184,7 +182,7 @@ def _build(path: Path, compiler: str) -> ctypes.CDLL:
         problem = _run(command)
         if problem or not built.exists():
             raise Unavailable(f"the compiler {compiler} failed: {problem or 'it wrote no library'}")
-        built.with_suffix(".sha256").write_text(_sum(built))
+        built.with_suffix(".sha256").write_text(file_sha256(built))
         built.replace(path)
         built.with_suffix(".sha256").replace(path.with_suffix(".sha256"))
     if library := _open(path):
