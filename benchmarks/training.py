@@ -69,7 +69,7 @@ def bench(args: argparse.Namespace) -> list[dict]:
 def training(script: str, overrides: list[str]):
     """The loop of a run, at step 0; it writes nothing."""
     from fourierformer.processes import Processes
-    from fourierformer.runs.parts import build
+    from fourierformer.runs.parts import build_parts
     from fourierformer.runs.spec import read_spec
     from fourierformer.runs.train import make_fit
     from fourierformer.tracking import NoTrackers
@@ -81,7 +81,7 @@ def training(script: str, overrides: list[str]):
             spec = read_spec(compose(script, overrides=["trainer.device=cpu", *overrides]))
     except HydraException as error:
         raise SetupError(explain(error)) from error
-    parts = build(spec, Processes(), say=lambda line: None)
+    parts = build_parts(spec, Processes(), say=lambda line: None)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     fit.model.train()
     return fit

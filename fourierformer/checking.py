@@ -20,9 +20,9 @@ SMALLEST, LARGEST = 1.2e-38, 3.4e38
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
-def checked(config: DictConfig | dict, schema: Schema) -> dict:
+def check_config(config: DictConfig | dict, schema: Schema) -> dict:
     """The config as plain resolved values. SetupError for the first key or value that does not fit the schema."""
-    values = resolved(config)
+    values = plain_values(config)
     sections = {name for name in schema if name}
     for key in values:
         if key not in sections and key not in schema[""]:
@@ -35,7 +35,7 @@ def checked(config: DictConfig | dict, schema: Schema) -> dict:
     return values
 
 
-def resolved(config: DictConfig | dict) -> dict:
+def plain_values(config: DictConfig | dict) -> dict:
     """The config as plain values. SetupError for a value that is missing, or that cannot be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -60,24 +60,24 @@ def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> No
     for key, value in values.items():
         if key not in expected:
             raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
-        if not fits(value, expected[key]):
-            raise SetupError(f"{prefix}{key}={value!r}: expected {described(expected[key])}")
+        if not has_type(value, expected[key]):
+            raise SetupError(f"{prefix}{key}={value!r}: expected {type_text(expected[key])}")
     absent = sorted(set(expected) - set(values))
     if absent:
         raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
 
 
-def fits(value: object, hint: typing.Any) -> bool:
+def has_type(value: object, hint: typing.Any) -> bool:
     """Whether a value is what an annotation says."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value == a and type(value) is type(a) for a in arguments)
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, a) for a in arguments)
+        return any(has_type(value, a) for a in arguments)
     if origin is list:
-        return isinstance(value, list) and all(fits(v, arguments[0]) for v in value)
+        return isinstance(value, list) and all(has_type(v, arguments[0]) for v in value)
     if origin is dict:
-        return isinstance(value, dict) and all(fits(v, arguments[1]) for v in value.values())
+        return isinstance(value, dict) and all(has_type(v, arguments[1]) for v in value.values())
     if hint in (None, type(None)):
         return value is None
     if hint in (inspect.Parameter.empty, typing.Any):
@@ -91,15 +91,15 @@ def fits(value: object, hint: typing.Any) -> bool:
     return isinstance(value, origin or hint)
 
 
-def described(hint: typing.Any) -> str:
+def type_text(hint: typing.Any) -> str:
     """An annotation in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(f"'{a}'" for a in arguments)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(described(a) for a in arguments)
+        return " or ".join(type_text(a) for a in arguments)
     if origin is list:
-        return f"a list of {described(arguments[0])}, e.g. [a,b]"
+        return f"a list of {type_text(arguments[0])}, e.g. [a,b]"
     if origin is dict:
         return "a mapping"
     plain = {

@@ -33,7 +33,7 @@ NOT_HASHED = {
 
 # Keys that came after runs without them, each with the value that computes what those runs did. At that value they are
 # not part of the hash either: earlier runs keep theirs.
-ADDED = {"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"}
+ADDED_LATER = {"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +144,13 @@ def sections(spec: type[RunSpec]) -> dict[str, type]:
 def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -> Schema:
     """The keys a config may have, with their types: fields of `spec` and of its sections, and the attention's knobs."""
     fixed = sections(spec)
-    top = {name: hint for name, hint in hints_of(spec).items() if name not in (*fixed, "attention", "values")}
-    return {"": top, "attention": {"name": str, **hints_of(knobs)}} | {
-        section: hints_of(owner) for section, owner in fixed.items()
+    top = {name: hint for name, hint in types_of(spec).items() if name not in (*fixed, "attention", "values")}
+    return {"": top, "attention": {"name": str, **types_of(knobs)}} | {
+        section: types_of(owner) for section, owner in fixed.items()
     }
 
 
-def specified(spec: type[RunSpec], values: dict) -> RunSpec:
+def make_spec(spec: type[RunSpec], values: dict) -> RunSpec:
     """Plain checked values as a `spec`. SetupError where the dataclass of a section refuses its values."""
     parts = {name: owner(**values[name]) for name, owner in sections(spec).items()}
     knobs = {key: value for key, value in values["attention"].items() if key != "name"}
@@ -158,7 +158,7 @@ def specified(spec: type[RunSpec], values: dict) -> RunSpec:
     return spec(**top, **parts, attention=AttentionConfig(values["attention"]["name"], knobs), values=values)
 
 
-def hints_of(owner) -> dict[str, object]:
+def types_of(owner) -> dict[str, object]:
     """Key -> type of a dataclass, or of a {name: inspect.Parameter} mapping."""
     if is_dataclass(owner):
         hints = typing.get_type_hints(owner)
@@ -166,7 +166,7 @@ def hints_of(owner) -> dict[str, object]:
     return {name: parameter.annotation for name, parameter in owner.items()}
 
 
-def completed(spec: type[RunSpec], values: dict) -> dict:
+def with_missing_keys(spec: type[RunSpec], values: dict) -> dict:
     """A stored config with the keys that did not exist yet when it was stored, at their defaults."""
     complete = dict(values)
     for name, owner in sections(spec).items():
@@ -181,7 +181,7 @@ def completed(spec: type[RunSpec], values: dict) -> dict:
 
 def hashed_part(values: dict) -> dict:
     """The part of a config that changes what is computed, as {"section.key": value}."""
-    flat = {k: v for k, v in flatten(values) if k not in ADDED or v != ADDED[k]}
+    flat = {k: v for k, v in flatten(values) if k not in ADDED_LATER or v != ADDED_LATER[k]}
     return {k: v for k, v in flat.items() if k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
 
 
@@ -214,7 +214,7 @@ def run_directory(values: dict) -> Path:
     return _path(values["runs_root"]) / values["experiment_name"] / name
 
 
-def filed_by_data(values: dict) -> dict:
+def with_experiment_of_data(values: dict) -> dict:
     """The values of a command, with its run not filed under `builtin` where its data is not: the default experiment
     is for embedded data, and `data=wikitext2` alone would be filed among its runs. builtin_vit becomes cifar10_vit."""
     data, name = values.get("data") or {}, str(values.get("experiment_name"))

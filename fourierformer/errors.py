@@ -39,7 +39,7 @@ class Interrupted(BaseException):
         return f"stopped by {signal.Signals(self.signal_number).name}"
 
 
-def stop_behind(error: BaseException | None) -> Interrupted | None:
+def interruption_behind(error: BaseException | None) -> Interrupted | None:
     """The signal that an error comes from: Hydra and OmegaConf turn whatever is raised in the middle of their work into
     errors of their own."""
     while error is not None and not isinstance(error, Interrupted):
@@ -47,7 +47,7 @@ def stop_behind(error: BaseException | None) -> Interrupted | None:
     return error
 
 
-def lacking_memory(error: Exception) -> str | None:
+def out_of_memory_text(error: Exception) -> str | None:
     """What to tell the user about an error that says that memory is short; None for another error. torch has a class
     for it on GPUs only, and this module does not load torch."""
     text = " ".join(str(error).split())

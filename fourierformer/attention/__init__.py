@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass
 
 from fourierformer.attention.base import Attention, Geometry
-from fourierformer.checking import described, fits
+from fourierformer.checking import has_type, type_text
 from fourierformer.errors import SetupError, did_you_mean
 
 __all__ = ["Attention", "Geometry", "available", "build", "check_name", "idea", "knobs", "mechanism", "register"]
@@ -169,6 +169,6 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
     for key in values:
         if key not in valid:
             raise SetupError(f"attention '{name}' has no knob '{key}'{did_you_mean(key, valid)}")
-        if not fits(values[key], hint := valid[key].annotation):
-            raise SetupError(f"attention '{name}': {key}={values[key]!r}: expected {described(hint)}")
+        if not has_type(values[key], hint := valid[key].annotation):
+            raise SetupError(f"attention '{name}': {key}={values[key]!r}: expected {type_text(hint)}")
     return entry.cls(geometry, **{**entry.defaults, **values})

@@ -11,7 +11,7 @@ from fourierformer.errors import UserError
 from fourierformer.processes import Processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import build, check_device, pick_device
+from fourierformer.runs.parts import build_parts, check_device, pick_device
 from fourierformer.runs.spec import task_of
 from fourierformer.runs.train import make_fit
 from fourierformer.tasks import AnyCorpus
@@ -81,7 +81,7 @@ def _measured(spec: RunSpec, corpus: AnyCorpus) -> StepCost:
     share = batch if pick_device(spec.trainer.device).type == "cuda" else min(batch, CPU_SAMPLES)
     trainer = replace(spec.trainer, micro_batch_size=micro and min(micro, share))
     smaller = task_of(spec).with_batch(spec, share) if share < batch else spec
-    parts = build(replace(smaller, trainer=trainer), Processes(), corpus=corpus)
+    parts = build_parts(replace(smaller, trainer=trainer), Processes(), corpus=corpus)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     try:
         parts.model.train()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import hydra
 
-from fourierformer.errors import Interrupted, UserError, stop_behind
+from fourierformer.errors import Interrupted, UserError, interruption_behind
 from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.cpu import let_threads_sleep
@@ -70,7 +70,7 @@ def _ended(action: Callable[[], int | None]) -> int:
     except UserError as error:
         return complain(error, error.exit_code)
     except Exception as error:
-        if cause := stop_behind(error):
+        if cause := interruption_behind(error):
             return exit_code(cause.signal_number)
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
             return complain(explain(error), 2)

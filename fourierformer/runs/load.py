@@ -12,7 +12,7 @@ from fourierformer.errors import SetupError, UserError
 from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import pick_device, stored_checkpoint, weights_of
-from fourierformer.runs.spec import attention_of, spec_of, stored_spec, task_of
+from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
 from fourierformer.tasks.trained import TrainedModel
 
 WEIGHTS, CONFIG, FACTS = "model.safetensors", "config.json", "data.json"  # the files of an exported model
@@ -62,7 +62,7 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
 
     folder = _folder(name)
     config, facts = read_export(folder)
-    spec = spec_of(config["run"])
+    spec = spec_of_values(config["run"])
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:

@@ -15,7 +15,7 @@ from fourierformer.errors import SetupError
 from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
-from fourierformer.runs.spec import attention_of, changed, one_layer, stored_spec, task_of
+from fourierformer.runs.spec import attention_of, meta_layer, stored_spec, task_of, with_changes
 from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
@@ -53,7 +53,7 @@ def check_device(spec: RunSpec) -> None:
     """SetupError unless this machine has the device, and an implementation of the attention for it."""
     device = pick_device(spec.trainer.device)
     try:
-        one_layer(spec).backend_name(device)
+        meta_layer(spec).backend_name(device)
     except ValueError as error:
         raise SetupError(f"attention={spec.attention.name} on {device}: {error}") from None
 
@@ -76,7 +76,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def build(spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None) -> Parts:
+def build_parts(spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None) -> Parts:
     """Builds the objects of a run, the data first (if not given), so that a missing file is known before a model is
     built."""
     processes, task, trainer = processes or Processes(), task_of(spec), spec.trainer
@@ -122,13 +122,13 @@ def open_run(
     `limit` bounds its evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights.
     """
     spec = stored_spec(run_dir)
-    spec = changed(spec, trainer={"device": device}, evaluation={task_of(spec).limit: limit})
+    spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit: limit})
     if data_root:
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
-        spec = changed(spec, data={"root": data_root})
+        spec = with_changes(spec, data={"root": data_root})
     step, state = stored_checkpoint(run_dir, last=last)
-    parts = build(spec)
+    parts = build_parts(spec)
     check_same_data(spec, run_dir, state.get("data_fingerprint"), parts.data_fingerprint)
     with refuse_other_shapes(run_dir):
         parts.model.load_state_dict(weights_of(state, run_dir, averaged))

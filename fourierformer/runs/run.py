@@ -11,7 +11,7 @@ import traceback
 from omegaconf import DictConfig
 
 from fourierformer.config import RunSpec, differences, from_yaml
-from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, lacking_memory, stop_behind
+from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, interruption_behind, out_of_memory_text
 from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.jobs import Name, values_of_command
@@ -68,9 +68,9 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         label, told = job.name.prefix if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
         return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
     except Exception as error:
-        if cause := stop_behind(error):
+        if cause := interruption_behind(error):
             return _stopped(cause, job)
-        short = lacking_memory(error)
+        short = out_of_memory_text(error)
         if not already_reported(error):
             if short:
                 complain(f"{job.name.prefix if job else ''}{short}", 1)

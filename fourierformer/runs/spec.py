@@ -8,8 +8,16 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from fourierformer.attention import Attention, Geometry, available, build, knobs
-from fourierformer.checking import checked, resolved
-from fourierformer.config import RunSpec, completed, config_hash, filed_by_data, from_yaml, schema, specified
+from fourierformer.checking import check_config, plain_values
+from fourierformer.config import (
+    RunSpec,
+    config_hash,
+    from_yaml,
+    make_spec,
+    schema,
+    with_experiment_of_data,
+    with_missing_keys,
+)
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
 from fourierformer.processes import find_processes
@@ -28,7 +36,7 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
         raise SetupError(f"attention.name={name!r}: expected text")
     task = task_named(config.get("task"))
     _check_groups(task, config)
-    spec = specified(task.spec, checked(config, schema(task.spec, knobs(name))))
+    spec = make_spec(task.spec, check_config(config, schema(task.spec, knobs(name))))
     world = find_processes()[0].world
     if spec.global_batch_size % world:
         raise SetupError(
@@ -36,13 +44,13 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
             f"multiple of {world}"
         )
     task.check_attention(spec)
-    one_layer(spec)
+    meta_layer(spec)
     return spec
 
 
 def read_command(config: DictConfig) -> RunSpec:
     """The spec of a command's config. SetupError also for data.root= where nothing reads it."""
-    spec = read_spec(filed_by_data(resolved(config)))
+    spec = read_spec(with_experiment_of_data(plain_values(config)))
     source, root = (getattr(spec.data, key, None) for key in ("source", "root"))
     if source == "builtin" and root:
         raise SetupError(
@@ -61,16 +69,16 @@ def stored_spec(run: Path) -> RunSpec:
             f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a "
             "copy."
         )
-    return spec_of(values)
+    return spec_of_values(values)
 
 
-def spec_of(values: dict) -> RunSpec:
+def spec_of_values(values: dict) -> RunSpec:
     """The spec of a stored config, of this version or of an earlier one."""
     chosen = values["attention"]
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}
         values = values | {"attention": defaults | chosen}
-    return read_spec(completed(task_named(values.get("task")).spec, values))
+    return read_spec(with_missing_keys(task_named(values.get("task")).spec, values))
 
 
 def task_of(spec: RunSpec) -> Task:
@@ -82,7 +90,7 @@ def attention_of(spec: RunSpec) -> Callable[[Geometry], Attention]:
     return partial(build, spec.attention.name, **spec.attention.knobs)
 
 
-def one_layer(spec: RunSpec) -> Attention:
+def meta_layer(spec: RunSpec) -> Attention:
     """An attention layer on the meta device, which takes no memory. SetupError where the mechanism refuses the
     config."""
     import torch
@@ -91,8 +99,8 @@ def one_layer(spec: RunSpec) -> Attention:
         return attention_of(spec)(task_of(spec).geometry(spec))
 
 
-def changed(spec: RunSpec, **sections: dict) -> RunSpec:
-    """The spec with some values of some sections replaced: changed(spec, trainer={"device": "cpu"})."""
+def with_changes(spec: RunSpec, **sections: dict) -> RunSpec:
+    """The spec with some values of some sections replaced: with_changes(spec, trainer={"device": "cpu"})."""
     return replace(spec, **{name: replace(getattr(spec, name), **values) for name, values in sections.items()})
 
 

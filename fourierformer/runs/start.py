@@ -7,8 +7,8 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from fourierformer.checking import resolved
-from fourierformer.config import filed_by_data, from_yaml, run_directory, specified
+from fourierformer.checking import plain_values
+from fourierformer.config import from_yaml, make_spec, run_directory, with_experiment_of_data
 from fourierformer.errors import SetupError, UserError
 from fourierformer.processes import find_processes
 from fourierformer.provenance import code_since, command_of
@@ -64,7 +64,7 @@ def _complete(config: DictConfig) -> RunDirectory | None:
     """The directory of a completed run of exactly this config, which was checked when it ran; None in all other
     cases, and where there is any doubt."""
     try:
-        values = filed_by_data(resolved(config))
+        values = with_experiment_of_data(plain_values(config))
         if values.get("fresh") or values.get("dry_run") or find_processes()[0].world > 1:
             return None
         directory = RunDirectory(run_directory(values))
@@ -73,7 +73,7 @@ def _complete(config: DictConfig) -> RunDirectory | None:
         stored, status = from_yaml(directory.config), directory.read_status() or {}
         if _comparable(stored) != _comparable(values) or status.get("state") != "completed":
             return None
-        spec = specified(task_named(values["task"]).spec, values)
+        spec = make_spec(task_named(values["task"]).spec, values)
         check_before_loading(spec, directory, directory.read_meta() or {})
         return directory if directory.read_summary() else None
     except (UserError, KeyError, TypeError):  # a mistake in the config, or a damaged file: run.py has the message

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TextIO
 
-from fourierformer.errors import UserError, lacking_memory
+from fourierformer.errors import UserError, out_of_memory_text
 
 
 def complain(message: object, code: int) -> int:
@@ -25,7 +25,7 @@ def exit_on_user_error():
     except UserError as error:
         sys.exit(complain(error, error.exit_code))
     except Exception as error:
-        if told := lacking_memory(error):
+        if told := out_of_memory_text(error):
             sys.exit(complain(told, 1))
         raise
 

@@ -22,7 +22,7 @@ from fourierformer.runs.measure import (
     peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import Parts, build
+from fourierformer.runs.parts import Parts, build_parts
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
@@ -43,7 +43,7 @@ def train_and_measure(
     seed_everything(spec.seed)
     forget_peak_memory()
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
-    parts = build(spec, processes, name.say)
+    parts = build_parts(spec, processes, name.say)
     for split, protocol in parts.task.measured_at_end(spec):
         parts.objective.check_measure(split, protocol)
     if processes.first:

@@ -252,15 +252,15 @@ def test_a_folder_that_is_no_run_is_told_from_the_run_that_was_meant(tmp_path):
 )
 def test_types(hint, fitting, others):
     for value in fitting:
-        assert checking.checked({"key": value}, {"": {"key": hint}}) == {"key": value}
+        assert checking.check_config({"key": value}, {"": {"key": hint}}) == {"key": value}
     for value in others:
         with pytest.raises(SetupError, match=r"key=.*: expected"):
-            checking.checked({"key": value}, {"": {"key": hint}})
+            checking.check_config({"key": value}, {"": {"key": hint}})
 
 
 def test_a_group_that_is_a_value_is_named():
     with pytest.raises(SetupError, match="'optim' must be a config group, got 3"):
-        checking.checked({"optim": 3}, {"": {}, "optim": {}})
+        checking.check_config({"optim": 3}, {"": {}, "optim": {}})
 
 
 def test_configs_have_no_folders_of_one_machine():

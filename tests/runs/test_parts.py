@@ -11,14 +11,14 @@ from torch._dynamo.testing import CompileCounter
 from fourierformer.processes import Processes
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.measure import forget_peak_memory, peak_memory
-from fourierformer.runs.parts import build
+from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
 
 
 def parts_of(*overrides: str, script: str = "train_lm"):
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
         spec = read_spec(compose(script, overrides=["trainer.device=cpu", *overrides]))
-    return build(spec, Processes(), say=lambda line: None)
+    return build_parts(spec, Processes(), say=lambda line: None)
 
 
 @torch._dynamo.config.patch(recompile_limit=1)  # monkeypatch would delete it afterwards

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 
 from fourierformer.processes import Processes
 from fourierformer.provenance import REPOSITORY
-from fourierformer.runs.parts import build
+from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
 from fourierformer.runs.train import make_fit
 from fourierformer.tracking import NoTrackers
@@ -36,7 +36,7 @@ def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
     overrides = [*TASKS[script], *RHYTHM, *VARIETY, f"trainer.steps={STEPS}", f"trainer.device={device}"]
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
         spec = read_spec(compose(script, overrides=[*overrides, f"attention={attention}"]))
-    parts = build(spec, Processes(), say=lambda line: None)
+    parts = build_parts(spec, Processes(), say=lambda line: None)
     return make_fit(parts, NoTrackers(), Checkpoints(directory), StopSignal())
 
 

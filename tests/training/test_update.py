@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from fourierformer import attention
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
-from fourierformer.runs.parts import build
+from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
 from fourierformer.runs.train import make_fit
 from fourierformer.tasks.language_objective import LanguageObjective
@@ -134,7 +134,7 @@ def test_the_loop_gets_what_the_spec_says():
     schedule = ("schedule.name=constant", "schedule.warmup_steps=0", "trainer.ema_decay=0.75", "trainer.device=cpu")
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         spec = read_spec(compose("train_lm", overrides=[*MODEL, "data=builtin_text", *chosen, *schedule]))
-    fit = make_fit(build(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
+    fit = make_fit(build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
     assert (fit.rate(1), fit.seed, fit.ema.decay) == (0.03, 7, 0.75)
     groups = fit.optimizer.param_groups
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.5, 0.6), 0.01)}

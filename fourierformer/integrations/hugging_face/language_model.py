@@ -16,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
-from fourierformer.runs.spec import attention_of, spec_of
+from fourierformer.runs.spec import attention_of, spec_of_values
 
 
 class FourierFormerConfig(PreTrainedConfig):
@@ -41,7 +41,7 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         if not config.run or config.run.get("task") != "language":
             raise SetupError("config.json holds no run of a language model: write it with scripts/export.py")
-        spec = spec_of(config.run)
+        spec = spec_of_values(config.run)
         # on the CPU, also where transformers builds without memory: buffers that are not saved must have their values
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             self.model = WordLM(spec.model, config.vocab_size, spec.data.cutoffs or [], attention_of(spec))  # type: ignore[attr-defined,arg-type]
