@@ -38,7 +38,7 @@ class Checkpoints:
         self.directory = Path(directory)
         self.keep = keep
         self.say = say
-        self._intact: set[Path] = set()  # as far as was looked
+        self._intact: set[Path] = set()  # that were read: the others may be either
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
@@ -50,7 +50,7 @@ class Checkpoints:
         needed = state_bytes(state)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            self._delete_leftovers()
             free = shutil.disk_usage(self.directory).free
             if free < needed:
                 raise UserError(self._not_saved(step, f"the disk is full: needs {_human(needed)}, free {_human(free)}"))
@@ -71,7 +71,7 @@ class Checkpoints:
         """Deletes what a killed process has left: parts of a checkpoint, and one that it no longer needed. Names what
         is damaged among the rest, while there may be time to restore it. Call after `latest`: where that one is
         damaged, the others stay until a new one is saved."""
-        self._sweep()
+        self._delete_leftovers()
         if not self._damaged:
             self._prune()
         for path in self._complete():
@@ -83,7 +83,7 @@ class Checkpoints:
     def newest_step(self) -> int:
         """The step of the newest checkpoint that is not known to be damaged, without reading it; 0 where there is
         none."""
-        return max((_order(path)[0] for path in self._complete() if path not in self._damaged), default=0)
+        return max((_step_and_revision(path)[0] for path in self._complete() if path not in self._damaged), default=0)
 
     def latest(self) -> tuple[int, dict] | None:
         """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when
@@ -103,7 +103,7 @@ class Checkpoints:
                 state, problem = _loaded(path / "state.pt")
                 if state is not None:
                     self._intact.add(path)
-                    return _order(path)[0], state
+                    return _step_and_revision(path)[0], state
             self._damaged.add(path)
             problems.append(f"{path.name}: {problem}")
             if path != candidates[-1]:
@@ -118,10 +118,10 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         """The directories of complete checkpoints, newest first."""
         complete = [path for path in self.directory.glob("step_*") if NAME.fullmatch(path.name)]
-        return sorted(complete, key=_order, reverse=True)
+        return sorted(complete, key=_step_and_revision, reverse=True)
 
     def _free_name(self, step: int) -> Path:
-        revisions = [_order(path)[1] for path in self._complete() if _order(path)[0] == step]
+        revisions = [_step_and_revision(path)[1] for path in self._complete() if _step_and_revision(path)[0] == step]
         return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
 
     def _prune(self) -> None:
@@ -130,7 +130,7 @@ class Checkpoints:
         intact = [path for path in self._complete() if path not in self._damaged]
         newest_of_step: dict[int, Path] = {}
         for path in intact:
-            newest_of_step.setdefault(_order(path)[0], path)
+            newest_of_step.setdefault(_step_and_revision(path)[0], path)
         stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
         stay += [path for path in intact if _best_flag(path) is None]  # damaged, and may be the best
         for path in self._complete():
@@ -143,7 +143,8 @@ class Checkpoints:
                 except OSError as error:
                     self.say(f"The old checkpoint {path} could not be deleted ({error.strerror}).")
 
-    def _sweep(self) -> None:
+    def _delete_leftovers(self) -> None:
+        """What a process was writing or deleting when it was killed."""
         for leftover in self.directory.glob("step_*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -156,7 +157,7 @@ class Checkpoints:
     def _not_saved(self, step: int, reason: str) -> str:
         intact = next((path for path in self._complete() if path not in self._damaged), None)
         kept = (
-            f"The last good checkpoint, step {_order(intact)[0]}, is intact"
+            f"The last good checkpoint, step {_step_and_revision(intact)[0]}, is intact"
             if intact
             else "There is no earlier checkpoint"
         )
@@ -190,7 +191,7 @@ def _problem(path: Path) -> str | None:
             return f"format {manifest['format']}, this version reads {FORMAT}"
         if not isinstance(manifest["best"], bool):
             return "MANIFEST.json is not readable"
-        if manifest["step"] != _order(path)[0]:
+        if manifest["step"] != _step_and_revision(path)[0]:
             return f"MANIFEST.json is of step {manifest['step']}"
         for name, expected in manifest["files"].items():
             if (path / name).exists() and not (path / name).is_file():
@@ -241,7 +242,7 @@ def _best_flag(path: Path) -> bool | None:
         return None
 
 
-def _order(path: Path) -> tuple[int, int]:
+def _step_and_revision(path: Path) -> tuple[int, int]:
     """(step, revision) of a complete checkpoint."""
     match = NAME.fullmatch(path.name)
     assert match is not None, path

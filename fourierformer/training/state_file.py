@@ -46,6 +46,7 @@ def state_bytes(state: dict) -> int:
 
 
 def write_state(path: Path, state: dict) -> dict:
+    """Writes the file and syncs it to the disk. Returns its size and sha256, for the manifest."""
     with open(path, "wb") as raw:
         file = HashedFile(raw)
         torch.save(state, file)  # type: ignore[arg-type]  # annotated as IO[bytes]; it calls write and flush only
