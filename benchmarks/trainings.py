@@ -122,12 +122,12 @@ class RandomImages(ClassificationObjective):
         return self._stream
 
     def _endless(self, step: int) -> Generator[ImageBatch, None, None]:
-        largest = max(len(part.rows) for part in self.order.parts(step))
+        largest = max(len(part.rows) for part in self.order.micro_batches(step))
         images = torch.randn(largest, 3, self.size, self.size)
         labels = torch.randint(self.classes, (largest,))
         if self.device.type == "cuda":
             images, labels = images.pin_memory(), labels.pin_memory()
         for number in itertools.count(step):
-            for part in self.order.parts(number):
+            for part in self.order.micro_batches(number):
                 rows = torch.from_numpy(part.rows)
                 yield ImageBatch(number, images[: len(rows)], labels[: len(rows)], rows, part.pieces, ())

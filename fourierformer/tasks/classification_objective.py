@@ -78,7 +78,7 @@ class ClassificationObjective(Objective):
         self.workers = worker_count(data, processes.local_world)
         self.mixup = _mixup(augment, self.classes) if augment.mixing else None
         self.criterion = SoftTargetCrossEntropy()
-        parts = order.parts(0)
+        parts = order.micro_batches(0)
         self.micro_steps, self.own_rows = len(parts), sum(len(part.rows) for part in parts)
         self.samples_per_step, self.steps_per_epoch = order.global_batch, order.steps_per_epoch
         self.validation_images = self._planned("valid")  # after an evaluation: the number of those that could be read

@@ -103,7 +103,7 @@ def test_processes_and_micro_batches_divide_the_same_images(augmented):
         rows = {}
         for rank in range(world):
             order = order_of(images, 64, rank=rank, world=world, **changes)
-            for batch in first(len(order.parts(0)), images, order, transform, start=5):
+            for batch in first(len(order.micro_batches(0)), images, order, transform, start=5):
                 rows |= zip(batch.rows.tolist(), zip(batch.images, batch.labels, strict=True), strict=True)
         return rows
 

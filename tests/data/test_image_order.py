@@ -64,10 +64,10 @@ def test_rank_batches_flipped_as_deit_flips_them_give_our_pairs():
         batch = np.arange(size)[rank::ranks]
         deit |= {int(row): (rank, int(partner)) for row, partner in zip(batch, batch[::-1], strict=True)}
     for rank in range(ranks):
-        (part,) = order(rank=rank, world=ranks).parts(0)
+        (part,) = order(rank=rank, world=ranks).micro_batches(0)
         assert sorted(part.rows) == list(range(rank, size, ranks))
         assert part.pieces == ((rank, 0, 256),)
-    assert partners(order().parts(0)) == deit
+    assert partners(order().micro_batches(0)) == deit
 
 
 def partners(parts) -> dict[int, tuple[int, int]]:
@@ -85,11 +85,11 @@ def partners(parts) -> dict[int, tuple[int, int]]:
 @pytest.mark.parametrize("mix_batch", [None, 16, 48])
 @pytest.mark.parametrize("micro_batch", [None, 2, 10])
 def test_pairs_do_not_depend_on_processes_or_micro_batches(mix_batch, micro_batch):
-    expected = partners(order(size=96, mix_batch=mix_batch).parts(0))
+    expected = partners(order(size=96, mix_batch=mix_batch).micro_batches(0))
     assert sorted(expected) == list(range(96))
     for world in (1, 2, 4):
         parts = [
-            order(size=96, mix_batch=mix_batch, micro_batch=micro_batch, rank=rank, world=world).parts(5)
+            order(size=96, mix_batch=mix_batch, micro_batch=micro_batch, rank=rank, world=world).micro_batches(5)
             for rank in range(world)
         ]
         assert partners([part for own in parts for part in own]) == expected
@@ -104,7 +104,7 @@ def test_without_mixing_every_row_is_computed_once(world, micro_batch):
     parts = [
         part
         for rank in range(world)
-        for part in order(size=96, mixing=False, micro_batch=micro_batch, rank=rank, world=world).parts(0)
+        for part in order(size=96, mixing=False, micro_batch=micro_batch, rank=rank, world=world).micro_batches(0)
     ]
     assert sorted(row for part in parts for row in part.rows) == list(range(96))
     assert all(part.pieces == () for part in parts)

@@ -256,7 +256,7 @@ def test_images_and_targets_are_timms_on_the_batches_of_deits_processes(kind, wo
     images, targets = torch.empty(BATCH, 3, SIZE, SIZE), torch.empty(BATCH, CLASSES)
     for rank in range(world):
         task = make_task(small_vit(), mix_batch=4, micro=4, flip=0.5, processes=Processes(rank, world), **kind)
-        for part, batch in zip(task.order.parts(2), task.micro_batches(2), strict=True):
+        for part, batch in zip(task.order.micro_batches(2), task.micro_batches(2), strict=True):
             images[part.rows], targets[part.rows] = batch.images, batch.targets
     peer = Mixup(
         mixup_alpha=kind.get("mixup", 0.0),

@@ -45,7 +45,7 @@ class ImageBatch:
     images: Tensor  # (B, 3, size, size) float32
     labels: Tensor  # (B,) int64
     rows: Tensor  # (B,) int64, of the global batch
-    pieces: tuple[tuple[int, int, int], ...]  # as in Part
+    pieces: tuple[tuple[int, int, int], ...]  # as in MicroBatch
     unreadable: tuple[int, ...]  # images that could not be read
 
 
@@ -80,15 +80,15 @@ def training_batches(
     def work() -> Iterator[_Work]:
         for step in itertools.count(start):
             shown = order.indices(step)
-            for part in order.parts(step):
+            for part in order.micro_batches(step):
                 seeds = [order.sample_seed(step, row) for row in part.rows.tolist()]
                 for chunk in _chunks(len(seeds)):
                     yield _Work(shown[part.rows[chunk]], seeds[chunk])
 
-    ahead = 2 * max(len(part.rows) for part in order.parts(start))
+    ahead = 2 * max(len(part.rows) for part in order.micro_batches(start))
     with contextlib.closing(_results(images, transform, work(), workers, ahead)) as done:
         for step in itertools.count(start):
-            for part in order.parts(step):
+            for part in order.micro_batches(step):
                 finished = list(itertools.islice(done, len(_chunks(len(part.rows)))))
                 yield _assemble(step, finished, torch.from_numpy(part.rows), part.pieces, pin)
 

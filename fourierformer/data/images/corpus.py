@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
 from fourierformer.data.images.memory import BlankSet, InMemorySet
-from fourierformer.data.images.order import ImageOrder, Part
+from fourierformer.data.images.order import ImageOrder, MicroBatch
 from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Say, disk_errors
@@ -31,7 +31,7 @@ __all__ = [
     "ImageData",
     "ImageOrder",
     "ImageSet",
-    "Part",
+    "MicroBatch",
     "Unreadable",
     "check_available",
     "eval_transform",

@@ -5,7 +5,7 @@ depend on (seed, step, row) only; processes and micro-batches merely divide the 
 
 order = ImageOrder(1_281_167, 1024, seed=0, repeats=3, mix_batch=256, mixing=True, micro_batch=None)
 order.indices(step)            # (1024,) images
-for part in order.parts(step): order.indices(step)[part.rows]
+for micro_batch in order.micro_batches(step): order.indices(step)[micro_batch.rows]
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fourierformer.seeds import seed_of
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatch:
     """One micro-batch of one process."""
 
     rows: np.ndarray  # of the global batch
@@ -51,20 +51,20 @@ class ImageOrder(EpochOrder):
         super().__init__(images, global_batch, seed=seed, unit="images", repeats=repeats)
         micro_batch = micro_batch or global_batch
         if mixing:
-            self._parts = _mixed_parts(global_batch, mix_batch or global_batch, micro_batch, rank, world)
+            self._micro_batches = _mixed_batches(global_batch, mix_batch or global_batch, micro_batch, rank, world)
         else:
-            self._parts = _plain_parts(global_batch, micro_batch, rank, world)
+            self._micro_batches = _plain_batches(global_batch, micro_batch, rank, world)
 
-    def parts(self, step: int) -> list[Part]:
+    def micro_batches(self, step: int) -> list[MicroBatch]:
         """The micro-batches of this process; the same division in every step."""
-        return self._parts
+        return self._micro_batches
 
     def sample_seed(self, step: int, row: int) -> int:
         """Seed of all random changes to the image of a row."""
         return seed_of(self.seed, step, row)
 
 
-def _mixed_parts(size: int, mix_batch: int, micro_batch: int, rank: int, world: int) -> list[Part]:
+def _mixed_batches(size: int, mix_batch: int, micro_batch: int, rank: int, world: int) -> list[MicroBatch]:
     """The micro-batches of a process, which takes every world-th pair of rows that are mixed with each other.
 
     Row p = b n + g is position b of group g, and position B-1-b of that group is row (B-1-b) n + g = G - n - p + 2g.
@@ -85,10 +85,10 @@ def _mixed_parts(size: int, mix_batch: int, micro_batch: int, rank: int, world: 
     groups = size // mix_batch
     pairs = np.arange(size // 2)[rank::world]
     pairs = pairs[np.argsort(pairs % groups, kind="stable")]
-    return [_mixed_part(chosen, size, groups) for chosen in _slices(pairs, micro_batch // 2)]
+    return [_mixed_batch(chosen, size, groups) for chosen in _slices(pairs, micro_batch // 2)]
 
 
-def _mixed_part(pairs: np.ndarray, size: int, groups: int) -> Part:
+def _mixed_batch(pairs: np.ndarray, size: int, groups: int) -> MicroBatch:
     """A micro-batch of pairs: for each group a piece with the first rows and then their partners in reverse order, so
     that reversing a piece swaps partners."""
     rows, pieces, start = [], [], 0
@@ -98,15 +98,15 @@ def _mixed_part(pairs: np.ndarray, size: int, groups: int) -> Part:
         rows += [first, partners[::-1]]
         pieces.append((group, start, start + 2 * len(first)))
         start += 2 * len(first)
-    return Part(np.concatenate(rows), tuple(pieces))
+    return MicroBatch(np.concatenate(rows), tuple(pieces))
 
 
-def _plain_parts(size: int, micro_batch: int, rank: int, world: int) -> list[Part]:
+def _plain_batches(size: int, micro_batch: int, rank: int, world: int) -> list[MicroBatch]:
     if size % world:
         raise SetupError(
             f"global_batch_size={size} cannot be shared evenly by {world} processes: use a multiple of {world}"
         )
-    return [Part(rows, ()) for rows in _slices(np.arange(size)[rank::world], micro_batch)]
+    return [MicroBatch(rows, ()) for rows in _slices(np.arange(size)[rank::world], micro_batch)]
 
 
 def _slices(values: np.ndarray, size: int) -> list[np.ndarray]:
