@@ -56,9 +56,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     print(f"{split} split of {parts.corpus.name}, {scored}, checkpoint of step {step:,}{averaged}")
     for note in [*parts.corpus.notes, *parts.objective.notes()]:
         print(f"note: {note}")
-    own_limit = getattr(stored_spec(arguments.run).evaluation, parts.task.limit)
+    own_limit = getattr(stored_spec(arguments.run).evaluation, parts.task.limit_key)
     if own_limit and arguments.limit is None:
-        unit = parts.task.limit.removeprefix("max_")
+        unit = parts.task.limit_key.removeprefix("max_")
         print(f"note: the run's own results are of {own_limit:,} {unit}: --limit {own_limit} measures those")
 
 

@@ -137,7 +137,13 @@ def _table_key(row: Row) -> tuple[str, str, str]:
 
 def _table(rows: list[Row]) -> Table:
     task, blocks = rows[0].task, blocks_of(rows)
-    left = [*model_column(rows), "attention", *([task.blocks] if task.blocks else []), "n", "parameters"]
+    left = [
+        *model_column(rows),
+        "attention",
+        *([task.protocol_column] if task.protocol_column else []),
+        "n",
+        "parameters",
+    ]
     body: list[list[str]] = []
     best: set[tuple[int, int]] = set()
     starts: set[int] = set()
@@ -163,7 +169,7 @@ def _table(rows: list[Row]) -> Table:
 
 def quoted_columns(task: Task) -> list[Column]:
     """The number a paper would quote comes first."""
-    return [(split, protocol) for split in ("test", "valid") for protocol in task.quoted]
+    return [(split, protocol) for split in ("test", "valid") for protocol in task.preferred_protocols]
 
 
 def _difference_text(row: Row, column: Column | None, compared: list[Pair]) -> str:
@@ -189,14 +195,14 @@ def model_column(rows: list[Row]) -> list[str]:
 def columns_of(rows: list[Row]) -> list[Column]:
     """The evaluations any row has; the usual ones of its task where none has any."""
     measured = {column for row in rows for run in row.runs for column in evaluations(run)}
-    return sorted(measured, key=column_order) or list(rows[0].task.usual)
+    return sorted(measured, key=column_order) or list(rows[0].task.default_columns)
 
 
 def blocks_of(rows: list[Row]) -> list[list[Measure]]:
     """Blocks of lines, and what the columns of each show."""
     task, primary, columns = rows[0].task, rows[0].primary, columns_of(rows)
-    keys = (primary, *task.beside)
-    if not task.blocks:
+    keys = (primary, *task.secondary_metrics)
+    if not task.protocol_column:
         return [[(column, key) for column in columns for key in keys]]
     splits, protocols = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
     return [[((split, protocol), key) for split in splits for key in keys] for protocol in protocols]
@@ -205,13 +211,13 @@ def blocks_of(rows: list[Row]) -> list[list[Measure]]:
 def _head(task: Task, measure: Measure) -> str:
     (split, protocol), key = measure
     kind = metric(key)
-    return f"{split} {kind.short} {kind.unit}".rstrip() + ("" if task.blocks else f"\n{protocol}")
+    return f"{split} {kind.short} {kind.unit}".rstrip() + ("" if task.protocol_column else f"\n{protocol}")
 
 
 def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) -> list[str]:
     """`repeated`: what belongs to the run, not to its protocol, stands in the block above."""
     model = [row.model or DASH] if several_models(rows) else []
-    protocol = [protocol_text(measures[0][0])] if row.task.blocks else []
+    protocol = [protocol_text(measures[0][0])] if row.task.protocol_column else []
     cells = [_cell(row.cell(*measure), row, measure[1]) for measure in measures]
     parameters, *rest = _quantities(row)
     if repeated:

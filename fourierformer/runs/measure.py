@@ -159,7 +159,7 @@ def final_numbers(summary: dict) -> dict:
         for split, protocols in summary["results"].items()
         for protocol, numbers in protocols.items()
         for name, value in numbers.items()
-        if name in (metric, *task.beside)
+        if name in (metric, *task.secondary_metrics)
     }
     cost = {name: summary[name] for name in ("parameters", "seconds", f"{summary['unit']}_per_s")}
     best = {f"best/valid_{metric}": summary["best"][f"valid_{metric}"], "best/step": summary["best"]["step"]}

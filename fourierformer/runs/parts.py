@@ -122,7 +122,7 @@ def open_run(
     `limit` bounds its evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights.
     """
     spec = stored_spec(run_dir)
-    spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit: limit})
+    spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit_key: limit})
     if data_root:
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")

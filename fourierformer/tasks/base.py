@@ -96,17 +96,17 @@ class Task(ABC, Generic[Spec]):
     unit: ClassVar[str]  # in which training data is counted: "tokens"; a summary has <unit> and <unit>_per_s
     short_unit: ClassVar[str]  # the unit on the console: "tok"
     metrics: ClassVar[tuple[Metric, ...]]  # all metrics that it has
-    beside: ClassVar[tuple[str, ...]] = ()  # metrics a table shows next to the primary one
+    secondary_metrics: ClassVar[tuple[str, ...]] = ()  # metrics a table shows next to the primary one
     protocols: ClassVar[tuple[str, ...]]  # ways to evaluate, in the order of tables
-    quoted: ClassVar[tuple[str, ...]]  # the same, in the order in which a paper would prefer them
-    usual: ClassVar[tuple[Column, ...]]  # columns of a table while nothing has been measured
+    preferred_protocols: ClassVar[tuple[str, ...]]  # the same, in the order in which a paper would prefer them
+    default_columns: ClassVar[tuple[Column, ...]]  # columns of a table while nothing has been measured
     protocol_notes: ClassVar[dict[str, str]] = {}  # explanations below a table: protocol -> text
     # A table has columns for every protocol; or, where this is set, lines for every protocol and a column of this name.
-    blocks: ClassVar[str | None] = None
+    protocol_column: ClassVar[str | None] = None
     scored: ClassVar[tuple[str, ...]]  # numbers of an evaluation that must be equal for two results to be comparable
     waits_for_data: ClassVar[bool] = False  # whether tables show how long training waited for data
     pipeline: ClassVar[str | None] = None  # the hub's word for what a trained model does: "text-generation"
-    limit: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
+    limit_key: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
 
     @abstractmethod
     def primary(self, spec: Spec) -> str:

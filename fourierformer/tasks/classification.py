@@ -50,20 +50,20 @@ class Classification(Task[VisionSpec]):
         Metric("top1", "top-1", "top-1", 2, unit="%", higher_is_better=True, skipped=0.25),
         Metric("top5", "top-5", "top-5", 2, unit="%", higher_is_better=True, skipped=0.25),
     )
-    beside = ("top5",)
+    secondary_metrics = ("top5",)
     protocols = ("best", "last", "ema_best", "ema_last")
-    quoted = protocols
+    preferred_protocols = protocols
     protocol_notes: ClassVar = {
         "best": f"the highest valid top-1 of any evaluation, {CHOSEN}",
         "last": "the end of training",
         "ema_best": f"averaged weights at their highest valid top-1, {CHOSEN}",
         "ema_last": "averaged weights at the end of training",
     }
-    usual = (("valid", "best"),)
-    blocks = "weights"
+    default_columns = (("valid", "best"),)
+    protocol_column = "weights"
     scored = ("images",)
     waits_for_data = True
-    limit = "max_images"
+    limit_key = "max_images"
     pipeline = "image-classification"
 
     def primary(self, spec: VisionSpec) -> str:

@@ -50,10 +50,10 @@ class Language(Task[LanguageSpec]):
         Metric("bpd", "bits per dimension", "bpd", 4),
     )
     protocols: ClassVar[tuple[str, ...]] = ("segment", "overlapping", "sliding")
-    quoted: ClassVar[tuple[str, ...]] = ("sliding", "overlapping", "segment")
-    usual = (("valid", "segment"), ("test", "segment"))
+    preferred_protocols: ClassVar[tuple[str, ...]] = ("sliding", "overlapping", "segment")
+    default_columns = (("valid", "segment"), ("test", "segment"))
     scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens")
-    limit = "max_tokens"
+    limit_key = "max_tokens"
     pipeline = "text-generation"
 
     def primary(self, spec: LanguageSpec) -> str:

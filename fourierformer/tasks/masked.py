@@ -45,8 +45,8 @@ class MaskedLanguage(Language):
         Metric("masked_ppl", "perplexity of masked words", "masked ppl", 2, logarithmic=True),
         Metric("accuracy", "accuracy of masked words", "accuracy", 2, unit="%", higher_is_better=True),
     )
-    beside = ("accuracy",)
-    protocols = quoted = ("segment",)
+    secondary_metrics = ("accuracy",)
+    protocols = preferred_protocols = ("segment",)
     scored = ("context", "tokens")
     pipeline = "fill-mask"
 

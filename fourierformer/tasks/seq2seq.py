@@ -69,12 +69,12 @@ class Seq2Seq(Task[Seq2SeqSpec]):
         Metric("exact", "answers that are exactly right", "exact", 2, unit="%", higher_is_better=True, skipped=0.25),
         Metric("chrf", "chrF of the answers", "chrF", 2, higher_is_better=True, skipped=0.25),
     )
-    beside = ("chrf",)
-    protocols = quoted = ("greedy",)
+    secondary_metrics = ("chrf",)
+    protocols = preferred_protocols = ("greedy",)
     protocol_notes: ClassVar = {"greedy": "each answer goes on with its likeliest next character"}
-    usual = (("valid", "greedy"), ("test", "greedy"))
+    default_columns = (("valid", "greedy"), ("test", "greedy"))
     scored = ("pairs",)
-    limit = "max_tokens"
+    limit_key = "max_tokens"
     pipeline = "text2text-generation"
 
     def primary(self, spec: Seq2SeqSpec) -> str:

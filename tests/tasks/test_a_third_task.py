@@ -97,10 +97,10 @@ class SineObjective(Objective):
 class Sine(Task):
     name, script, spec, unit, short_unit = "sine", "train_sine.py", SineSpec, "waves", "wav"
     metrics = (Metric("rms", "root mean square error", "rms", 3),)
-    protocols = quoted = ("noisy",)
-    usual = (("valid", "noisy"), ("test", "noisy"))
+    protocols = preferred_protocols = ("noisy",)
+    default_columns = (("valid", "noisy"), ("test", "noisy"))
     scored = ("waves",)
-    limit = "waves"
+    limit_key = "waves"
 
     def primary(self, spec):
         return "rms"
