@@ -123,12 +123,12 @@ class Attention(nn.Module):
         the loss itself is."""
         return torch.zeros_like(losses)
 
-    def end_step(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None:
+    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
         """Called after every training step, to change state by what the rows of its global batch said (centroids, say).
 
-        What forward passes add up for it starts from 0 in begin_step. total(x) is the sum of x over all processes, for
-        which all of them must ask. good (), on the device, is 0 where loss or gradients were not finite: then the state
-        must stay as it was."""
+        What forward passes add up for it starts from 0 in begin_step. sum_over_processes(x) must be called by all of
+        them. good (), on the device, is 0 where loss or gradients were not finite: then the state must stay as it
+        was."""
 
     def diagnostics(self) -> dict[str, float]:
         """Numbers to log at every evaluation (the learned radius, say)."""

@@ -131,7 +131,7 @@ class Routing(WeightedAttention):
         return self.commitment * distance
 
     @torch.no_grad()
-    def end_step(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None:
-        mean = total(self.sums) / total(self.rows).clamp_min(1)
+    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
+        mean = sum_over_processes(self.sums) / sum_over_processes(self.rows).clamp_min(1)
         moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * mean, dim=-1)
         self.centroids.copy_(torch.where(good > 0, moved, self.centroids))

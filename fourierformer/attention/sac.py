@@ -115,8 +115,8 @@ class SparseAdaptiveConnection(WeightedAttention):
         return advantage * log_probability
 
     @torch.no_grad()
-    def end_step(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None:
-        loss, rows = total(self.seen)
+    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
+        loss, rows = sum_over_processes(self.seen)
         new = torch.stack([loss / rows.clamp_min(1), torch.ones_like(loss)])
         moved = BASELINE_DECAY * self.baseline + (1 - BASELINE_DECAY) * new
         self.baseline.copy_(torch.where(good > 0, moved, self.baseline))

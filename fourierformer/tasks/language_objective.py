@@ -3,8 +3,7 @@
 segment: the text is cut into 10 streams and each stream into independent segments of `context` tokens; every position
          of a segment is scored, the first ones with hardly any context. Fast: selects checkpoints during training.
 sliding: a window of `context` tokens moves by one; of the first window all positions are scored, of every later one
-only
-         the last, which therefore sees the full context. The number of the paper's Table 1.
+         only the last, which therefore sees the full context. The number of the paper's Table 1.
 overlapping: the window moves by an eighth of the context instead, and of every later one the last eighth is scored:
          positions that see seven eighths of the context or more. Nearly the number of `sliding`, context / 8 times as
          fast.

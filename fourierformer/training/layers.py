@@ -19,7 +19,7 @@ from fourierformer.transfer import to_device
 
 @runtime_checkable
 class Stepped(Protocol):
-    """A layer with something to do at every step: an attention, see there."""
+    """What the loop calls of a layer at every step: methods of an attention, which attention/base.py describes."""
 
     draws: bool
     adds_loss: bool
@@ -27,11 +27,11 @@ class Stepped(Protocol):
     def begin_step(self, step: int) -> None: ...
     def begin_rows(self, numbers: Tensor) -> None: ...
     def auxiliary_loss(self, losses: Tensor) -> Tensor: ...
-    def end_step(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None: ...
+    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None: ...
 
 
 class LayerSteps:
-    """The layers of a model, as one training step after the other meets them."""
+    """Calls what the layers of a model have to do in a training step: `begin`, `loss` per micro-batch, `end`."""
 
     def __init__(self, model: nn.Module, objective: Objective, device: torch.device):
         self.objective, self.device = objective, device
@@ -51,7 +51,8 @@ class LayerSteps:
             layer.begin_step(step)
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, Tensor]:
-        """This batch's part of the step's loss, and that with what layers add, to be differentiated."""
+        """This batch's part of the step's loss, which is logged; and the same with the auxiliary losses of layers, which
+        is differentiated."""
         if not (self.drawing or self.adding):
             part = self.objective.loss(model, batch)
             return part, part
@@ -69,6 +70,6 @@ class LayerSteps:
             for layer in self.drawing:
                 layer.begin_rows(numbers)
 
-    def end(self, total: Callable[[Tensor], Tensor], good: Tensor) -> None:
+    def end(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
         for layer in self.layers:
-            layer.end_step(total, good)
+            layer.end_step(sum_over_processes, good)

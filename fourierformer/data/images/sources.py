@@ -1,7 +1,9 @@
 """Opens the two splits of an image data set: files under data.root, the hub, or the embedded digits.
 
 The files of a split are looked for in these forms, and the first that exists is used (train may be a tar, val a
-folder): folder   train/<class>/*.jpeg
+folder):
+
+folder   train/<class>/*.jpeg
 tar      *train*.tar with class folders, or with class tars, or with WebDataset's key.jpg + key.cls; or train/*.tar
 parquet  train*.parquet with the columns image (or img) and label, also in data/ or in the folder of the hub's config
 """
