@@ -51,8 +51,8 @@ class LayerSteps:
             layer.begin_step(step)
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, Tensor]:
-        """This batch's part of the step's loss, which is logged; and the same with the auxiliary losses of layers, which
-        is differentiated."""
+        """This batch's part of the step's loss, which is logged; and the same with the auxiliary losses of layers,
+        which is differentiated."""
         if not (self.drawing or self.adding):
             part = self.objective.loss(model, batch)
             return part, part

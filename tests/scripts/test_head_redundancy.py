@@ -68,8 +68,8 @@ def test_a_language_run_is_measured_on_the_first_segments(script, language, caps
     assert measured["layers"] == [pytest.approx(layer, rel=1e-5) for layer in expected]
     assert (measured["step"], measured["sequences"], measured["heads"], measured["length"]) == (step, 5, 2, LENGTH)
     printed = capsys.readouterr().out
-    assert f"{measured['layers'][1]['maps']:.3f}" in printed
-    assert f"{measured['mean']['maps']:.3f} ± {measured['sd']['maps']:.3f}" in printed
+    assert f"{measured['layers'][1]['head_distance']:.3f}" in printed
+    assert f"{measured['mean']['head_distance']:.3f} ± {measured['sd']['head_distance']:.3f}" in printed
     assert "test split of wikitext2, 5 sequences of 8 tokens, rank of 5" in printed
 
 
