@@ -32,12 +32,13 @@ from fourierformer.results.comparison import (
     several_models,
     task_behind,
 )
+from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
 from fourierformer.results.statistics import BASELINE, SIGNIFICANT, change_text, p_text, pairs
-from fourierformer.results.tables import columns_of, doubts, head_tables, quoted_columns
+from fourierformer.results.tables import columns_of, head_tables, quoted_columns
 from fourierformer.tasks import Column, Metric
 
 MANY = 4  # lines of a chart beyond which it takes the whole page

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from fourierformer.results.comparison import Row, comparison, mean_text, metric
+from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, markdown_grid
 from fourierformer.results.measured import read_measured
 from fourierformer.results.statistics import BASELINE, Pair, difference_text, p_text, pairs, verdict
-from fourierformer.results.tables import doubts, table_groups
+from fourierformer.results.tables import table_groups
 from fourierformer.tasks import Column
 
 # the sweeps over all mechanisms, and the evaluation by which they are sorted

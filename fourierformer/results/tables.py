@@ -6,9 +6,8 @@ averages of both) by two metrics, which side by side would be wider than a scree
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
-from typing import NamedTuple
 
 from fourierformer.results.comparison import (
     HEADS,
@@ -22,9 +21,9 @@ from fourierformer.results.comparison import (
     row_label,
     several_models,
 )
+from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, Table, text_of
 from fourierformer.results.paper import scale_lines
-from fourierformer.results.runs import Run
 from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
 from fourierformer.tasks import Column, Task
 
@@ -48,58 +47,6 @@ HEAD_NOTE = (
     "distances: of two heads' attention maps (or outputs), averaged over pairs, sequences and layers; larger = less "
     "redundant. Attended share: what the weights of a query sum to; of Fourier attention eps takes the rest, and "
     "mechanisms with signed weights have any sum"
-)
-
-
-class Doubt(NamedTuple):
-    """A number of the attention layers: where it makes a loss say little, and why."""
-
-    numbers_of: Callable[[Run], Iterable[dict[str, float]]]
-    key: str
-    doubtful: Callable[[float], bool]
-    text: str
-
-    def values(self, row: Row) -> list[float]:
-        return [numbers[self.key] for run in row.runs for numbers in self.numbers_of(run) if self.key in numbers]
-
-
-def _logged(run: Run) -> list[dict[str, float]]:
-    return [run.diagnostics]
-
-
-def _measured(run: Run) -> Iterable[dict[str, float]]:
-    """By scripts/head_redundancy.py, in each split."""
-    return run.heads.values()
-
-
-FLOORED = Doubt(
-    _logged,
-    "floor_share",
-    lambda share: share > 0.1,
-    "attention.floor replaces the sum of weights of {0:.0%} of the queries: their outputs are no averages of the "
-    "values, and the loss says little about the estimated kernel",
-)
-# signs of one thing: the first that is known is said
-SWITCHED_OFF = (
-    Doubt(
-        _measured,
-        "attended_share",
-        lambda share: share < 0.5,
-        "{0:.0%} of the weight goes to keys, attention.eps takes the rest: layers are partly switched off",
-    ),
-    Doubt(
-        _logged,
-        "attended_share",
-        lambda share: share < 0.5,
-        "{0:.0%} of the weight of a sequence's last query goes to keys, attention.eps takes the rest: layers are "
-        "partly switched off",
-    ),
-    Doubt(
-        _measured,
-        "rank",
-        lambda rank: rank < 1,
-        "the rank of the attention maps is {0:.1f}: layers are partly switched off",
-    ),
 )
 
 
@@ -301,15 +248,6 @@ def _notes(rows: list[Row]) -> list[str]:
                 notes.append(f"{run.name}: {skipped} steps skipped for non-finite numbers")
         notes += [f"{run.name}: {'; '.join([run.state, *run.remarks()])}" for run in row.others]
     return list(dict.fromkeys(re.sub(r"\s+", " ", note) for note in notes))
-
-
-def doubts(row: Row, rows: list[Row]) -> Iterator[str]:
-    """Why the loss of a row says little, if it does: by what its attention layers logged, and what was measured."""
-    sign = next((doubt for doubt in SWITCHED_OFF if doubt.values(row)), None)
-    for doubt in filter(None, (FLOORED, sign)):
-        values = doubt.values(row)
-        if values and doubt.doubtful(mean := sum(values) / len(values)):
-            yield f"{row_label(row, rows)}: on average over the layers {doubt.text.format(mean)}"
 
 
 def head_tables(rows: Iterable[Row]) -> list[Table]:
