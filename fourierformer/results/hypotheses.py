@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fourierformer.errors import SetupError
 from fourierformer.results.comparison import Cell, Row, column_text, metric
 from fourierformer.results.formats import DASH, Table
 from fourierformer.results.statistics import (
@@ -94,8 +95,7 @@ def decide(rows: Iterable[Row], column: Column, plan: Iterable[Hypothesis] = PLA
     rows = list(rows)
     measured = []
     for hypothesis in plan:
-        first, second = (_row(rows, wanted) for wanted in (hypothesis.first, hypothesis.second))
-        cells = on_common_seeds(first.cell(column), second.cell(column)) if first and second else None
+        cells = on_common_seeds(*(_cell(rows, wanted, column) for wanted in (hypothesis.first, hypothesis.second)))
         if cells:
             measured.append((hypothesis, *cells, compare(*cells)))
     p_values = corrected(difference for *_, difference in measured)
@@ -106,8 +106,8 @@ def decide(rows: Iterable[Row], column: Column, plan: Iterable[Hypothesis] = PLA
 
 
 def _above(rows: list[Row], hypothesis: Hypothesis, column: Column) -> float | None:
-    first, bar = (_row(rows, wanted) if wanted else None for wanted in (hypothesis.first, hypothesis.bar))
-    cells = on_common_seeds(first.cell(column), bar.cell(column)) if first and bar else None
+    bar = _cell(rows, hypothesis.bar, column) if hypothesis.bar else None
+    cells = on_common_seeds(_cell(rows, hypothesis.first, column), bar)
     return cells[0].mean - cells[1].mean if cells else None
 
 
@@ -141,8 +141,15 @@ def _relative_text(cell: Cell) -> str:
     return f"{100 * cell.mean:+.1f}%" + (f" ± {100 * half:.1f}%" if half is not None else "")
 
 
-def _row(rows: list[Row], wanted: Configuration) -> Row | None:
-    return next((row for row in rows if wanted.is_of(row)), None)
+def _cell(rows: list[Row], wanted: Configuration, column: Column) -> Cell | None:
+    """The values of a configuration. SetupError for several, which differ in what the plan does not name: a rate."""
+    cells = {row.group: cell for row in rows if wanted.is_of(row) and (cell := row.cell(column))}
+    if len(cells) > 1:
+        raise SetupError(
+            f"{wanted} has several groups of runs ({', '.join(cells)}), and a hypothesis is decided by one: collect "
+            "the others into a file of their own"
+        )
+    return next(iter(cells.values()), None)
 
 
 def on_common_seeds(first: Cell | None, second: Cell | None) -> tuple[Cell, Cell] | None:

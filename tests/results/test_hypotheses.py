@@ -7,6 +7,7 @@ import pytest
 from command_line import REPOSITORY
 from synthetic_runs import write_run
 
+from fourierformer.errors import SetupError
 from fourierformer.provenance import MEASURED
 from fourierformer.results import collect, comparison
 from fourierformer.results.documents import EVIDENCE
@@ -82,6 +83,14 @@ def test_a_single_seed_decides_nothing(tmp_path):
     rows = rows_of(tmp_path, softmax={1: 60.0}, fourier={1: 10.0})
     (decision,) = decide(rows, COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
     assert (decision.p, decision.verdict(higher_is_better=False)) == (None, "not decided")
+
+
+def test_of_two_groups_of_one_configuration_none_is_chosen_silently(tmp_path):
+    """With another learning rate, say, which the plan does not name."""
+    rows_of(tmp_path, softmax={1: 60.0, 2: 64.0}, fourier={1: 58.0, 2: 61.0})
+    write_run(tmp_path, "softmax", 3, 50.0, changes={"group": "another rate"})
+    with pytest.raises(SetupError, match=r"softmax has several groups of runs \(another rate, group-softmax\)"):
+        decide(comparison(collect(tmp_path)), COLUMN, [Hypothesis("H1", FOURIER, SOFTMAX)])
 
 
 def test_the_table_says_how_many_comparisons_p_is_corrected_over(tmp_path):
