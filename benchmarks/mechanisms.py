@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.points import PEER, WHAT, Layer, Limits, Row, measure
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, short
 
 
 def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
@@ -54,7 +54,7 @@ def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | No
             row.status = f"skipped: {limits.out_of_memory(row)}"
         else:
             traceback.print_exc()
-            row.status = f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+            row.status = f"failed: {short(error)}"
         if args.device == "cuda":
             torch.cuda.empty_cache()
     limits.note(row)

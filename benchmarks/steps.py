@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.recipes import RECIPES, Recipe
-from fourierformer.errors import UserError
+from fourierformer.errors import UserError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 
@@ -98,7 +98,7 @@ def attempt(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
         row.status = f"out of memory with micro_batch_size={row.micro_batch}"
     except Exception as error:
         traceback.print_exc()
-        row.status = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        row.status = f"failed: {short(error)}"
     if args.device == "cuda":
         torch.cuda.empty_cache()
 

@@ -10,7 +10,7 @@ import types
 import typing
 from typing import TYPE_CHECKING
 
-from fourierformer.errors import SetupError, did_you_mean
+from fourierformer.errors import SetupError, did_you_mean, first_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -51,7 +51,7 @@ def plain_values(config: DictConfig | dict) -> dict:
         values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
         assert isinstance(values, dict)  # of a DictConfig
     except OmegaConfBaseException as error:
-        raise SetupError(f"cannot resolve '{error.full_key}': {str(error).splitlines()[0]}") from None
+        raise SetupError(f"cannot resolve '{error.full_key}': {first_line(error)}") from None
     # `scale` chooses the experiments of a sweep (configs/scale) and has no part in a run
     return {str(k): v for k, v in values.items() if k != "scale"}
 

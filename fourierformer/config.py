@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from yaml import YAMLError
 
 from fourierformer.checking import Schema
-from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range
+from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range, one_line
 from fourierformer.files import checksum
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
@@ -248,8 +248,7 @@ def from_yaml(path: Path) -> dict:
         raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
         raise SetupError(
-            f"{path} cannot be read ({' '.join(str(error).split())}). Restore it from a copy, or move the run aside "
-            "with fresh=true."
+            f"{path} cannot be read ({one_line(error)}). Restore it from a copy, or move the run aside with fresh=true."
         ) from None
     if not isinstance(values, dict) or "attention" not in values:
         raise SetupError(

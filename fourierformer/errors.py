@@ -47,15 +47,31 @@ def interruption_behind(error: BaseException | None) -> Interrupted | None:
     return error
 
 
+def one_line(error: BaseException) -> str:
+    """An error's message with blanks for line breaks; the name of its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, of libraries that explain more below; the name of its type where it has
+    none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def short(error: BaseException) -> str:
+    """'ValueError: the first line of its message', for errors of many kinds."""
+    return f"{type(error).__name__}: {first_line(error) if str(error).strip() else 'no message'}"
+
+
 def out_of_memory_text(error: Exception) -> str | None:
     """What to tell the user about an error that says that memory is short; None for another error. torch has a class
     for it on GPUs only, and this module does not load torch."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     on_cpu = re.search(r"can't allocate memory|not enough memory|Storage size calculation overflowed", text)
     if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu):
         return None
     amount = re.search(r"tried to allocate [\d.]+ \w+", text, flags=re.IGNORECASE)
-    reason = amount[0].lower() if amount else text[:100] or type(error).__name__
+    reason = amount[0].lower() if amount else text[:100]
     return (
         f"there is not enough memory ({reason}). Use a smaller trainer.micro_batch_size, which computes a step in "
         "more pieces (in evaluations evaluation.tokens_per_forward or images_per_forward), or a smaller model"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fourierformer.errors import Interrupted, SetupError, UserError
+from fourierformer.errors import Interrupted, SetupError, UserError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,7 +151,7 @@ def _lost_connections() -> Iterator[None]:
         ):  # gloo's errors have no type of their own
             raise
         lost = UserError(
-            f"the connection to another process of this run was lost ({str(error).splitlines()[0][:200]}). If it was "
+            f"the connection to another process of this run was lost ({first_line(error)[:200]}). If it was "
             "killed, or ended with an error of its own, the same command resumes at the last checkpoint."
         )
         lost.already_reported = already_reported(error)

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from fourierformer import __version__
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, first_line
 from fourierformer.files import atomic_write_text
 from fourierformer.results.card import model_card
 from fourierformer.results.runs import read_run
@@ -78,8 +78,7 @@ def _upload(folder: Path, name: str) -> str:
         client.create_repo(name, exist_ok=True)
         client.upload_folder(repo_id=name, folder_path=folder, commit_message="Model exported by fourierformer")
     except Exception as error:  # no network, no token, no right to write: the client's errors have no common base
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SetupError(
-            f"{name} was not uploaded: {reason} (it needs a network, and a token: `hf auth login`)"
+            f"{name} was not uploaded: {first_line(error)} (it needs a network, and a token: `hf auth login`)"
         ) from None
     return f"https://huggingface.co/{name}"

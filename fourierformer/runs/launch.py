@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import hydra
 
-from fourierformer.errors import Interrupted, UserError, interruption_behind
+from fourierformer.errors import Interrupted, UserError, first_line, interruption_behind
 from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.cpu import let_threads_sleep
@@ -79,7 +79,7 @@ def _ended(action: Callable[[], int | None]) -> int:
                 f"{error.filename}: {error.strerror}. Make room, or choose another folder: runs_root=/some/path", 2
             )
         if type(error).__module__.startswith(("joblib", "submitit")):  # the process of a job was killed
-            return complain(" ".join(str(error).split("\n")[0].split()), 1)
+            return complain(first_line(error), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return complain("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
         if _raised_in_hydra(error):

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from fourierformer.config import RunSpec
-from fourierformer.errors import SetupError, UserError
+from fourierformer.errors import SetupError, UserError, first_line
 from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import pick_device, stored_checkpoint, weights_of
+from fourierformer.runs.same_data import misfit
 from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
 from fourierformer.tasks.trained import TrainedModel
 
@@ -47,8 +48,9 @@ def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, dev
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        reason = " ".join(str(error).split("\n")[-1].split())
-        raise SetupError(f"{where}: its weights do not fit its model ({reason}): restore it from a copy") from None
+        raise SetupError(
+            f"{where}: its weights do not fit its model ({misfit(error)}): restore it from a copy"
+        ) from None
     return task.trained(spec, model.to(pick_device(device)).eval(), corpus, step)
 
 
@@ -101,9 +103,7 @@ def _folder(name: Path | str) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(str(name)))
     except (OSError, ValueError) as error:  # not found, no network, no such name
-        raise SetupError(
-            f"{name}: no such folder, and the hub does not give it: {str(error).strip().splitlines()[0]}"
-        ) from None
+        raise SetupError(f"{name}: no such folder, and the hub does not give it: {first_line(error)}") from None
 
 
 def without_paths(values: dict) -> dict:

@@ -57,13 +57,16 @@ def refuse_other_shapes(run: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        # that of load_state_dict names the model's class in its first line, and each weight in the others
-        reason = " ".join(str(error).split("\n")[-1].split())
+        reason = f"{type(error).__name__}: {misfit(error)[:200]}"
         raise SetupError(
-            f"{run}: the weights of its checkpoint do not fit the model ({type(error).__name__}: {reason[:200]}). Is "
-            "data.root= (--data-root) the data that it was trained on? If so, restore the checkpoint from a copy, or "
-            "start again with fresh=true."
+            f"{run}: the weights of its checkpoint do not fit the model ({reason}). Is data.root= (--data-root) the "
+            "data that it was trained on? If so, restore the checkpoint from a copy, or start again with fresh=true."
         ) from None
+
+
+def misfit(error: Exception) -> str:
+    """Why weights do not fit: load_state_dict names the model's class in its first line, each weight in the others."""
+    return " ".join(str(error).split("\n")[-1].split())
 
 
 @cache

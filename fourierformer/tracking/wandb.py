@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from fourierformer.errors import short
 from fourierformer.network import first_hop, reachable
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class WandbTracker:
         try:
             self._start(mode, arguments)
         except Exception as error:  # also if wandb is missing, broken or too old
-            say(f"wandb is off for this run ({_short(error)}); metrics.jsonl has every number.")
+            say(f"wandb is off for this run ({short(error)}); metrics.jsonl has every number.")
 
     def log(self, row: dict) -> None:
         # A resumed online run already has the steps up to where it was killed; those after the checkpoint are repeated,
@@ -95,7 +96,7 @@ class WandbTracker:
                 self.say(f"wandb: {self._run.url}")
                 return
             except Exception as error:
-                reason = _short(error)
+                reason = short(error)
                 wandb.teardown()  # the failed start leaves a service that would go on retrying
         self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
         self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
@@ -139,7 +140,3 @@ def _logged_in(host: str | None) -> bool:
         return netrc.netrc(path).authenticators(host or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from fourierformer.errors import UserError
+from fourierformer.errors import UserError, one_line
 from fourierformer.files import file_sha256
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
@@ -223,7 +223,7 @@ def _loaded(path: Path) -> tuple[dict | None, str]:
 
 def _short(error: Exception) -> str:
     """The error in one line of at most 200 characters; torch's explanations have a page."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
 
 

@@ -20,7 +20,7 @@ from fourierformer.data.images.sets import ImageSet, Unreadable, listed
 from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
 from fourierformer.data.prepared import Say
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, short
 
 __all__ = ["ImageSet", "Unreadable", "check_source", "local_files", "open_splits"]
 
@@ -164,13 +164,12 @@ def _from_hub(data: ImageData, say: Say) -> dict[str, ImageSet]:
 
 
 def _hub_failed(data: ImageData, error: Exception) -> SetupError:
-    text = f"{type(error).__name__}: {error}".split("\n")[0]
     if "gated" in f"{type(error).__name__} {error}".lower():
         return SetupError(
             f"data '{data.name}': {data.hub} is gated. Ask for access at https://huggingface.co/datasets/{data.hub}, "
             f"then `hf auth login` (or huggingface-cli login), and run again; or put the images into {data.root}"
         )
-    return SetupError(f"data '{data.name}': fetching {data.hub} failed: {text}")
+    return SetupError(f"data '{data.name}': fetching {data.hub} failed: {short(error)}")
 
 
 def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fourierformer.data.text.spec import TextData
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, one_line
 from fourierformer.files import file_sha256
 
 SPLITS = ("train", "valid", "test")
@@ -139,8 +139,8 @@ def _parquet_pieces(path: Path) -> Iterator[bytes]:
     except SetupError:
         raise
     except Exception as error:  # datasets and Arrow raise many kinds of errors
-        reason = " ".join(str(error).split())
-        raise SetupError(f"{path} cannot be read as parquet ({type(error).__name__}: {reason[:200]})") from error
+        reason = f"{type(error).__name__}: {one_line(error)[:200]}"
+        raise SetupError(f"{path} cannot be read as parquet ({reason})") from error
 
 
 def rows_to_bytes(rows: list, origin: str) -> bytes:
