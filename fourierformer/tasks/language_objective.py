@@ -14,6 +14,7 @@ An image is a sequence and a segment of its own: every pixel value is scored, an
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from fourierformer.data.text.sequences import ShuffledSequences, shifted
 from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
+from fourierformer.models.mlm import MaskedLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.language import METRIC_OF_UNIT
 from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
@@ -41,14 +43,16 @@ class TextBatch:
     first: int = 0  # which row of the global batch its first one is
 
 
-class LanguageObjective(Objective):
+class TokenObjective(Objective):
+    """What the objectives of tokens share, whichever of them are predicted: the batches' order and their rows."""
+
     unit = "tokens"
     higher_is_better = False
 
     def __init__(
         self,
         corpus: Corpus,
-        model: WordLM,
+        model: WordLM | MaskedLM,
         *,
         global_batch_size: int,
         micro_batch_size: int | None,
@@ -58,11 +62,9 @@ class LanguageObjective(Objective):
         processes: Processes | None = None,
         seed: int = 0,
     ):
-        self.corpus, self.device, self.processes = corpus, device, processes or Processes()
-        self.length = model.config.length
-        self.rare_places = model.output.rare_places
+        self.corpus, self.device, self.seed, self.processes = corpus, device, seed, processes or Processes()
+        self.length, self.rare_places = model.config.length, model.output.rare_places
         self.images = corpus.unit == "pixel"
-        self.protocols = ("segment",) if self.images else ("segment", "overlapping", "sliding")
         self.order: ShuffledSequences | OrderedStreams
         if self.images:
             self.order = ShuffledSequences(corpus.splits["train"], global_batch_size, self.length, seed)
@@ -73,12 +75,21 @@ class LanguageObjective(Objective):
         self.samples_per_step = global_batch_size * self.length
         self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
         self.max_tokens = max_tokens  # evaluations use only the first so many tokens (of images at least one)
-        self.metric = METRIC_OF_UNIT[corpus.unit]
-        self.primary = f"valid_{self.metric}"
 
     def samples_after(self, steps: int) -> int:
         """Tokens in the first `steps` steps, exactly."""
         return self.order.tokens_after(steps)
+
+    def rows(self, batch: Any) -> tuple[Tensor, float]:
+        return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
+
+
+class LanguageObjective(TokenObjective):
+    def __init__(self, corpus: Corpus, model: WordLM, **options):
+        super().__init__(corpus, model, **options)
+        self.protocols = ("segment",) if self.images else ("segment", "overlapping", "sliding")
+        self.metric = METRIC_OF_UNIT[corpus.unit]
+        self.primary = f"valid_{self.metric}"
 
     def micro_batches(self, step: int) -> Iterator[TextBatch]:
         tokens, targets = self.order.batch(step, self.processes.rank, self.processes.world)
@@ -89,9 +100,6 @@ class LanguageObjective(Objective):
 
     def loss(self, model: WordLM, batch: TextBatch) -> Tensor:
         return model(batch.tokens, batch.targets, batch.rare, mean=True) * batch.share
-
-    def rows(self, batch: TextBatch) -> tuple[Tensor, float]:
-        return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
 
     def row_losses(self, model: WordLM, batch: TextBatch) -> Tensor:
         return model(batch.tokens, batch.targets, batch.rare).unflatten(0, batch.targets.shape).mean(1)

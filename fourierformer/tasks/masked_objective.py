@@ -13,12 +13,11 @@ from torch import Tensor
 
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.masks import mask_tokens
-from fourierformer.data.text.streams import OrderedStreams
 from fourierformer.errors import SetupError
 from fourierformer.models.mlm import MaskedLM
-from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
-from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
+from fourierformer.tasks.language_objective import TokenObjective
+from fourierformer.training.objective import OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
 
@@ -32,35 +31,13 @@ class MaskedBatch:
     first: int = 0  # which row of the global batch its first one is
 
 
-class MaskedObjective(Objective):
-    unit, metric, primary, higher_is_better = "tokens", "masked_ppl", "valid_masked_ppl", False
+class MaskedObjective(TokenObjective):
+    metric, primary = "masked_ppl", "valid_masked_ppl"
     protocols = ("segment",)
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        model: MaskedLM,
-        *,
-        global_batch_size: int,
-        micro_batch_size: int | None,
-        device: torch.device,
-        tokens_per_forward: int = 16384,
-        max_tokens: int | None = None,
-        processes: Processes | None = None,
-        seed: int = 0,
-    ):
-        self.corpus, self.device, self.seed, self.processes = corpus, device, seed, processes or Processes()
-        self.length, self.rate = model.config.length, model.config.mask_rate
-        self.vocab_size, self.rare_places = model.vocab_size, model.output.rare_places
-        self.order = OrderedStreams(corpus.splits["train"], global_batch_size, self.length)
-        self.steps_per_epoch = self.order.steps_per_epoch
-        _, self.micro_batch_size, self.micro_steps = self.processes.share(global_batch_size, micro_batch_size)
-        self.samples_per_step = global_batch_size * self.length
-        self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
-        self.max_tokens = max_tokens  # evaluations use only the first so many tokens
-
-    def samples_after(self, steps: int) -> int:
-        return self.order.tokens_after(steps)
+    def __init__(self, corpus: Corpus, model: MaskedLM, **options):
+        super().__init__(corpus, model, **options)
+        self.rate, self.vocab_size = model.config.mask_rate, model.vocab_size
 
     def micro_batches(self, step: int) -> Iterator[MaskedBatch]:
         tokens, _ = self.order.batch(step, self.processes.rank, self.processes.world)
@@ -73,9 +50,6 @@ class MaskedObjective(Objective):
     def loss(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
         """All rows of a step have the same number of masked words: the mean over a part counts by its rows."""
         return model(batch.tokens, batch.positions, batch.targets, batch.rare, mean=True) * batch.share
-
-    def rows(self, batch: MaskedBatch) -> tuple[Tensor, float]:
-        return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
 
     def row_losses(self, model: MaskedLM, batch: MaskedBatch) -> Tensor:
         losses = model(batch.tokens, batch.positions, batch.targets, batch.rare)

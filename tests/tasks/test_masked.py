@@ -32,7 +32,7 @@ def model_of(name="softmax", **changes) -> MaskedLM:
 
 def objective_of(model: MaskedLM, batch=4, **options) -> MaskedObjective:
     tokens = np.random.default_rng(0).integers(0, WORDS, 25 * LENGTH + 7, dtype=np.uint16)
-    corpus = SimpleNamespace(splits=dict.fromkeys(("train", "valid", "test"), tokens), name="t", notes=[])
+    corpus = SimpleNamespace(splits=dict.fromkeys(("train", "valid", "test"), tokens), unit="word", name="t", notes=[])
     options = {"micro_batch_size": None, "device": CPU, "seed": 1} | options
     return MaskedObjective(corpus, model, global_batch_size=batch, **options)
 
