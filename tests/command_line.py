@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob
 
 from fourierformer.runs.launch import launch
+from fourierformer.tracking.jsonl import read_lines
 from fourierformer.training.signals import SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -136,6 +137,11 @@ def rows(run: Path, *, timeless: bool = True) -> list[dict]:
     """The rows of metrics.jsonl, by default without what depends on the clock."""
     read = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not (timeless and k in CLOCK)} for row in read]
+
+
+def read_metrics(path: Path) -> list[dict]:
+    """The rows of a metrics.jsonl that may still be written."""
+    return read_lines(path.read_bytes()).rows
 
 
 def status(run: Path) -> dict:

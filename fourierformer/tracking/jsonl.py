@@ -129,16 +129,3 @@ class JsonlTracker:
             f"Cannot write {self.path} ({error.strerror}). "
             "Make room or fix the permissions; the same command resumes from the last checkpoint."
         )
-
-
-def read_metrics(path: Path | str) -> list[dict]:
-    """All rows of the file, without an incomplete last line (of a process that is writing, or was killed); [] if there
-    is no file yet."""
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        return []
-    lines = read_lines(data)
-    if lines.damaged:
-        raise UserError(f"{path}, line {lines.damaged[0]} is damaged: restore the file from a copy.")
-    return lines.rows

@@ -5,10 +5,11 @@ import sys
 import textwrap
 
 import pytest
+from command_line import read_metrics
 
 from fourierformer.errors import Interrupted, UserError
 from fourierformer.tracking import Trackers, build_trackers
-from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.tracking.jsonl import JsonlTracker
 
 
 class Watcher:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from command_line import CLOCK
+from command_line import CLOCK, read_metrics
 from stops import StopAfter
 
 from fourierformer import attention
@@ -17,7 +17,7 @@ from fourierformer.errors import Diverged, Interrupted, SetupError
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import Trackers
-from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.tracking.jsonl import JsonlTracker
 from fourierformer.training import loop
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints

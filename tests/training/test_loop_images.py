@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 import yaml
-from command_line import CLOCK, CONFIGS
+from command_line import CLOCK, CONFIGS, read_metrics
 from stops import StopAfter
 
 from fourierformer import attention
@@ -17,7 +17,7 @@ from fourierformer.models.vit import ViTConfig, build_vit
 from fourierformer.processes import Processes
 from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tracking import Trackers
-from fourierformer.tracking.jsonl import JsonlTracker, read_metrics
+from fourierformer.tracking.jsonl import JsonlTracker
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
