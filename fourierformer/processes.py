@@ -103,10 +103,6 @@ class Processes:
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def barrier(self) -> None:
-        """Waits until all processes have called this. Work queued on a GPU may still be running."""
-        self.highest(0)
-
 
 def already_reported(error: BaseException) -> bool:
     """Whether the error was raised on behalf of process 0, which reports it, so that this process need not."""

@@ -158,13 +158,6 @@ def _checked(points, samples, radius) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return points, samples, np.broadcast_to(np.asarray(radius, dtype=float), points.shape[1:])
 
 
-def gaussian_density(points: np.ndarray, samples: np.ndarray, bandwidth: float) -> np.ndarray:
-    """The isotropic baseline, by scikit-learn."""
-    from sklearn.neighbors import KernelDensity
-
-    return np.exp(KernelDensity(bandwidth=bandwidth).fit(samples).score_samples(points))
-
-
 def scott_density(points: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """The baseline that knows correlations, by scipy: bandwidth matrix = N^(-2/(D+4)) x covariance of the samples."""
     from scipy.stats import gaussian_kde

@@ -122,7 +122,7 @@ for round in range(3):  # a sweep in one process joins again for each job
         if rank == 1:
             time.sleep(0.2)
         arrived = time.time()
-        processes.barrier()
+        processes.highest(0)
         result |= {"arrived": arrived, "left": time.time()}
     tell(**result, round=round)
 """
@@ -153,7 +153,7 @@ def test_sum_mean_highest(collectives):
 
 
 @pytest.mark.full("two processes under torchrun")
-def test_the_barrier_waits_for_the_last(collectives):
+def test_a_common_answer_waits_for_the_last(collectives):
     for round in range(3):
         both = [result for result in collectives if result["round"] == round]
         assert min(result["left"] for result in both) >= max(result["arrived"] for result in both)
@@ -211,7 +211,7 @@ def test_one_that_dies_does_not_hang_the_other(tmp_path, dies):
             tmp_path,
             f"""
         with join_processes("cpu") as processes:
-            processes.barrier()
+            processes.highest(0)
             print("ready", flush=True)
             if processes.rank == {dies}:
                 os._exit(9)  # as the kernel does when memory is short
@@ -287,7 +287,6 @@ def test_a_process_alone(environment):
         assert alone.sum(tensor) is tensor
         assert alone.mean(tensor) is tensor
         assert alone.highest(7) == 7
-        alone.barrier()
         assert alone.first
         with pytest.raises(KeyError):
             alone.on_first(lambda: {}["missing"])
