@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from fourierformer.runs.stdio import exit_on_user_error
 
 MODELS = Path(__file__).parent.parent / "configs" / "model"
+REPEATS = 3
 
 
 def one_window_at_a_time(model, tokens, device) -> float:
@@ -28,16 +29,16 @@ def one_window_at_a_time(model, tokens, device) -> float:
     return total / (len(tokens) - 1)
 
 
-def seconds(actions: list, repeats: int = 3) -> tuple[list[float], list]:
+def seconds(actions: list) -> tuple[list[float], list]:
     """Median times and results; the actions take turns, so that a busy moment of the machine hits all of them."""
     times = [[] for _ in actions]
     results = [None for _ in actions]
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         for number, action in enumerate(actions):
             started = time.perf_counter()
             results[number] = action()
             times[number].append(time.perf_counter() - started)
-    return [sorted(t)[repeats // 2] for t in times], results
+    return [sorted(t)[REPEATS // 2] for t in times], results
 
 
 def main() -> None:

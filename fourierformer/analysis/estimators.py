@@ -86,14 +86,12 @@ def density(
     return np.concatenate(sums) * np.prod(radius) / len(samples)
 
 
-def density_on_grid(
-    axes: Sequence[np.ndarray], samples: np.ndarray, radius: ArrayLike, kernel: Kernel, chunk: int = CHUNK
-) -> np.ndarray:
+def density_on_grid(axes: Sequence[np.ndarray], samples: np.ndarray, radius: ArrayLike, kernel: Kernel) -> np.ndarray:
     """The density on the grid of D axes. Its products become a matrix product: G D N sines instead of G^D D N."""
     shape = tuple(len(axis) for axis in axes)
     _, samples, radius = _checked(np.empty((0, len(axes))), samples, radius)
     total = np.zeros((math.prod(shape[:-1]), shape[-1]))
-    step = max(1, chunk // max(len(total), shape[-1]))
+    step = max(1, CHUNK // max(len(total), shape[-1]))
     for start in range(0, len(samples), step):
         part = samples[start : start + step]
         factors = [kernel.value(radius[d] * (np.asarray(axes[d])[:, None] - part[:, d])) for d in range(len(axes))]

@@ -29,14 +29,14 @@ class Difference:
     reason: str = ""
 
 
-def half_width(cell: Cell, level: float = LEVEL) -> float | None:
-    """The interval is mean +- t sd / sqrt(n), t the (1 + level) / 2 quantile of Student's t with n - 1 degrees of
-    freedom: for five seeds at 95 % t = 2.776. None where there is no standard deviation."""
+def half_width(cell: Cell) -> float | None:
+    """The interval is mean +- t sd / sqrt(n), t the (1 + LEVEL) / 2 quantile of Student's t with n - 1 degrees of
+    freedom: for five seeds t = 2.776. None where there is no standard deviation."""
     from scipy.stats import t as student
 
     if cell.sd is None:
         return None
-    return float(student.ppf((1 + level) / 2, cell.n - 1)) * cell.sd / math.sqrt(cell.n)
+    return float(student.ppf((1 + LEVEL) / 2, cell.n - 1)) * cell.sd / math.sqrt(cell.n)
 
 
 def compare(cell: Cell, baseline: Cell) -> Difference:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-HUNG = "hung"
+import torch
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ def _be_the_child(action: Callable[[], object], place: Path, folder: Path) -> No
     code = 99
     try:
         os.setpgid(0, 0)  # its own children end with it
+        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork: two would be waited for without end
         warnings.simplefilter("default")  # a test makes them errors
         os.chdir(folder)
         for descriptor, name in ((1, "out"), (2, "err")):
