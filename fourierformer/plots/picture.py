@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# Okabe and Ito's palette, safe for colour-blind readers, light members darkened; the page has a dark set
-SERIES = ("#0072b2", "#d55e00", "#00805f", "#a8538b", "#8a6800", "#3b7fa8")
+# Okabe and Ito's palette, safe for colour-blind readers, light members darkened and violet for their second blue; the
+# page has a dark set
+SERIES = ("#0072b2", "#d55e00", "#00805f", "#a8538b", "#8a6800", "#4a1a8c")
 STYLES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 WIDE, SMALL, PAGE = (5.0, 3.1), (3.6, 2.7), 9.6  # inches; letters have one size, so a small chart is drawn small
 DASH = 4  # line widths
