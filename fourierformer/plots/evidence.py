@@ -13,8 +13,7 @@ from fourierformer.plots.curves import Curve, metric_curves
 from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
 from fourierformer.provenance import MEASURED
 from fourierformer.results.comparison import Row, comparison, full_label, metric
-from fourierformer.results.documents import EVIDENCE
-from fourierformer.results.hypotheses import Configuration, on_common_seeds
+from fourierformer.results.hypotheses import EVIDENCE, Configuration, on_common_seeds
 from fourierformer.results.layers import SHARE, layer_cells
 from fourierformer.results.measured import read_measured
 from fourierformer.results.statistics import BASELINE, compare

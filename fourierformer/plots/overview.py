@@ -1,4 +1,4 @@
-"""README's picture: which keys a query attends to under softmax and sinc^4, and the result of the quick comparison."""
+"""README's picture: which keys a query attends to under softmax and sinc^4, and the result on WikiText-2."""
 
 import math
 import random
@@ -6,11 +6,12 @@ from pathlib import Path
 
 from fourierformer.files import checksum
 from fourierformer.plots.picture import INK, Picture, series_colour
-from fourierformer.results.documents import QUOTED, attention_label, headline_rows, map_rank
+from fourierformer.results.headline import Finding, attended_text, findings
 
-NAME, TITLE = "overview", "Whom a query attends to, and what the quick comparison found"
+NAME, TITLE = "overview", "Whom a query attends to, and what was found on WikiText-2"
 RADIUS, POWER = 2.0, 4  # the paper's
 EDGE, CELLS = 3.0, 121  # the maps show keys from -EDGE to EDGE, that many per side
+OFF = 0.1  # an attention whose tokens get less of the weights is drawn as one that is nearly off
 Point = tuple[float, float]
 
 
@@ -42,15 +43,14 @@ def shares(weight) -> list[float]:
     return [w / sum(weights) for w in weights]
 
 
-def results() -> list[tuple[str, str, list[float], str]]:
-    """(model, attention, test perplexity of every seed, rank of the attention maps) of README's table."""
-    lines = []
-    for row, _ in headline_rows():
-        rank = map_rank(row)
-        cell = row.cell(QUOTED)
-        values = [cell.values[seed] for seed in sorted(cell.values, key=str)] if cell else []
-        lines.append((row.model, attention_label(row), values, f"rank {rank[0]:.1f} of {rank[1]}" if rank else ""))
-    return lines
+def results() -> list[tuple[str, list[float], str]]:
+    """(attention, test perplexity of every seed, attended share) of README's table."""
+    return [(finding.label, _values(finding), attended_text(finding)) for finding in findings()]
+
+
+def _values(finding: Finding) -> list[float]:
+    values = finding.perplexity.values
+    return [values[seed] for seed in sorted(values, key=str)]
 
 
 def fingerprint() -> str:
@@ -100,20 +100,23 @@ def _draw_weights(axes, weight, title: str) -> None:
 
 
 def _draw_results(axes) -> None:
-    """A dot per seed, a stroke at their mean, and the rank of the attention maps beside them."""
-    lines = results()
-    highest = max(value for _, _, values, _ in lines for value in values)
-    for i, (_, attention, values, rank) in enumerate(lines):
-        colour = INK.fixed if attention == "softmax" else series_colour(0 if "1e-6" in attention else 1).fixed
+    """A dot per seed, a stroke at their mean, and the attended share beside them."""
+    found = findings()
+    highest = max(max(_values(finding)) for finding in found)
+    for i, finding in enumerate(found):
+        values = _values(finding)
+        nearly_off = finding.attended is not None and finding.attended < OFF
+        colour = INK.fixed if finding.relative is None else series_colour(1 if nearly_off else 0).fixed
         axes.plot(values, [i] * len(values), "o", color=colour, markersize=4, alpha=0.7, markeredgewidth=0)
-        axes.plot([sum(values) / len(values)] * 2, [i - 0.28, i + 0.28], color=colour, linewidth=1.6)
-        # white behind the text, so that no rule runs through it
-        look = {"fontsize": 7.5, "color": colour, "verticalalignment": "center", "backgroundcolor": "white"}
-        axes.text(1.04 * highest, i, rank, **look)
-    axes.set_yticks(range(len(lines)), [f"{model}, {attention}" for model, attention, _, _ in lines])
-    axes.set(ylim=(len(lines) - 0.5, -0.5), xlim=(0.9 * min(min(values) for _, _, values, _ in lines), 1.26 * highest))
-    axes.set_title("quick comparison, five or three seeds", fontsize=9, color=INK.fixed)
-    axes.set_xlabel("test perplexity (lower is better); rank of the maps", fontsize=8, color=INK.fixed)
+        axes.plot([finding.perplexity.mean] * 2, [i - 0.28, i + 0.28], color=colour, linewidth=1.6)
+        axes.text(1.15 * highest, i, attended_text(finding), fontsize=7.5, color=colour, verticalalignment="center")
+    lowest = min(min(_values(finding)) for finding in found)
+    axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5), xlim=(0.93 * lowest, 1.4 * highest))
+    axes.set_xticks([150, 200, 300, 400, 500], ["150", "200", "300", "400", "500"])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks(range(len(found)), [finding.label for finding in found])
+    axes.set_title("WikiText-2, 4 layers: a dot per seed", fontsize=9, color=INK.fixed)
+    axes.set_xlabel("test perplexity (lower is better); attended share", fontsize=8, color=INK.fixed)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.tick_params(colors=INK.fixed, labelsize=8, length=0, pad=5)
     axes.spines[["top", "right", "left"]].set_visible(False)

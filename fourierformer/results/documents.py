@@ -22,23 +22,21 @@ from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.provenance import MEASURED, REPOSITORY
-from fourierformer.results.comparison import HEADS, Row, comparison, evaluations, mean_text
+from fourierformer.results.comparison import comparison
 from fourierformer.results.faults import fault_table
-from fourierformer.results.formats import DASH, Table, markdown_grid, markdown_of, text_of
-from fourierformer.results.hypotheses import hypothesis_table
+from fourierformer.results.formats import Table, markdown_grid, markdown_of, text_of
+from fourierformer.results.headline import FILE, findings, headline_table
+from fourierformer.results.hypotheses import EVIDENCE, hypothesis_table
 from fourierformer.results.intervals import interval_tables
 from fourierformer.results.layers import layer_tables
 from fourierformer.results.measured import is_measured, read_measured
 from fourierformer.results.ranking import rankings
 from fourierformer.results.runs import Run
-from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
-from fourierformer.results.tables import columns_of, head_tables, table_groups, tables
+from fourierformer.results.statistics import significance_lines
+from fourierformer.results.tables import columns_of, head_tables, tables
 
 NOTHING = "No measured runs are committed yet."
-QUICKSTART, HEADLINE = "quickstart.csv", "table1_quick.csv"  # the runs of `make train`, and of README's result
-QUOTED = ("test", "sliding")  # the evaluation that README quotes, as the paper does
-# the files of docs/results.md, and the evaluation that its plan names
-EVIDENCE = {"evidence_lm": ("test", "overlapping"), "evidence_vit": ("valid", "last")}
+QUICKSTART = "quickstart.csv"  # the runs of `make train`
 MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them
 # the small language model and DeiT-tiny: where the added parameters of an attention are counted
 LANGUAGE = Geometry(dim=128, heads=8, length=256, causal=True)
@@ -95,21 +93,11 @@ def quickstart(folder: Path = MEASURED) -> str:
     return f"```text\n{grid.strip()}\n```"
 
 
-def headline_rows(folder: Path = MEASURED) -> list[tuple[Row, Pair | None]]:
-    """Each configuration of README's table, and its comparison with softmax as docs/measurements.md has it."""
-    compared = []
-    for rows in table_groups(comparison(read_measured(folder / HEADLINE))):
-        quoted = {id(pair.row): pair for pair in pairs(rows, columns_of(rows)) if pair.column == QUOTED}
-        compared += [(row, quoted.get(id(row))) for row in rows]
-    return compared
-
-
 def headline(folder: Path = MEASURED) -> str:
-    """README's result: perplexity beside the rank of the attention maps, without which it would mislead."""
-    rows = headline_rows(folder)
-    header = ("model", "attention", "seeds", "test perplexity", "minus softmax's", "p", "rank of the attention maps")
-    grid = markdown_grid(header, [_headline_line(*row) for row in rows], [True] * 2 + [False] * 5)
-    return f"{grid}\n\nFrom `results/measured/{HEADLINE}`: {origin(run for row, _ in rows for run in row.runs)}."
+    """README's result, beside what each attention's layers do with their weights, without which it would mislead."""
+    found = findings(folder)
+    runs = [run for finding in found for run in finding.row.runs]
+    return f"{headline_table(found)}\n\nFrom `results/measured/{FILE}`: {origin(runs)}."
 
 
 def evidence(folder: Path = MEASURED) -> str:
@@ -125,29 +113,6 @@ def evidence(folder: Path = MEASURED) -> str:
             shown = markdown_of(said)
             parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
     return "\n\n".join(parts) or NOTHING
-
-
-def attention_label(row: Row) -> str:
-    eps = row.settings.get("eps")
-    return row.attention if eps is None else f"{row.attention}, eps = {float(eps):g}".replace("e-0", "e-")
-
-
-def map_rank(row: Row) -> tuple[float, int] | None:
-    """The mean rank of a row's attention maps and the largest it could be, which is the number of tokens."""
-    cell = row.cell((QUOTED[0], HEADS), "rank")
-    lengths = [evaluations(run)[QUOTED].get("context", 0) for run in row.runs if QUOTED in evaluations(run)]
-    return (cell.mean, lengths[0]) if cell and lengths else None
-
-
-def _headline_line(row: Row, pair: Pair | None) -> tuple[str, ...]:
-    cell, rank, key = row.cell(QUOTED), map_rank(row), row.primary
-    difference = p = DASH
-    if pair and pair.p is not None:
-        difference = difference_text(pair.difference, key)
-        p = p_text(pair.p).removeprefix("p ").removeprefix("= ")
-    ranked = f"{rank[0]:.1f} of {rank[1]}" if rank else DASH
-    value = mean_text(cell, key) if cell else DASH
-    return row.model, attention_label(row), str(row.n), value, difference, p, ranked
 
 
 def mechanism_table() -> str:

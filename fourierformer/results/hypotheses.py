@@ -19,6 +19,8 @@ from fourierformer.results.statistics import (
 from fourierformer.results.tables import title_of
 from fourierformer.tasks import Column
 
+# the files of docs/results.md, and the evaluation that its plan names
+EVIDENCE = {"evidence_lm": ("test", "overlapping"), "evidence_vit": ("valid", "last")}
 HEADER = ["", "comparison", "n", "difference", "relative", "corrected p", "verdict"]
 
 
@@ -69,10 +71,6 @@ class Decision:
             return "confirmed"
         gain = math.nan if self.above_bar is None else self.above_bar * (1 if higher_is_better else -1)
         return "confirmed" if gain <= 0 else "not decided"  # also where the bar is unknown or has diverged
-
-    def relative(self) -> Cell:
-        """first / second - 1 for each seed."""
-        return Cell({seed: value / self.second.values[seed] - 1 for seed, value in self.first.values.items()})
 
 
 SOFTMAX, FOURIER = Configuration("softmax"), Configuration("fourier", {"eps": 1e-6})
@@ -130,13 +128,18 @@ def _line(decision: Decision, primary: str) -> list[str]:
         f"{hypothesis.first} - {hypothesis.second}",
         str(decision.first.n),
         difference_text(difference, primary) or DASH,
-        DASH if difference.mean is None else _relative_text(decision.relative()),
+        DASH if difference.mean is None else relative_text(relative(decision.first, decision.second)),
         DASH if decision.p is None else p_text(decision.p),
         decision.verdict(metric(primary).higher_is_better),
     ]
 
 
-def _relative_text(cell: Cell) -> str:
+def relative(first: Cell, second: Cell) -> Cell:
+    """first / second - 1 for each seed, of which both have the same."""
+    return Cell({seed: value / second.values[seed] - 1 for seed, value in first.values.items()})
+
+
+def relative_text(cell: Cell) -> str:
     half = half_width(cell)
     return f"{100 * cell.mean:+.1f}%" + (f" ± {100 * half:.1f}%" if half is not None else "")
 

@@ -13,7 +13,6 @@ from fourierformer.results import collect
 from fourierformer.results.documents import (
     DOCUMENTS,
     NOTHING,
-    headline,
     mechanism_table,
     quickstart,
     reference_table,
@@ -38,18 +37,6 @@ def test_every_marker_in_a_document_is_known():
     for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
         found = re.findall(r"<!-- (\w+):begin -->", path.read_text(encoding="utf-8"))
         assert found == list(DOCUMENTS.get(path.relative_to(REPOSITORY).as_posix(), {}))
-
-
-def test_the_headline_puts_the_rank_of_the_maps_beside_perplexity(tmp_path):
-    for seed in (1, 2, 3):
-        write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)
-        write_run(tmp_path / "runs", "fourier", seed, 58.0 + seed**2)
-    write_measured(collect(tmp_path / "runs"), tmp_path / "table1_quick.csv")
-    header, _, softmax, fourier, _, origin = headline(tmp_path).splitlines()
-    assert header.endswith("| rank of the attention maps |")
-    assert softmax.endswith("| - | - | - |")  # no difference from itself, and nobody measured its heads
-    assert "fourier" in fourier
-    assert origin.startswith("From `results/measured/table1_quick.csv`: 6 runs")
 
 
 def test_the_table_of_make_train_is_what_it_prints(tmp_path):

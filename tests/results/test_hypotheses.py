@@ -10,8 +10,16 @@ from synthetic_runs import write_run
 from fourierformer.errors import SetupError
 from fourierformer.provenance import MEASURED
 from fourierformer.results import collect, comparison
-from fourierformer.results.documents import EVIDENCE
-from fourierformer.results.hypotheses import FOURIER, GAUSSIAN, PLAN, SOFTMAX, Hypothesis, decide, hypothesis_table
+from fourierformer.results.hypotheses import (
+    EVIDENCE,
+    FOURIER,
+    GAUSSIAN,
+    PLAN,
+    SOFTMAX,
+    Hypothesis,
+    decide,
+    hypothesis_table,
+)
 from fourierformer.results.measured import read_measured, write_measured
 
 COLUMN = ("test", "segment")
