@@ -185,8 +185,8 @@ def compared_maps_picture(maps: dict[str, MeanMaps], layers: list[int], name: st
 
 
 def _map_panel(title: str, weights: Tensor) -> Panel:
-    """The map of a head. A query that eps leaves next to nothing is white: it attends to nothing, whatever the shape of
-    its weights."""
+    """The map of a head. A query is white if eps takes nearly all its weight: it attends to nothing, whatever the shape
+    of its weights."""
     sizes = weights.abs()  # some mechanisms have weights below 0
     values = sizes / _largest(sizes, -1) * sizes.sum(-1, keepdim=True).clamp(max=1)
     return Panel(title + _sum_text(float(weights.sum(-1).mean())), values)

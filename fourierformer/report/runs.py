@@ -46,7 +46,7 @@ SHORT = 24  # letters of a label that leave half a page room for its line
 DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title, axis, largest value
     "radius": ("Learned radius per layer", "radius R", math.inf),
     "attended_share": (
-        "Attended share of the last query, per layer: the weight that eps leaves",
+        "Attended share of the last query, per layer; eps takes the rest",
         "attended share",
         1.0,
     ),

@@ -1,4 +1,4 @@
-"""The attention layers of trained runs, one by one: their radius, and what eps leaves of their weights."""
+"""The attention layers of trained runs, one by one: their radius and their attended share."""
 
 from collections.abc import Iterable
 

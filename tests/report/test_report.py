@@ -272,7 +272,7 @@ def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
     ]
     write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
-    assert "Attended share of the last query, per layer: the weight that eps leaves" in page(tmp_path / "with").words
+    assert "Attended share of the last query, per layer; eps takes the rest" in page(tmp_path / "with").words
     assert "Attended share" not in page(tmp_path / "without").words
 
 
