@@ -22,6 +22,7 @@ from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.provenance import MEASURED, REPOSITORY
+from fourierformer.results.checks import CHECKS, check_table
 from fourierformer.results.comparison import comparison
 from fourierformer.results.faults import fault_table
 from fourierformer.results.formats import Table, markdown_grid, markdown_of, text_of
@@ -115,6 +116,15 @@ def evidence(folder: Path = MEASURED) -> str:
     return "\n\n".join(parts) or NOTHING
 
 
+def checks(folder: Path = MEASURED) -> str:
+    """What docs/results.md asked after its plan, as measured so far."""
+    table = check_table(folder)
+    if table is None:
+        return NOTHING
+    runs = [run for row in table.rows for run in row.runs]
+    return f"{markdown_of([table])}\nFrom `results/measured/{CHECKS}.csv`: {origin(runs)}."
+
+
 def mechanism_table() -> str:
     """The choices of attention, from what the mechanisms say about themselves: one row per name."""
     grid = markdown_grid(MECHANISMS, map(_mechanism_line, attention.available()))
@@ -182,7 +192,10 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
         "ranking": lambda _, folder: rankings(folder),
     },
     "docs/measurements.md": {"results": lambda _, folder: section(folder)},
-    "docs/results.md": {"evidence": lambda _, folder: evidence(folder)},
+    "docs/results.md": {
+        "checks": lambda _, folder: checks(folder),
+        "evidence": lambda _, folder: evidence(folder),
+    },
     "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
