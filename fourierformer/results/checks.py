@@ -8,29 +8,39 @@ from fourierformer.results.comparison import Cell, Row, comparison, differing_va
 from fourierformer.results.formats import DASH, Table
 from fourierformer.results.hypotheses import EVIDENCE, on_common_seeds, relative, relative_text
 from fourierformer.results.measured import read_measured
-from fourierformer.results.statistics import BASELINE, compare, difference_text, p_text
+from fourierformer.results.statistics import compare, difference_text, p_text
 from fourierformer.results.tables import title_of
 
 PLANNED, CHECKS = "evidence_lm", "evidence_lm_checks"
 COLUMN = EVIDENCE[PLANNED]
+# an attention of the checks, and one of the plan that it is compared with
+COMPARED = (
+    ("fourier_matched", "softmax"),
+    ("fourier_matched", "fourier_matched"),
+    ("softmax", "softmax"),
+    ("gaussian", "fourier_matched"),
+    ("gaussian", "softmax"),
+    ("gaussian", "gaussian"),
+)
 HEADER = ["comparison", "n", "difference", "relative", "p"]
 NOTE = "differences: mean ± 95 % t-interval, paired over the seeds that both have; p of each test by itself"
 FILED = "experiment_name"  # tells nothing of what a run computes
 
 
 def check_table(folder: Path = MEASURED) -> Table | None:
-    """Every run of the checks against softmax and against the plan's own runs of its attention; None before there are
-    any."""
+    """The runs of the checks beside those of the plan, as COMPARED says; None before there are any."""
     path = folder / f"{CHECKS}.csv"
     if not path.is_file():
         return None
     planned, rows = (comparison(read_measured(folder / f"{name}.csv")) for name in (PLANNED, CHECKS))
-    body = [_line(row, other, planned) for row in rows for other in planned if _are_compared(row, other)]
+    pairs = [(row, other) for row in rows for other in planned]
+    body = [
+        _line(row, other, planned)
+        for names in COMPARED
+        for row, other in pairs
+        if (row.attention, other.attention) == names and _cells(row, other)
+    ]
     return Table(title_of(rows), rows, HEADER, body, notes=[NOTE])
-
-
-def _are_compared(row: Row, other: Row) -> bool:
-    return other.attention in (BASELINE, row.attention) and _cells(row, other) is not None
 
 
 def _cells(row: Row, other: Row) -> tuple[Cell, Cell] | None:

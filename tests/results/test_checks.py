@@ -29,8 +29,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_each_check_stands_beside_softmax_and_beside_its_own_attention(folder):
-    again, rate, own = check_table(folder).body
+def test_each_check_stands_beside_what_it_is_compared_with(folder):
+    rate, own, again = check_table(folder).body
     assert again == ["softmax of evidence_lm_checks - softmax of evidence_lm", "1", "+0.50", "+0.5%", "-"]
     # -1, -2 and -3: t(0.975, 2) sd / sqrt(3) = 4.3027 * 1 / sqrt(3) = 2.484; t = -3.4641 has p = 0.0742
     assert rate[:3] == ["fourier_matched lr=0.001 - softmax", "3", "-2.00 ± 2.48"]
