@@ -18,6 +18,7 @@ COMPARED = (
     ("fourier_matched", "softmax"),
     ("fourier_matched", "fourier_matched"),
     ("softmax", "softmax"),
+    ("softmax", "fourier_matched"),
     ("gaussian", "fourier_matched"),
     ("gaussian", "softmax"),
     ("gaussian", "gaussian"),
