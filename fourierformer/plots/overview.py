@@ -6,12 +6,12 @@ from pathlib import Path
 
 from fourierformer.files import checksum
 from fourierformer.plots.picture import INK, Picture, series_colour
-from fourierformer.results.headline import Finding, attended_text, findings
+from fourierformer.results.comparison import Row
+from fourierformer.results.headline import attended_text, findings, perplexity, rates
 
 NAME, TITLE = "overview", "Whom a query attends to, and what was found on WikiText-2"
 RADIUS, POWER = 2.0, 4  # the paper's
 EDGE, CELLS = 3.0, 121  # the maps show keys from -EDGE to EDGE, that many per side
-OFF = 0.1  # an attention whose tokens get less of the weights is drawn as one that is nearly off
 Point = tuple[float, float]
 
 
@@ -43,13 +43,16 @@ def shares(weight) -> list[float]:
     return [w / sum(weights) for w in weights]
 
 
-def results() -> list[tuple[str, list[float], str]]:
-    """(attention, test perplexity of every seed, attended share) of README's table."""
-    return [(finding.label, _values(finding), attended_text(finding)) for finding in findings()]
+def results() -> list[tuple[str, dict[str, list[float]], str]]:
+    """(attention, {learning rate: test perplexity of every seed}, attended share) of README's table."""
+    return [
+        (finding.label, {f"{rate:g}": _values(row) for rate, row in finding.by_rate.items()}, attended_text(finding))
+        for finding in findings()
+    ]
 
 
-def _values(finding: Finding) -> list[float]:
-    values = finding.perplexity.values
+def _values(row: Row) -> list[float]:
+    values = perplexity(row).values
     return [values[seed] for seed in sorted(values, key=str)]
 
 
@@ -100,19 +103,23 @@ def _draw_weights(axes, weight, title: str) -> None:
 
 
 def _draw_results(axes) -> None:
-    """A dot per seed, a stroke at their mean, and the attended share beside them."""
+    """A dot per seed, a stroke at the mean of a learning rate, and the attended share beside them."""
     found = findings()
-    highest = max(max(_values(finding)) for finding in found)
+    drawn = [value for finding in found for row in finding.by_rate.values() for value in _values(row)]
+    lowest, highest = min(drawn), max(drawn)
+    looks = {rate: series_colour(i - 1) if i else INK for i, rate in enumerate(rates(found))}
     for i, finding in enumerate(found):
-        values = _values(finding)
-        nearly_off = finding.attended is not None and finding.attended < OFF
-        colour = INK.fixed if finding.relative is None else series_colour(1 if nearly_off else 0).fixed
-        axes.plot(values, [i] * len(values), "o", color=colour, markersize=4, alpha=0.7, markeredgewidth=0)
-        axes.plot([finding.perplexity.mean] * 2, [i - 0.28, i + 0.28], color=colour, linewidth=1.6)
-        axes.text(1.15 * highest, i, attended_text(finding), fontsize=7.5, color=colour, verticalalignment="center")
+        for rate, row in finding.by_rate.items():
+            values, colour = _values(row), looks[rate].fixed
+            axes.plot(values, [i] * len(values), "o", color=colour, markersize=4, alpha=0.6, markeredgewidth=0)
+            axes.plot([perplexity(row).mean] * 2, [i - 0.28, i + 0.28], color=colour, linewidth=1.6)
+        axes.text(1.15 * highest, i, attended_text(finding), fontsize=7.5, color=INK.fixed, verticalalignment="center")
     below = {"fontsize": 7.5, "color": INK.fixed, "verticalalignment": "top", "linespacing": 1.1}
     axes.text(1.15 * highest, len(found) - 0.4, "attended\nshare", **below)
-    lowest = min(min(_values(finding)) for finding in found)
+    for rate, look in looks.items():
+        axes.plot([], [], "o", color=look.fixed, markersize=4, label=f"{rate:g}")
+    small = {"fontsize": 7, "title_fontsize": 7, "labelcolor": INK.fixed, "frameon": False}
+    axes.legend(title="learning rate", loc="lower left", **small)
     axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5), xlim=(0.93 * lowest, 1.4 * highest))
     axes.set_xticks([150, 200, 300, 400, 500], ["150", "200", "300", "400", "500"])
     axes.set_xticks([], minor=True)

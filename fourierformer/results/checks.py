@@ -1,70 +1,83 @@
-"""The checks that docs/results.md made after its plan: each of their runs beside the plan's, seed by seed."""
+"""The checks that docs/results.md made after its plan: their runs beside the plan's, seed by seed."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from fourierformer.provenance import MEASURED
-from fourierformer.results.comparison import Cell, Row, comparison, differing_values
+from fourierformer.results.comparison import Cell, Row, comparison
 from fourierformer.results.formats import DASH, Table
-from fourierformer.results.hypotheses import EVIDENCE, on_common_seeds, relative, relative_text
+from fourierformer.results.hypotheses import (
+    EVIDENCE,
+    FOURIER,
+    GAUSSIAN,
+    MATCHED,
+    SOFTMAX,
+    Configuration,
+    on_common_seeds,
+    relative,
+    relative_text,
+)
 from fourierformer.results.measured import read_measured
 from fourierformer.results.statistics import compare, difference_text, p_text
 from fourierformer.results.tables import title_of
 
 PLANNED, CHECKS = "evidence_lm", "evidence_lm_checks"
 COLUMN = EVIDENCE[PLANNED]
-# an attention of the checks, and one of the plan that it is compared with
-COMPARED = (
-    ("fourier_matched", "softmax"),
-    ("fourier_matched", "fourier_matched"),
-    ("softmax", "softmax"),
-    ("softmax", "fourier_matched"),
-    ("gaussian", "fourier_matched"),
-    ("gaussian", "softmax"),
-    ("gaussian", "gaussian"),
+Arm = tuple[Configuration, float]  # with its learning rate
+# The first is sought among the checks before the plan's runs, the second the other way round: softmax at 1e-3 against
+# itself is the run that was made again.
+COMPARED: tuple[tuple[Arm, Arm], ...] = (
+    ((MATCHED, 1e-3), (SOFTMAX, 1e-3)),
+    ((MATCHED, 2e-3), (SOFTMAX, 2e-3)),
+    ((GAUSSIAN, 2e-3), (SOFTMAX, 2e-3)),
+    ((GAUSSIAN, 2e-3), (MATCHED, 2e-3)),
+    ((Configuration("fourier_first_coordinate"), 2e-3), (SOFTMAX, 2e-3)),
+    ((FOURIER, 2e-3), (SOFTMAX, 2e-3)),
+    ((SOFTMAX, 2e-3), (SOFTMAX, 1e-3)),
+    ((GAUSSIAN, 2e-3), (GAUSSIAN, 1e-3)),
+    ((MATCHED, 2e-3), (MATCHED, 1e-3)),
+    ((SOFTMAX, 4e-3), (SOFTMAX, 2e-3)),
+    ((MATCHED, 4e-3), (MATCHED, 2e-3)),
+    ((SOFTMAX, 1e-3), (SOFTMAX, 1e-3)),
 )
 HEADER = ["comparison", "n", "difference", "relative", "p"]
 NOTE = "differences: mean ± 95 % t-interval, paired over the seeds that both have; p of each test by itself"
-FILED = "experiment_name"  # tells nothing of what a run computes
+
+
+def rate_of(row: Row) -> float:
+    return float(row.config["optim.lr"])
 
 
 def check_table(folder: Path = MEASURED) -> Table | None:
-    """The runs of the checks beside those of the plan, as COMPARED says; None before there are any."""
+    """What COMPARED names, as far as it was run; None before any check."""
     path = folder / f"{CHECKS}.csv"
     if not path.is_file():
         return None
-    planned, rows = (comparison(read_measured(folder / f"{name}.csv")) for name in (PLANNED, CHECKS))
-    pairs = [(row, other) for row in rows for other in planned]
-    body = [
-        _line(row, other, planned)
-        for names in COMPARED
-        for row, other in pairs
-        if (row.attention, other.attention) == names and _cells(row, other)
-    ]
-    return Table(title_of(rows), rows, HEADER, body, notes=[NOTE])
+    planned, checks = (comparison(read_measured(folder / f"{name}.csv")) for name in (PLANNED, CHECKS))
+    body = []
+    for first, second in COMPARED:
+        is_repeat = first == second
+        sought = checks if is_repeat else [*checks, *planned]
+        cells = on_common_seeds(_cell(sought, first), _cell([*planned, *checks], second))
+        if cells:
+            label = f"{_label(first)}{' again' if is_repeat else ''} - {_label(second)}"
+            body.append([label, *_numbers(*cells, checks[0].primary)])
+    return Table(title_of(checks), checks, HEADER, body, notes=[NOTE])
 
 
-def _cells(row: Row, other: Row) -> tuple[Cell, Cell] | None:
-    return on_common_seeds(row.cell(COLUMN), other.cell(COLUMN))
+def _cell(rows: list[Row], arm: Arm) -> Cell | None:
+    wanted, rate = arm
+    return next((row.cell(COLUMN) for row in rows if wanted.is_of(row) and rate_of(row) == rate), None)
 
 
-def _line(row: Row, other: Row, planned: list[Row]) -> list[str]:
-    cells = _cells(row, other)
-    assert cells is not None  # the caller has looked
-    difference = compare(*cells)
+def _label(arm: Arm) -> str:
+    return f"{arm[0]} lr={arm[1]:g}"
+
+
+def _numbers(first: Cell, second: Cell, primary: str) -> list[str]:
+    difference = compare(first, second)
     return [
-        f"{_label(row, planned)} - {_label(other, [row])}",
-        str(cells[0].n),
-        difference_text(difference, row.primary) or DASH,
-        relative_text(relative(*cells)),
+        str(first.n),
+        difference_text(difference, primary) or DASH,
+        relative_text(relative(first, second)),
         DASH if difference.p is None else p_text(difference.p),
     ]
-
-
-def _label(row: Row, others: Iterable[Row]) -> str:
-    """The attention; with what tells it from the first of `others` that has the same, be it only the experiment."""
-    for other in others:
-        if other.attention == row.attention:
-            configs = [{key: value for key, value in each.config.items() if key != FILED} for each in (row, other)]
-            return f"{row.attention} {differing_values(configs)[0] or f'of {row.experiment}'}"
-    return row.attention

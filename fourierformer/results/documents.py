@@ -22,11 +22,11 @@ from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text
 from fourierformer.provenance import MEASURED, REPOSITORY
-from fourierformer.results.checks import CHECKS, check_table
+from fourierformer.results.checks import CHECKS, PLANNED, check_table
 from fourierformer.results.comparison import comparison
 from fourierformer.results.faults import fault_table
 from fourierformer.results.formats import Table, markdown_grid, markdown_of, text_of
-from fourierformer.results.headline import FILE, findings, headline_table
+from fourierformer.results.headline import findings, headline_table
 from fourierformer.results.hypotheses import EVIDENCE, hypothesis_table
 from fourierformer.results.intervals import interval_tables
 from fourierformer.results.layers import layer_tables
@@ -95,10 +95,10 @@ def quickstart(folder: Path = MEASURED) -> str:
 
 
 def headline(folder: Path = MEASURED) -> str:
-    """README's result, beside what each attention's layers do with their weights, without which it would mislead."""
+    """README's result: each attention at each learning rate, with the share of the weights that tokens get."""
     found = findings(folder)
-    runs = [run for finding in found for run in finding.row.runs]
-    return f"{headline_table(found)}\n\nFrom `results/measured/{FILE}`: {origin(runs)}."
+    runs = [run for finding in found for row in finding.by_rate.values() for run in row.runs]
+    return f"{headline_table(found)}\n\nFrom `results/measured/{PLANNED}.csv` and `{CHECKS}.csv`: {origin(runs)}."
 
 
 def evidence(folder: Path = MEASURED) -> str:

@@ -1,20 +1,14 @@
-"""README's result: what the language runs of docs/results.md say about each attention, best first."""
+"""README's result: test perplexity of each attention at each learning rate, in the language runs of docs/results.md."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fourierformer.provenance import MEASURED
+from fourierformer.results.checks import CHECKS, COLUMN, PLANNED, rate_of
 from fourierformer.results.comparison import HEADS, Cell, Row, comparison, mean_text, row_label
 from fourierformer.results.formats import DASH, markdown_grid
-from fourierformer.results.hypotheses import EVIDENCE, SOFTMAX, decide, on_common_seeds, relative, relative_text
 from fourierformer.results.measured import read_measured
-from fourierformer.results.statistics import p_text
-
-NAME = "evidence_lm"
-COLUMN = EVIDENCE[NAME]
-FILE = f"{NAME}.csv"
-HEADER = ("attention", "seeds", "test perplexity", "against softmax", "p", "attended share")
 
 
 @dataclass(frozen=True)
@@ -22,48 +16,51 @@ class Finding:
     """What was measured of one attention."""
 
     label: str
-    row: Row
-    perplexity: Cell
-    relative: Cell | None  # to softmax, on common seeds; None for softmax itself
-    p: float | None  # of the plan's test; None where the plan compares it with another attention than softmax
-    attended: float | None  # what tokens get of the weights, a mean over layers; eps takes the rest
+    by_rate: dict[float, Row]
+
+    @property
+    def best(self) -> Row:
+        return min(self.by_rate.values(), key=lambda row: perplexity(row).mean)
+
+    @property
+    def attended(self) -> float | None:
+        """What tokens get of the weights at the best rate, a mean over layers; eps takes the rest."""
+        cell = self.best.cell((COLUMN[0], HEADS), "attended_share")
+        return cell.mean if cell else None
 
 
 def findings(folder: Path = MEASURED) -> list[Finding]:
-    rows = comparison(read_measured(folder / FILE))
-    measured = [_finding(row, rows) for row in rows if row.cell(COLUMN)]
-    return sorted(measured, key=lambda finding: finding.perplexity.mean)
+    """Of the plan's runs and the checks after it, best first. Where both have an attention at a rate, the plan's."""
+    by_label: dict[str, dict[float, Row]] = {}
+    for name in (PLANNED, CHECKS):
+        path = folder / f"{name}.csv"
+        rows = [row for row in comparison(read_measured(path)) if row.cell(COLUMN)] if path.is_file() else []
+        for row in rows:
+            same_rate = [other for other in rows if rate_of(other) == rate_of(row)]
+            by_label.setdefault(row_label(row, same_rate), {}).setdefault(rate_of(row), row)
+    found = [Finding(label, by_rate) for label, by_rate in by_label.items()]
+    return sorted(found, key=lambda finding: perplexity(finding.best).mean)
 
 
-def _finding(row: Row, rows: list[Row]) -> Finding:
-    softmax = next((other.cell(COLUMN) for other in rows if SOFTMAX.is_of(other)), None)
-    cell, attended = row.cell(COLUMN), row.cell((COLUMN[0], HEADS), "attended_share")
-    assert cell is not None  # the caller has looked
-    pair = None if SOFTMAX.is_of(row) else on_common_seeds(cell, softmax)
-    tested = [d.p for d in decide(rows, COLUMN) if d.hypothesis.second == SOFTMAX and d.hypothesis.first.is_of(row)]
-    return Finding(
-        row_label(row, rows),
-        row,
-        cell,
-        relative(*pair) if pair else None,
-        tested[0] if tested else None,
-        attended.mean if attended else None,
-    )
+def rates(found: Iterable[Finding]) -> list[float]:
+    return sorted({rate for finding in found for rate in finding.by_rate})
 
 
-def headline_table(found: Iterable[Finding]) -> str:
-    return markdown_grid(HEADER, map(_line, found), [True] + [False] * 5)
+def perplexity(row: Row) -> Cell:
+    cell = row.cell(COLUMN)
+    assert cell is not None  # `findings` keeps only rows that have one
+    return cell
 
 
-def _line(finding: Finding) -> tuple[str, ...]:
-    return (
-        finding.label,
-        str(finding.row.n),
-        mean_text(finding.perplexity, finding.row.primary),
-        relative_text(finding.relative) if finding.relative else DASH,
-        DASH if finding.p is None else p_text(finding.p).removeprefix("p ").removeprefix("= "),
-        attended_text(finding),
-    )
+def headline_table(found: list[Finding]) -> str:
+    columns = rates(found)
+    header = ["attention", *(f"lr {rate:g}" for rate in columns), "attended share"]
+    lines = [[f.label, *(_cell_text(f.by_rate.get(rate)) for rate in columns), attended_text(f)] for f in found]
+    return markdown_grid(header, lines, [True] + [False] * (len(header) - 1))
+
+
+def _cell_text(row: Row | None) -> str:
+    return f"{mean_text(perplexity(row), row.primary)} ({row.n})" if row else DASH
 
 
 def attended_text(finding: Finding) -> str:

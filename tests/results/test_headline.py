@@ -1,4 +1,4 @@
-"""README's table: its perplexities, differences and shares, worked out by hand."""
+"""README's table: its perplexities by learning rate and its shares, worked out by hand."""
 
 import json
 
@@ -11,37 +11,49 @@ from fourierformer.results.headline import findings
 from fourierformer.results.measured import write_measured
 
 
+def write(
+    folder, name: str, attention: str, rate: float, perplexities: list[float], share: float | None = None
+) -> None:
+    for seed, ppl in enumerate(perplexities, start=1):
+        changes = {"results": {"test": {"overlapping": {"ppl": ppl, "tokens": 9, "context": 64, "stride": 8}}}}
+        changes |= {"experiment": name, "group": f"{name} {attention} {rate}"}
+        changes["config"] = {"optim.lr": rate, "experiment_name": name}
+        run = write_run(folder / name / f"{rate}", attention, seed, changes=changes)
+        if share is not None:
+            layer = {"attended_share": share * seed}
+            (run / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": [layer], "mean": layer}}}))
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """Softmax at 100, `fourier_matched` at 90, 80 and 70, with eps = 0 `fourier` at 300, which no run compares."""
-    perplexities = {"softmax": [100, 100, 100], "fourier_matched": [90, 80, 70], "fourier": [300]}
-    for attention, values in perplexities.items():
-        for seed, ppl in enumerate(values, start=1):
-            changes = {"results": {"test": {"overlapping": {"ppl": ppl, "tokens": 9, "context": 64, "stride": 8}}}}
-            changes["settings"] = {"eps": 0.0} if attention == "fourier" else {}
-            run = write_run(tmp_path / "runs", attention, seed, changes=changes)
-            if attention == "fourier_matched":
-                share = {"attended_share": 0.3 * seed}
-                (run / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": [share], "mean": share}}}))
-    write_measured(collect(tmp_path / "runs"), tmp_path / "evidence_lm.csv")
+    """The plan had softmax at 1e-3, `fourier_matched` at 2e-3; the checks the other rate of each, and one run again."""
+    write(tmp_path, "evidence_lm", "softmax", 1e-3, [100, 100, 100], share=0.1)
+    write(tmp_path, "evidence_lm", "fourier_matched", 2e-3, [90, 80, 70], share=0.3)
+    write(tmp_path, "evidence_lm_checks", "softmax", 2e-3, [60, 70], share=0.5)
+    write(tmp_path, "evidence_lm_checks", "softmax", 1e-3, [101])
+    write(tmp_path, "evidence_lm_checks", "fourier_matched", 1e-3, [99])
+    for name in ("evidence_lm", "evidence_lm_checks"):
+        write_measured(collect(tmp_path / name), tmp_path / f"{name}.csv")
     return tmp_path
 
 
-def test_the_best_stands_first_with_its_difference_and_share(folder):
-    ours, softmax, without = findings(folder)
-    assert (ours.label, softmax.label, without.label) == ("fourier_matched", "softmax", "fourier")
-    assert (ours.perplexity.mean, ours.relative.mean, ours.attended) == pytest.approx((80, -0.2, 0.6))
-    # t = -20 / (10 / sqrt(3)) = -3.4641, p of two sides with 2 degrees of freedom = 0.0742; the only one with a p
-    assert ours.p == pytest.approx(0.0742, abs=1e-4)
-    assert (softmax.relative, softmax.p, softmax.attended) == (None, None, None)
-    assert (without.relative.mean, without.p) == (2, None)  # the plan compares it with `fourier`, which is not there
+def test_the_best_at_any_rate_stands_first_with_the_share_there(folder):
+    softmax, ours = findings(folder)
+    assert (softmax.label, ours.label) == ("softmax", "fourier_matched")
+    assert {rate: row.n for rate, row in softmax.by_rate.items()} == {1e-3: 3, 2e-3: 2}  # not the run made again
+    assert softmax.attended == pytest.approx(0.75)  # (0.5 + 1) / 2 at 2e-3
+    assert ours.attended == pytest.approx(0.6)
 
 
 def test_lines_and_origin(folder):
-    header, _, ours, softmax, without, _, origin = headline(folder).splitlines()
-    assert header.startswith("| attention | seeds |")
-    # t(0.975, 2) sd / sqrt(3) = 4.3027 * 0.1 / sqrt(3) = 0.2484
-    assert ours == "| fourier_matched | 3 | 80.00 ± 10.00 | -20.0% ± 24.8% | 0.074 | 60 % |"
-    assert softmax == "| softmax | 3 | 100.00 ± 0.00 | - | - | - |"
-    assert without == "| fourier | 1 | 300.00 | +200.0% | - | - |"
-    assert origin.startswith("From `results/measured/evidence_lm.csv`: 7 runs")
+    header, _, softmax, ours, _, origin = headline(folder).splitlines()
+    assert header == "| attention | lr 0.001 | lr 0.002 | attended share |"
+    assert softmax == "| softmax | 100.00 ± 0.00 (3) | 65.00 ± 7.07 (2) | 75 % |"
+    assert ours == "| fourier_matched | 99.00 (1) | 80.00 ± 10.00 (3) | 60 % |"
+    assert origin.startswith("From `results/measured/evidence_lm.csv` and `evidence_lm_checks.csv`: 9 runs")
+
+
+def test_before_any_check_the_plan_stands_alone(folder):
+    (folder / "evidence_lm_checks.csv").unlink()
+    ours, softmax = findings(folder)
+    assert (ours.label, list(ours.by_rate), list(softmax.by_rate)) == ("fourier_matched", [2e-3], [1e-3])
