@@ -33,7 +33,10 @@ NOT_HASHED = {
 
 # Keys that came after runs without them, each with the value that computes what those runs did. At that value they are
 # not part of the hash either: earlier runs keep theirs.
-ADDED_LATER = {"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"}
+ADDED_LATER = {
+    **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
+    "model.norm": "post",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ class LMConfig:
     inner: int  # width of the feed-forward layer
     length: int  # tokens per training segment, and the context of evaluation
     dropout: float
+    norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each part and after the last
 
     def __post_init__(self):
         check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)

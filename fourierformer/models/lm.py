@@ -38,10 +38,14 @@ def feed_forward(dim: int, inner: int, dropout: float) -> nn.Sequential:
 
 
 class TransformerLayer(nn.Module):
-    """LN(h + drop(attention(h))), then LN(h + FF(h)): both post-LN. Causal or not, as its attention is."""
+    """post-LN: LN(h + drop(attention(h))), then LN(h + FF(h)). pre-LN: h + drop(attention(LN(h))), then h + FF(LN(h)).
 
-    def __init__(self, config: LMConfig | Seq2SeqConfig, attention: Attention):
+    Causal or not, as its attention is.
+    """
+
+    def __init__(self, config: LMConfig | Seq2SeqConfig, attention: Attention, *, pre_norm: bool = False):
         super().__init__()
+        self.pre_norm = pre_norm
         self.attention = attention
         self.attention_norm = nn.LayerNorm(config.dim)
         self.dropout = nn.Dropout(config.dropout)
@@ -51,16 +55,32 @@ class TransformerLayer(nn.Module):
     def forward(self, h: Tensor, last: int | None = None, keep: Tensor | None = None) -> Tensor:
         """(B, N, dim) -> (B, N, dim), or the `last` positions only. keep (B, N): False for padding."""
         residual = h if last is None else h[:, -last:]
-        return self._after_attention(residual, self.attention(h, last=last, keep=keep))
+        return self._after_attention(residual, self.attention(self._before_attention(h), last=last, keep=keep))
 
     def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.attention.step(h, state)
+        mixed, state = self.attention.step(self._before_attention(h), state)
         return self._after_attention(h, mixed), state
 
+    def _before_attention(self, h: Tensor) -> Tensor:
+        return self.attention_norm(h) if self.pre_norm else h
+
     def _after_attention(self, residual: Tensor, mixed: Tensor) -> Tensor:
-        h = self.attention_norm(residual + self.dropout(mixed))
+        h = residual + self.dropout(mixed)
+        if self.pre_norm:
+            return h + self.feed_forward(self.feed_forward_norm(h))
+        h = self.attention_norm(h)
         return self.feed_forward_norm(h + self.feed_forward(h))
+
+
+def text_layers(
+    config: LMConfig, attention: Callable[[Geometry], Attention], seed: int
+) -> tuple[nn.ModuleList, nn.Module]:
+    """The layers of a language model, and what follows the last one: a LayerNorm if pre-LN, else nothing."""
+    geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
+    pre_norm = config.norm == "pre"
+    layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
+    return layers, nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
 
 
 class WordLM(nn.Module):
@@ -78,8 +98,7 @@ class WordLM(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(vocab_size, config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
-        self.layers = nn.ModuleList(TransformerLayer(config, attention(g)) for g in geometries)
+        self.layers, self.final_norm = text_layers(config, attention, seed)
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(initialise)
@@ -104,7 +123,7 @@ class WordLM(nn.Module):
         h = self.dropout(h + self.positions[-tokens.shape[1] :])
         for layer in self.layers[:-1]:
             h = layer(h, keep=keep)
-        return self.dropout(self.layers[-1](h, last, keep))
+        return self.dropout(self.final_norm(self.layers[-1](h, last, keep)))
 
     def compile_blocks(self, **options) -> None:
         """Applies torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""
@@ -133,7 +152,7 @@ class WordLM(nn.Module):
         for layer, state in zip(self._typed_layers(), states, strict=True):
             h, state = layer.step(h, state)
             after.append(state)
-        return self.output.log_probabilities(h[:, 0], self.embedding.weight), after
+        return self.output.log_probabilities(self.final_norm(h)[:, 0], self.embedding.weight), after
 
     def _typed_layers(self) -> Iterable[TransformerLayer]:
         return cast("Iterable[TransformerLayer]", self.layers)  # to a checker of types, a ModuleList holds any modules

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fourierformer.attention import Attention, Geometry
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
 from fourierformer.models.config import MaskedLMConfig
-from fourierformer.models.lm import TransformerLayer, initialise, reversed_sinusoids
+from fourierformer.models.lm import initialise, reversed_sinusoids, text_layers
 
 
 class MaskedLM(nn.Module):
@@ -32,8 +32,7 @@ class MaskedLM(nn.Module):
         self.config, self.vocab_size = config, vocab_size
         self.embedding = nn.Embedding(vocab_size + 1, config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
-        self.layers = nn.ModuleList(TransformerLayer(config, attention(g)) for g in geometries)
+        self.layers, self.final_norm = text_layers(config, attention, seed)
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(initialise)
@@ -62,7 +61,7 @@ class MaskedLM(nn.Module):
         h = self.dropout(h + self.positions[-tokens.shape[1] :])
         for layer in self.layers:
             h = layer(h)
-        return self.dropout(h)
+        return self.dropout(self.final_norm(h))
 
     def compile_blocks(self, **options) -> None:
         """Applies torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""

@@ -107,7 +107,8 @@ def test_future_tokens_do_not_change_the_past(name):
                 other = torch.cat([x[:, :cut], 5 * tokens(33, seed=2)[:, cut:]], dim=1)
                 y = built(name, causal=True).train(training)(other)
                 torch.testing.assert_close(y[:, :cut], expected[:, :cut], rtol=0, atol=1e-5)
-                assert (y[:, cut:] - expected[:, cut:]).abs().max() > 1e-4  # the change is visible where it may be
+                change = (y[:, cut:] - expected[:, cut:]).abs().max()
+                assert name == "none" or change > 1e-4  # visible where it may be
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
@@ -337,7 +338,7 @@ def test_queries_without_a_key_get_zeros(name, causal):
     of_zeros = layer.proj.bias.detach()
     assert (actual["y"][1] == of_zeros).all()
     assert (actual["y"][0, : 5 if causal else 0] == of_zeros).all()
-    assert (actual["y"][0, 5:] != of_zeros).any(-1).all()
+    assert name == "none" or (actual["y"][0, 5:] != of_zeros).any(-1).all()
     assert not actual["x"][1].any()
 
 

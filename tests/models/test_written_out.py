@@ -87,18 +87,27 @@ class Formulas:
             h = self.norm(f"{name}.cross_norm", h + self.drop(looked))
         return self.norm(f"{name}.feed_forward_norm", h + self.feed_forward(name, h))
 
+    def pre_norm_layer(self, name: str, h: Tensor, causal: bool) -> Tensor:
+        x = self.norm(f"{name}.attention_norm", h)
+        h = h + self.drop(self.attention(f"{name}.attention", x, x, causal))
+        return h + self.feed_forward(name, self.norm(f"{name}.feed_forward_norm", h))
+
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_language_models(causal, training, dropped):
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_language_models(causal, norm, training, dropped):
     """Dropout after the embedding, after attention, twice in the feed-forward part, and at the end."""
     if causal:
-        model = WordLM(LMConfig(**SHAPE, length=LENGTH), V, [], SOFTMAX)
+        model = WordLM(LMConfig(**SHAPE, length=LENGTH, norm=norm), V, [], SOFTMAX)
     else:
-        model = MaskedLM(MaskedLMConfig(**SHAPE, length=LENGTH, mask_rate=0.15), V, [], SOFTMAX)
+        model = MaskedLM(MaskedLMConfig(**SHAPE, length=LENGTH, mask_rate=0.15, norm=norm), V, [], SOFTMAX)
     formulas = Formulas(whole(model, training), training)
     h = formulas.embedded(TOKENS, reversed_sinusoids(LENGTH, DIM))
     for number in range(LAYERS):
-        h = formulas.layer(f"layers.{number}", h, causal)
+        layer = formulas.layer if norm == "post" else formulas.pre_norm_layer
+        h = layer(f"layers.{number}", h, causal)
+    if norm == "pre":
+        h = formulas.norm("final_norm", h)
     torch.testing.assert_close(model.hidden(TOKENS), formulas.drop(h), rtol=1e-10, atol=1e-10)
     assert dropped == [DROPOUT] * (2 + 3 * LAYERS)
 
