@@ -31,7 +31,7 @@ test-all: setup ## the rest of them: every tile compiled, whole measurements, lo
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q -m full
 
 faults: setup ## inject faults for half an hour, into results/measured/faults.csv: docs/reliability.md
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m faults --minutes 30
+	OMP_NUM_THREADS=1 $(PY) -m tests.faults --minutes 30
 
 lint: setup ## style, import rules and types
 	$(PY) -m ruff check .

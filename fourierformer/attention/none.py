@@ -17,7 +17,7 @@ class NoAttention(Attention):
 
     partial_queries = padding_ok = True
     cross_ok = "it reads no sequence"
-    cost, state, source = "0", "0", "control"
+    cost, state, source = "0", "0", "ours"
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from one_by_one import one_by_one
 from torch import Tensor
 
 from fourierformer import attention
 from fourierformer.attention import Geometry, aft, aft_learned, aft_weights
 from fourierformer.attention.aft_weights import banded_causal_sums, block, causal_average, pooled, running, single
 from fourierformer.errors import SetupError
+from tests.helpers.one_by_one import one_by_one
 
 DIM = 12
 WINDOWED = ("aft_local", "aft_conv")

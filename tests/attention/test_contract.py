@@ -7,7 +7,6 @@ import re
 
 import pytest
 import torch
-from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -15,6 +14,7 @@ from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.sparse import SparseAttention
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import CONFIGS
 
 LENGTH = 197
 NAMES = attention.available()

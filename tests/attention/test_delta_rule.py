@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from one_by_one import one_by_one
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
@@ -12,6 +11,7 @@ from fourierformer.attention.delta import FastWeight, delta_rule, delta_start, d
 from fourierformer.attention.dpfp import dpfp_features
 from fourierformer.attention.features import elu_features
 from fourierformer.errors import SetupError
+from tests.helpers.one_by_one import one_by_one
 
 FEATURES = ["dpfp", "elu", "performer"]
 

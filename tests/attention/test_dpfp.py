@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from one_by_one import one_by_one
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.dpfp import DPFP, EPS, dpfp_features
 from fourierformer.errors import SetupError
+from tests.helpers.one_by_one import one_by_one
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from zoo_cases import layer_of, projected, tokens
 
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import layer_of, projected, tokens
 
 
 @pytest.mark.parametrize("causal", [True, False])

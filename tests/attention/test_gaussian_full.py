@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from zoo_cases import layer_of, projected, tokens
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import layer_of, projected, tokens
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 
 @pytest.mark.parametrize("causal", [True, False])

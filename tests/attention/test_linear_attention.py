@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from linear_cases import HEADS, LENGTH, NO_X, VARIANTS, WIDTH, assert_same, heads, layer_of, tokens
-from one_by_one import one_by_one
 
 from fourierformer.attention.softmax import dot_product_attention
+from tests.helpers.linear_cases import HEADS, LENGTH, NO_X, VARIANTS, WIDTH, assert_same, heads, layer_of, tokens
+from tests.helpers.one_by_one import one_by_one
 
 # -- what they approximate ---------------------------------------------------------------------------------------------
 

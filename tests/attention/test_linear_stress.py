@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from linear_cases import NO_X, POSITIVE, VARIANTS, heads, layer_of, tokens
 
 from fourierformer.errors import SetupError
 from fourierformer.marks import marks_of
+from tests.helpers.linear_cases import NO_X, POSITIVE, VARIANTS, heads, layer_of, tokens
 
 # -- stress ------------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 
 def bucket(layer, r: int, h: int, x: torch.Tensor) -> int:

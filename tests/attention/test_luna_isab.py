@@ -4,8 +4,9 @@ import math
 
 import torch
 import torch.nn.functional as F
-from one_by_one import one_by_one
-from zoo_cases import EXACT, layer_of, projected, tokens
+
+from tests.helpers.one_by_one import one_by_one
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, tokens
 
 
 def test_luna_packs_and_unpacks():

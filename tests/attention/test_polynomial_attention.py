@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from one_by_one import one_by_one
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
@@ -19,6 +18,7 @@ from fourierformer.attention.polynomial import (
 )
 from fourierformer.attention.recurrence import PARALLEL_UP_TO
 from fourierformer.errors import SetupError
+from tests.helpers.one_by_one import one_by_one
 
 KERNELS = {"taylor": (taylor_kernel, taylor_coefficients), "expdef": (expdef_kernel, expdef_coefficients)}
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 from fourierformer.attention.priors import alibi_slopes
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 
 def test_alibi_slopes_are_the_papers():

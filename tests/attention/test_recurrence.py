@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from linear_cases import assert_same
 
 from fourierformer.attention.recurrence import linear_attention, linear_maps, linear_start, linear_step
+from tests.helpers.linear_cases import assert_same
 
 BATCH, HEADS, FEATURES, WIDTH = 2, 3, 5, 4
 LENGTHS = [1, 64, 65, 150]  # around one chunk, and several

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 from fourierformer.attention.routing import unit
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, tokens
+
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, tokens
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 
 def softmax_like(layer):

@@ -4,10 +4,10 @@ from itertools import permutations
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 from fourierformer.attention.sinkhorn import doubly_stochastic
 from fourierformer.errors import SetupError
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 
 def scores(n: int = 5) -> torch.Tensor:

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from sparse_cases import CASES, CHOICES, LENGTH, NAMES, SPLIT, build, mask_of, tokens
 
 from fourierformer import attention
 from fourierformer.attention import Geometry, sparse
 from fourierformer.attention.sparse import draw_others
 from fourierformer.errors import SetupError
+from tests.helpers.sparse_cases import CASES, CHOICES, LENGTH, NAMES, SPLIT, build, mask_of, tokens
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 

@@ -5,13 +5,13 @@ import multiprocessing
 
 import pytest
 import torch
-from one_by_one import one_by_one
-from sparse_cases import CHOICES, build, mask_of, tokens
 from torch.nn.attention.flex_attention import create_mask
 
 from fourierformer import attention
 from fourierformer.attention import Geometry, flex, sparse, tiles
 from fourierformer.attention.tiles import groups_of
+from tests.helpers.one_by_one import one_by_one
+from tests.helpers.sparse_cases import CHOICES, build, mask_of, tokens
 
 TOKENS, GRID = 150, (10, 15)
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from zoo_cases import EXACT, layer_of, projected, tokens
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
+from tests.helpers.zoo_cases import EXACT, layer_of, projected, tokens
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from command_line import REPOSITORY
 
 from benchmarks import attention, mechanisms, tables
 from benchmarks.measure import take_turns
 from benchmarks.points import Layer, Limits, Row, claims_linear, expected, exponent, measure
 from fourierformer.attention import available, mechanism
+from tests.helpers.command_line import REPOSITORY
 
 COLUMNS = (
     "attention,mask,tokens,what,status,milliseconds,softmax_milliseconds,time_ratio,mebibytes,memory_ratio,repeats"

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from command_line import REPOSITORY
 
 from benchmarks import gpu
+from tests.helpers.command_line import REPOSITORY
 
 pytestmark = pytest.mark.full("a whole run of every part")
 

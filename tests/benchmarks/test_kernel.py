@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from command_line import REPOSITORY
 
 from benchmarks import accuracy, contestants, floors, kernel, measure
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import sinc_attention
+from tests.helpers.command_line import REPOSITORY
 
 PEERS = """
 import torch

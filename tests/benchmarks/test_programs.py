@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 SOURCES = (REPOSITORY / "benchmarks").glob("*.py")
 PROGRAMS = sorted(path.stem for path in SOURCES if "argparse.ArgumentParser" in path.read_text())

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from command_line import CONFIGS
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
@@ -12,6 +11,7 @@ from omegaconf import OmegaConf
 from benchmarks import recipes, steps, trainings
 from benchmarks.measure import AttentionClock
 from fourierformer.attention import Attention
+from tests.helpers.command_line import CONFIGS
 
 NEVER = float("inf")
 

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 LANGUAGE = "model.layers=1 model.dim=16 model.heads=2 model.inner=16"
 IMAGES = "debug=smoke_vit"

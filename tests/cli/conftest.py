@@ -4,7 +4,8 @@ import random
 
 import pytest
 import torch
-from command_line import MODEL, only_run, train_lm
+
+from tests.helpers.command_line import MODEL, only_run, train_lm
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,8 @@
 """Wrong input: one line on stderr that names the thing and a way out, exit code 2, and nothing written."""
 
 import pytest
-from command_line import start, train_lm, train_vit
+
+from tests.helpers.command_line import start, train_lm, train_vit
 
 WRONG = {
     "sed=3": "unknown key 'sed' (did you mean 'seed'?)",

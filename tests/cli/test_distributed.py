@@ -6,7 +6,8 @@ import signal
 
 import pytest
 import torch
-from command_line import IMAGES, MODEL, only_run, rows, start, status, together, train_lm, train_vit
+
+from tests.helpers.command_line import IMAGES, MODEL, only_run, rows, start, status, together, train_lm, train_vit
 
 IMAGE_STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=3", "trainer.ema_decay=0.9")
 

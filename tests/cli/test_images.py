@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from command_line import IMAGES, only_run, rows, start, status, train_vit
 from PIL import Image
+
+from tests.helpers.command_line import IMAGES, only_run, rows, start, status, train_vit
 
 LONG = ("trainer.steps=60", "trainer.eval_every=20", "trainer.save_every=20", "trainer.ema_decay=0.9")
 

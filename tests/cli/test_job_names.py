@@ -1,10 +1,9 @@
 """How the runs of a sweep are told apart, on the console and in wandb."""
 
-from command_line import train_lm
-
 from fourierformer.runs import train
 from fourierformer.runs.jobs import names
 from fourierformer.tracking import build_trackers
+from tests.helpers.command_line import train_lm
 
 
 def test_a_job_is_called_by_the_overrides_in_which_it_differs():

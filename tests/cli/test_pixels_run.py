@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import MODEL, REPOSITORY, only_run, rows, train_lm
+
+from tests.helpers.command_line import MODEL, REPOSITORY, only_run, rows, train_lm
 
 RUN = ("experiment=builtin_pixels", *MODEL, "model.length=64", "global_batch_size=8", "evaluation.splits=[test]")
 

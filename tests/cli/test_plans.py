@@ -4,10 +4,10 @@ import re
 import shutil
 
 import pytest
-from command_line import IMAGES, train_lm, train_vit
 
 from fourierformer.runs import cost
 from fourierformer.runs.directory import RunDirectory
+from tests.helpers.command_line import IMAGES, train_lm, train_vit
 
 COST = re.compile(r"([\d,.]+) CPU-(minutes|hours)")
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from command_line import MODEL, REPOSITORY, train_lm
 
 from fourierformer.results.documents import described, public_names
 from fourierformer.runs.export import export_run
+from tests.helpers.command_line import MODEL, REPOSITORY, train_lm
 
 OPTIONAL = "transformers"
 NAMES = public_names((REPOSITORY / "docs/reference.md").read_text(encoding="utf-8"))

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from command_line import MODEL, only_run, train_lm
+
+from tests.helpers.command_line import MODEL, only_run, train_lm
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import torch
-from command_line import REPOSITORY, only_run, rows, status, train_lm
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect
@@ -17,6 +16,7 @@ from fourierformer.runs import cost
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import stored_spec
 from fourierformer.runs.stdio import exit_on_user_error
+from tests.helpers.command_line import REPOSITORY, only_run, rows, status, train_lm
 
 
 def directories(root) -> set[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import IMAGES, REPOSITORY, only_run, rows, status, train_lm, train_vit
 from PIL import Image
 
 from fourierformer.training.state_file import write_state
+from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, rows, status, train_lm, train_vit
 
 
 def moved(smoke: tuple[str, ...], root: Path, cache: Path) -> list[str]:

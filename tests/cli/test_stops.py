@@ -7,7 +7,8 @@ import signal
 
 import pytest
 import torch
-from command_line import only_run, rows, start, status, train_lm
+
+from tests.helpers.command_line import only_run, rows, start, status, train_lm
 
 # long enough to be caught in the middle on any machine: a step takes about a millisecond
 STEPS = 1000

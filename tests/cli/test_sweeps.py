@@ -7,10 +7,10 @@ import re
 import signal
 
 import pytest
-from command_line import CONFIGS, MODEL, rows, start, status, train_lm, train_vit
 from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
+from tests.helpers.command_line import CONFIGS, MODEL, rows, start, status, train_lm, train_vit
 
 
 def runs_of(root) -> dict[str, str]:

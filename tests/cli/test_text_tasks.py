@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import torch
-from command_line import REPOSITORY, only_run, rows, train_lm
 
 import fourierformer
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
 from fourierformer.runs.parts import open_run
 from fourierformer.tasks import task_named
+from tests.helpers.command_line import REPOSITORY, only_run, rows, train_lm
 
 SMALL = ("attention=softmax", "model.layers=1", "model.dim=16", "model.heads=2", "model.inner=16")
 MASKED = ("experiment=builtin_mlm", "debug=smoke", "model.length=8", *SMALL)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import IMAGES, REPOSITORY, only_run, train_vit
 from PIL import Image
 
 import fourierformer
@@ -19,6 +18,7 @@ from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.export import export_run
 from fourierformer.runs.parts import open_run
 from fourierformer.tasks import task_named
+from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from typing import Literal
 
 import pytest
 import yaml
-from command_line import CONFIGS, REPOSITORY, one_job
 from hydra import compose, initialize_config_dir
 
 from fourierformer import attention, checking
 from fourierformer import config as configs
 from fourierformer.errors import SetupError
 from fourierformer.runs.spec import read_spec, stored_spec
+from tests.helpers.command_line import CONFIGS, REPOSITORY, one_job
 
 
 def composed(*overrides: str, script: str = "train_lm") -> dict:

@@ -1,11 +1,11 @@
 """Where a command's run is filed, and a data.root= that nothing reads."""
 
 import pytest
-from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 
 from fourierformer.errors import SetupError
 from fourierformer.runs.spec import read_command
+from tests.helpers.command_line import CONFIGS
 
 
 def spec_of(script: str, *overrides: str):

@@ -4,11 +4,11 @@ with 256 images each)."""
 from functools import cache
 
 import pytest
-from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 
 from fourierformer.config import RunSpec, flatten
 from fourierformer.runs.spec import attention_of, read_spec, task_of
+from tests.helpers.command_line import CONFIGS
 
 GPUS, PER_GPU = 4, 256
 

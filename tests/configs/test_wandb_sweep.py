@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
-from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 
 from fourierformer.runs.measure import final_numbers
 from fourierformer.runs.spec import read_command
+from tests.helpers.command_line import CONFIGS
 
 utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
 

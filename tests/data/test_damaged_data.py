@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 import pytest
-from image_cases import files, image_data, tar_of, write
 from PIL import Image
 
 from fourierformer.data.images.corpus import load_images
@@ -14,6 +13,7 @@ from fourierformer.data.images.sets import to_rgb
 from fourierformer.data.text.corpus import load_corpus
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from tests.helpers.image_cases import files, image_data, tar_of, write
 
 
 def images_of(root, cache) -> list[tuple[bytes, int]] | None:

@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 import yaml
-from command_line import REPOSITORY
 
 from fourierformer.data.text.corpus import TextData
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import REPOSITORY
 
 NAMES = [
     *("builtin_bytes", "builtin_pixels", "builtin_text", "cifar10_pixels", "enwik8"),

@@ -6,12 +6,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from networks import refused, silent_network
 
 from fourierformer.data import hub
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
 from fourierformer.network import first_hop
+from tests.helpers.networks import refused, silent_network
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from image_cases import CLASSES, augmentation, files, image_data, write
 from PIL import Image
 
 from fourierformer.data.images.corpus import (
@@ -20,6 +19,7 @@ from fourierformer.data.images.corpus import (
 )
 from fourierformer.data.images.order import ImageOrder
 from fourierformer.errors import SetupError
+from tests.helpers.image_cases import CLASSES, augmentation, files, image_data, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores, on purpose
 

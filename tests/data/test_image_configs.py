@@ -5,10 +5,10 @@ from dataclasses import asdict, fields
 import numpy as np
 import pytest
 import yaml
-from image_cases import CONFIGS, augmentation, image_data
 
 from fourierformer.data.images.corpus import AugmentConfig, ImageData, load_images
 from fourierformer.errors import SetupError
+from tests.helpers.image_cases import CONFIGS, augmentation, image_data
 
 
 @pytest.mark.parametrize("name", ["builtin_images", "cifar10", "imagenet"])

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_cases import CLASSES, FORMS, files, image_data, tar_of, write
-from networks import refused, silent_network
 from PIL import Image
 
 from fourierformer.data.images.corpus import Unreadable, check_available, load_images
 from fourierformer.errors import SetupError
+from tests.helpers.image_cases import CLASSES, FORMS, files, image_data, tar_of, write
+from tests.helpers.networks import refused, silent_network
 
 
 @pytest.fixture(autouse=True)

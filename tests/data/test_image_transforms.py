@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
-from image_cases import augmentation, image_data
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 
 from fourierformer.data.images.corpus import eval_transform, load_images, train_transform
+from tests.helpers.image_cases import augmentation, image_data
 
 
 def by_hand(image: Image.Image, mean, std) -> np.ndarray:

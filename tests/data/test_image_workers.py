@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY
-from image_cases import files, image_data, write
 
 from fourierformer.data.images.corpus import worker_count
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.image_cases import files, image_data, write
 
 
 def test_workers_are_shared_by_the_processes_of_a_machine():

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from image_cases import CLASSES, CONFIGS, tar_of, write
-from networks import refused
 from PIL import Image
 
 from fourierformer.data.text import pixels
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
+from tests.helpers.image_cases import CLASSES, CONFIGS, tar_of, write
+from tests.helpers.networks import refused
 
 HEIGHT, WIDTH = 5, 7
 

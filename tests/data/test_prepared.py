@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from networks import silent_network
 
 from fourierformer.data import prepared
 from fourierformer.data.text import prepare as preparing
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.data.text.sources import local_source
 from fourierformer.errors import SetupError
+from tests.helpers.networks import silent_network
 
 
 def tree(folder: str) -> list[str]:

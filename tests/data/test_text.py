@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from command_line import CONFIGS
 
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import CONFIGS
 
 
 def config(name: str, **overrides) -> TextData:

@@ -17,10 +17,10 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, started, train_lm, train_vit
 
-from faults.children import Ended, in_child
 from fourierformer.runs.stdio import exit_on_user_error
+from tests.faults.children import Ended, in_child
+from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, started, train_lm, train_vit
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=2")

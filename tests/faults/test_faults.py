@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from faults import trials
-from faults.campaign import campaign
-from faults.children import in_child
-from faults.settings import Bench, left_by, warm_up
-from faults.trials import (
+from tests.faults import trials
+from tests.faults.campaign import campaign
+from tests.faults.children import in_child
+from tests.faults.settings import Bench, left_by, warm_up
+from tests.faults.trials import (
     BAD,
     DIFFERS,
     HANGS,

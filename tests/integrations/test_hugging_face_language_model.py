@@ -8,7 +8,6 @@ import torch
 
 pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
 
-from command_line import REPOSITORY
 from hydra import compose, initialize_config_dir
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
@@ -18,6 +17,7 @@ import fourierformer.integrations.hugging_face
 from fourierformer.attention import available
 from fourierformer.runs.load import without_paths
 from fourierformer.runs.spec import attention_of, read_spec, task_of
+from tests.helpers.command_line import REPOSITORY
 
 SMALL = ["model.layers=2", "model.dim=32", "model.heads=2", "model.inner=16", "model.length=8", "seed=3"]
 FACTS = {"unit": "byte", "vocabulary": 256, "words": None, "source": None, "sequence": None}

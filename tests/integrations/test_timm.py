@@ -6,11 +6,11 @@ import sys
 import pytest
 import timm
 import torch
-from command_line import REPOSITORY
 from timm.optim import create_optimizer_v2
 
 import fourierformer.integrations.timm  # noqa: F401 - registers our models
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import REPOSITORY
 
 TINY, SMALL = "fourierformer_tiny_patch16_224", "fourierformer_small_patch16_224"
 

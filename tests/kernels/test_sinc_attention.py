@@ -6,7 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sinc_cases import (
+
+import fourierformer
+from fourierformer.kernels import sinc
+from fourierformer.kernels.sinc import choose_backend, sinc_attention, why_not_fused
+from tests.helpers.sinc_cases import (
     CPU_BACKENDS,
     DEVICE,
     EVERY_BACKEND,
@@ -21,10 +25,6 @@ from sinc_cases import (
     quiet_interpreter,
     run,
 )
-
-import fourierformer
-from fourierformer.kernels import sinc
-from fourierformer.kernels.sinc import choose_backend, sinc_attention, why_not_fused
 
 PI = 3.141592653589793
 

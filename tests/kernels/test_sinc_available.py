@@ -4,9 +4,9 @@ import os
 
 import pytest
 import torch
-from sinc_cases import NATIVE, fused_obstacle
 
 from fourierformer.kernels.sinc import HAS_TRITON, library, why_not_compiled
+from tests.helpers.sinc_cases import NATIVE, fused_obstacle
 
 
 def test_the_compiled_kernel_can_be_had_where_there_is_a_compiler():

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 import torch
-from sinc_cases import error, inputs, needs_compiled, run
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
@@ -14,6 +13,7 @@ from fourierformer import attention
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import choose_backend, compiled, sinc_attention
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
+from tests.helpers.sinc_cases import error, inputs, needs_compiled, run
 
 pytestmark = needs_compiled
 OPTIONS = {"power": 4, "eps": 1e-6, "causal": True}

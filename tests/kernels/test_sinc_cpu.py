@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sinc_cases import BACKENDS, CPU_BACKENDS, NAMES, assert_float32_class, error, inputs, run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fourierformer.kernels.sinc import portable, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_slope, log_sinc_value, sinc_attention_reference
+from tests.helpers.sinc_cases import BACKENDS, CPU_BACKENDS, NAMES, assert_float32_class, error, inputs, run
 
 pytestmark = pytest.mark.parametrize("backend", CPU_BACKENDS)
 

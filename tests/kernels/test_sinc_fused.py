@@ -12,7 +12,9 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from sinc_cases import (
+
+from fourierformer.kernels.sinc import sinc_attention
+from tests.helpers.sinc_cases import (
     DEVICE,
     NATIVE,
     PRECISIONS,
@@ -25,8 +27,6 @@ from sinc_cases import (
     quiet_interpreter,
     run_fused,
 )
-
-from fourierformer.kernels.sinc import sinc_attention
 
 pytestmark = [needs_fused, quiet_interpreter]
 PHASES = list(Phase) if NATIVE else [Phase.explicit, Phase.generate]  # shrinking takes hundreds of examples
@@ -331,7 +331,7 @@ def test_the_first_tile_of_which_there_are_enough_is_taken():
 @pytest.mark.parametrize("first", [0, 192, 2**19, 2**22])
 def test_offsets_of_features_in_long_sequences(first):
     """From 524,288 tokens on, their number no longer fits 32 bits: 64 coordinates, 32 features, two parts."""
-    kernel = importlib.import_module("feature_offsets_kernel")
+    kernel = importlib.import_module("tests.helpers.feature_offsets_kernel")
     offsets = torch.zeros(128, dtype=torch.int64, device=DEVICE)
     kernel.store_offsets[(1,)](offsets, first // 64, COUNT=64, STORED=64, NODES=32, PRECISE=True)
     kernel.store_offsets[(1,)](offsets[64:], first // 64 + 1, COUNT=64, STORED=64, NODES=32, PRECISE=True)

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from sinc_cases import needs_compiled
 
 from fourierformer.kernels.sinc import library
 from fourierformer.kernels.sinc.library import Unavailable
+from tests.helpers.sinc_cases import needs_compiled
 
 COMPILER = """#!/bin/sh
 # Stands in for a C++ compiler: records that it was called and copies the library of a real one.
@@ -178,7 +178,7 @@ def test_the_widest_vectors_compile(cache):
 
 NARROW = """
 import torch
-from sinc_cases import inputs, run, error
+from tests.helpers.sinc_cases import inputs, run, error
 from fourierformer.kernels.sinc import library, sinc_attention
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
 print(library.vector_instructions())

@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 import torch
-from sinc_cases import DEVICE, inputs, matmul_precision, needs_fused, quiet_interpreter, run
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
@@ -12,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fourierformer import attention
 from fourierformer.kernels.sinc import sinc_attention
+from tests.helpers.sinc_cases import DEVICE, inputs, matmul_precision, needs_fused, quiet_interpreter, run
 
 pytestmark = [needs_fused, quiet_interpreter]
 OPTIONS = {"power": 4, "eps": 1e-6, "causal": True}

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from sinc_cases import error, inputs, run
 
 from fourierformer.kernels.sinc.reference import SERIES, log_sinc_slope, sinc_attention_reference
+from tests.helpers.sinc_cases import error, inputs, run
 
 
 def reference(q, k, v, radius, power=4, eps=0.0, causal=False):

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import timm
 import torch
-from command_line import CONFIGS
 from hydra import compose, initialize_config_dir
 from timm.layers import drop_path
 
@@ -15,6 +14,7 @@ from fourierformer.attention import Geometry
 from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import StochasticDepth, ViT, ViTConfig, build_vit, set_paths
+from tests.helpers.command_line import CONFIGS
 
 
 def config(name: str) -> ViTConfig:

@@ -5,9 +5,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from command_line import REPOSITORY
 
 from fourierformer.plots.picture import SERIES
+from tests.helpers.command_line import REPOSITORY
 
 STYLE = (REPOSITORY / "fourierformer/templates/style.css").read_text()
 LIGHT, DARK = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in STYLE.split("prefers-color-scheme: dark"))

@@ -1,13 +1,13 @@
 """The chart of differences: where its points lie, and what an interval's colour says."""
 
 import pytest
-from synthetic_runs import write_run, write_vision_run
 
 from fourierformer.plots.charts import difference_chart
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import Charts
 from fourierformer.results import collect
 from fourierformer.results.statistics import Difference
+from tests.helpers.synthetic_runs import write_run, write_vision_run
 
 
 def chart_of(root):

@@ -5,12 +5,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from command_line import REPOSITORY
-from synthetic_runs import write_run
 
 from fourierformer.plots.evidence import differences, fingerprint, picture_of, read_evidence, shares
 from fourierformer.results import collect
 from fourierformer.results.measured import write_measured
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import write_run
 
 EPOCH, STEPS, TOKENS = 100, 600, 4_915_200  # evaluations lie EPOCH steps apart; the others as synthetic_runs has them
 

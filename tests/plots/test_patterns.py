@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from command_line import REPOSITORY
 
 from fourierformer import attention
 from fourierformer.analysis.maps import MeanMaps
@@ -10,6 +9,7 @@ from fourierformer.attention import Geometry
 from fourierformer.attention.sparse import SparseAttention
 from fourierformer.errors import SetupError
 from fourierformer.plots import patterns
+from tests.helpers.command_line import REPOSITORY
 
 
 def test_the_gallery_has_every_pattern():

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import REPOSITORY
-from synthetic_runs import evaluation, metric_rows, write_run
 
 from fourierformer.plots.curves import STRETCHES, diagnostic_curves, metric_curves, time_curves
 from fourierformer.report import render, write_report
 from fourierformer.report.page import commands, origin
 from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import evaluation, metric_rows, write_run
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 
 import matplotlib.image
 import pytest
-from synthetic_runs import write_heads, write_run
 from test_report import two_by_three
 
 from fourierformer.plots.picture import SERIES, layer_colour
@@ -14,6 +13,7 @@ from fourierformer.report import write_report
 from fourierformer.report.page import save_figures
 from fourierformer.report.runs import run_sections
 from fourierformer.results import collect
+from tests.helpers.synthetic_runs import write_heads, write_run
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """The page in a real browser, light and dark, wide and narrow: drawn, readable, nothing on the console, nothing cut."""
 
 import pytest
-from browser import layout, needs_browser, photograph
-from synthetic_runs import write_heads, write_run, write_vision_run
 
 from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, write_report
 from fourierformer.results import collect
+from tests.helpers.browser import layout, needs_browser, photograph
+from tests.helpers.synthetic_runs import write_heads, write_run, write_vision_run
 
 pytestmark = needs_browser
 

@@ -4,8 +4,6 @@ its files are named, what was measured without runs."""
 import json
 
 import pytest
-from command_line import train_lm
-from synthetic_runs import evaluation, write_heads, write_run
 from test_report import Page, two_by_three
 
 from fourierformer.errors import SetupError
@@ -16,6 +14,8 @@ from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import Charts, sheet_of, slugs
 from fourierformer.results import collect, comparison, tables
+from tests.helpers.command_line import train_lm
+from tests.helpers.synthetic_runs import evaluation, write_heads, write_run
 
 KERNELS = "shape,batch,what,name,dtype,ms,MiB,time x softmax,gpu,torch,commit\n"
 PAPER_RUN = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "tokens": 12_288_000_000}

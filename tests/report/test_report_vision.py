@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from synthetic_runs import write_run, write_vision_run
 from test_report import Page
 
 from fourierformer.plots.curves import Curve, comparison_chart, validation_metric
@@ -14,6 +13,7 @@ from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.comparison import metric, metric_text
 from fourierformer.results.statistics import change_text
+from tests.helpers.synthetic_runs import write_run, write_vision_run
 
 
 def two_by_two(root, softmax=93.9, fourier=94.2, **keywords):

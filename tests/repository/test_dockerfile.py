@@ -8,8 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY
 from packaging.specifiers import SpecifierSet
+
+from tests.helpers.command_line import REPOSITORY
 
 DOCKERFILE = REPOSITORY / "Dockerfile"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]

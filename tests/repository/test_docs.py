@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command_line import REPOSITORY, one_job
 from hydra import compose, initialize_config_dir
 
 import fourierformer
@@ -18,6 +17,7 @@ from fourierformer import attention
 from fourierformer.data.text.spec import TextData
 from fourierformer.results.documents import public_names
 from fourierformer.runs.spec import read_spec, task_of
+from tests.helpers.command_line import REPOSITORY, one_job
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]

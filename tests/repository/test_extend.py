@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY
 
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import REPOSITORY
 
 GUIDE = (REPOSITORY / "docs/extend.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", GUIDE, flags=re.S | re.M)

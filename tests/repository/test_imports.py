@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 PACKAGE = REPOSITORY / "fourierformer"
 FILES = sorted(PACKAGE.rglob("*.py"))

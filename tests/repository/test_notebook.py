@@ -7,7 +7,8 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 NOTEBOOK = REPOSITORY / "notebooks" / "first_comparison.ipynb"
 

@@ -6,12 +6,12 @@ import tomllib
 
 import pytest
 import yaml
-from command_line import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fourierformer.__main__ import SCRIPTS, help_text, main
+from tests.helpers.command_line import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 PINS = [Requirement(line) for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if line.strip()]

@@ -4,9 +4,8 @@ import csv
 import json
 import re
 
-from command_line import REPOSITORY
-
 from fourierformer.plots.overview import fingerprint
+from tests.helpers.command_line import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 NAMES = (REPOSITORY / "docs/names.md").read_text(encoding="utf-8")

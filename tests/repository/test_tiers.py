@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 # of processor time: four times what is promised, because a busy machine takes longer for the same work
 MOST_SECONDS = 60

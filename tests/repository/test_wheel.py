@@ -9,7 +9,8 @@ import venv
 from pathlib import Path
 
 import pytest
-from command_line import MODEL, REPOSITORY, only_run, train_lm
+
+from tests.helpers.command_line import MODEL, REPOSITORY, only_run, train_lm
 
 pytestmark = pytest.mark.full("builds a wheel, installs it and trains with it")
 OVERRIDES = (*MODEL, "data.vocabulary_size=50")

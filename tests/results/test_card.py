@@ -1,9 +1,8 @@
 """Model cards: their numbers are those of the runs, with the interval over seeds."""
 
-from synthetic_runs import write_run, write_vision_run
-
 from fourierformer.results import collect
 from fourierformer.results.card import model_card
+from tests.helpers.synthetic_runs import write_run, write_vision_run
 
 
 def test_a_card_has_the_numbers_with_their_interval_and_what_one_must_know(tmp_path):

@@ -1,11 +1,11 @@
 """The checks after the plan of docs/results.md: differences and labels worked out by hand."""
 
 import pytest
-from synthetic_runs import write_run
 
 from fourierformer.results import collect
 from fourierformer.results.checks import check_table
 from fourierformer.results.measured import write_measured
+from tests.helpers.synthetic_runs import write_run
 
 
 def write(folder, name: str, attention: str, rate: float, perplexities: dict[int, float]) -> None:

@@ -8,11 +8,10 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from command_line import REPOSITORY
-from synthetic_runs import write_run
-
 from fourierformer.results import collect, comparison, render_text
 from fourierformer.results.measured import csv_row, refusal
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import write_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 from sweep_status import progress_of

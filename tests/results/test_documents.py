@@ -3,8 +3,6 @@
 import re
 
 import pytest
-from command_line import REPOSITORY
-from synthetic_runs import write_run, write_vision_run
 
 from fourierformer import attention
 from fourierformer.errors import SetupError
@@ -21,6 +19,8 @@ from fourierformer.results.documents import (
 )
 from fourierformer.results.faults import BAD, GOOD, fault_table
 from fourierformer.results.measured import write_measured
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import write_run, write_vision_run
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 MARKED = f"before\n{BEGIN}\n{END}\nafter\n"

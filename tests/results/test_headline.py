@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from synthetic_runs import write_run
 
 from fourierformer.results import collect
 from fourierformer.results.documents import headline
 from fourierformer.results.headline import findings
 from fourierformer.results.measured import write_measured
+from tests.helpers.synthetic_runs import write_run
 
 
 def write(

@@ -4,8 +4,6 @@ import math
 import re
 
 import pytest
-from command_line import REPOSITORY
-from synthetic_runs import write_run
 
 from fourierformer.errors import SetupError
 from fourierformer.provenance import MEASURED
@@ -21,6 +19,8 @@ from fourierformer.results.hypotheses import (
     hypothesis_table,
 )
 from fourierformer.results.measured import read_measured, write_measured
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import write_run
 
 COLUMN = ("test", "segment")
 

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import STATUSES, TABLES, read_paper, scale_lines
+from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
 # 500,000 steps of 96 x 256 tokens, less what the shorter last slices of 119 epochs leave out
 SMALL = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "steps": 500_000}

@@ -4,11 +4,11 @@ import re
 
 import pytest
 from scipy.stats import ttest_rel
-from synthetic_runs import write_run, write_vision_run
 
 from fourierformer.results import collect
 from fourierformer.results.measured import write_measured
 from fourierformer.results.ranking import NOTHING, rankings
+from tests.helpers.synthetic_runs import write_run, write_vision_run
 
 PPL = {  # of three seeds; what synthetic runs write as test, sliding is 0.9 of it
     "softmax": (60.0, 61.0, 62.5),

@@ -9,12 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
-from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, markdown_of, render_text, tables
 from fourierformer.results.comparison import differing_values, row_label
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
 
 def test_mean_and_sd_over_seeds(tmp_path):

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from synthetic_runs import write_run
 
 from fourierformer.results import collect, comparison
 from fourierformer.results.layers import layer_tables
 from fourierformer.results.measured import read_measured, write_measured
 from fourierformer.results.tables import head_tables
+from tests.helpers.synthetic_runs import write_run
 
 
 def measured_run(root, attention: str, seed: int, distance: float) -> None:

@@ -4,11 +4,11 @@ import math
 import re
 
 import pytest
-from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.formats import in_latex, latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
+from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import json
 import math
 
 import pytest
-from synthetic_runs import evaluation, write_heads, write_run, write_vision_run
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, render_text
 from fourierformer.results.formats import text_of
 from fourierformer.results.intervals import interval_tables
 from fourierformer.results.measured import NAMES, gather, read_measured, refusal, without_folders, write_measured
+from tests.helpers.synthetic_runs import evaluation, write_heads, write_run, write_vision_run
 
 
 def change(path, name: str, **values) -> None:

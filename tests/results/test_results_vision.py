@@ -4,9 +4,9 @@ import json
 import statistics
 
 import pytest
-from synthetic_runs import classification, write_run, write_vision_run
 
 from fourierformer.results import collect, comparison, markdown_of, render_text, tables
+from tests.helpers.synthetic_runs import classification, write_run, write_vision_run
 
 SOFTMAX, FOURIER = [92.5, 93.1, 93.4], [93.3, 93.9, 93.0]
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 from scipy import stats
-from synthetic_runs import evaluation, write_run, write_vision_run
 
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.statistics import significance_lines
+from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
 SOFTMAX = [61.2, 60.1, 63.7, 59.9, 60.4]
 FOURIER = [58.3, 58.7, 61.9, 58.4, 57.2]

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
 
 from fourierformer.runs.cpu import let_threads_sleep
+from tests.helpers.command_line import REPOSITORY
 
 FAULTS = """
 import resource

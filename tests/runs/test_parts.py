@@ -4,7 +4,6 @@ import mmap
 
 import pytest
 import torch
-from command_line import MODEL
 from hydra import compose, initialize_config_dir
 from torch._dynamo.testing import CompileCounter
 
@@ -13,6 +12,7 @@ from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.measure import forget_peak_memory, peak_memory
 from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
+from tests.helpers.command_line import MODEL
 
 
 def parts_of(*overrides: str, script: str = "train_lm"):

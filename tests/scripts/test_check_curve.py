@@ -4,9 +4,9 @@ import math
 import sys
 
 import pytest
-from command_line import REPOSITORY
 
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 from check_curve import ATTENTIONS, REFERENCE, compare, read_curve, write_curve

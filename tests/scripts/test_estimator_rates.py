@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 SAMPLES = ("100", "1000", "10000", "100000")
 MEASURED = REPOSITORY / "results" / "measured"

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
 
 from fourierformer.analysis.heads import measure_heads, saved
 from fourierformer.errors import SetupError
 from fourierformer.runs.parts import open_run
+from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import head_redundancy

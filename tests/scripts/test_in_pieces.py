@@ -8,8 +8,9 @@ import sys
 import time
 
 import pytest
-from command_line import CONFIGS, MODEL, REPOSITORY, one_job, rows
 from hydra import compose, initialize_config_dir
+
+from tests.helpers.command_line import CONFIGS, MODEL, REPOSITORY, one_job, rows
 
 COMMAND = [sys.executable, str(REPOSITORY / "scripts" / "in_pieces.py")]
 STEPS = 300

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import REPOSITORY
+
+from tests.helpers.command_line import REPOSITORY
 
 
 def read(path) -> list[dict]:

@@ -4,11 +4,11 @@ import re
 import sys
 
 import pytest
-from command_line import REPOSITORY
-from synthetic_runs import write_run
 
 from fourierformer.plots.evidence import read_evidence
 from fourierformer.results.documents import DOCUMENTS
+from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import write_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import make_tables

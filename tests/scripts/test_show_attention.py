@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import IMAGES, REPOSITORY, only_run, train_vit
-from synthetic_runs import write_run
 
 from fourierformer.analysis.maps import MeanMaps
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
+from tests.helpers.synthetic_runs import write_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import show_attention

@@ -8,9 +8,9 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from command_line import REPOSITORY
 
 from fourierformer.results import collect
+from tests.helpers.command_line import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 from sweep_status import progress_of, summary_line

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from command_line import REPOSITORY
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -22,6 +21,7 @@ from fourierformer.report import write_report
 from fourierformer.results import collect, comparison, render_text
 from fourierformer.runs.run import main
 from fourierformer.tasks import Metric, Objective, Task
+from tests.helpers.command_line import REPOSITORY
 
 LENGTH, STEPS = 16, 12
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from command_line import train_lm
 
 from fourierformer import attention
 from fourierformer.data.text.masks import mask_tokens
@@ -15,6 +14,7 @@ from fourierformer.models.config import MaskedLMConfig
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.masked_objective import MaskedObjective
+from tests.helpers.command_line import train_lm
 
 WORDS, LENGTH = 40, 20
 CPU = torch.device("cpu")

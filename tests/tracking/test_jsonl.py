@@ -6,10 +6,10 @@ import sys
 import textwrap
 
 import pytest
-from command_line import read_metrics
 
 from fourierformer.errors import UserError
 from fourierformer.tracking.jsonl import JsonlTracker, read_lines
+from tests.helpers.command_line import read_metrics
 
 
 def steps(path):

@@ -5,11 +5,11 @@ import sys
 import textwrap
 
 import pytest
-from command_line import read_metrics
 
 from fourierformer.errors import Interrupted, UserError
 from fourierformer.tracking import Trackers, build_trackers
 from fourierformer.tracking.jsonl import JsonlTracker
+from tests.helpers.command_line import read_metrics
 
 
 class Watcher:

@@ -12,12 +12,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from command_line import read_metrics
 
 from fourierformer.network import reachable
 from fourierformer.tracking import build_trackers
 from fourierformer.tracking import wandb as tracking_wandb
 from fourierformer.tracking.wandb import WandbTracker, choose_mode
+from tests.helpers.command_line import read_metrics
 
 pytest.importorskip("wandb")
 

@@ -6,8 +6,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from command_line import IMAGES, MODEL
-from host_reads import HostReads
 from hydra import compose, initialize_config_dir
 
 from fourierformer.processes import Processes
@@ -20,6 +18,8 @@ from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Fit
 from fourierformer.training.signals import StopSignal
 from fourierformer.transfer import to_device
+from tests.helpers.command_line import IMAGES, MODEL
+from tests.helpers.host_reads import HostReads
 
 STEPS, LOGGED = 7, {3, 6, 7}
 RHYTHM = ("trainer.log_every=3", "trainer.eval_every=4", "trainer.save_every=100", "trainer.ema_decay=0.9")

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from command_line import CLOCK, read_metrics
-from stops import StopAfter
 
 from fourierformer import attention
 from fourierformer.errors import Diverged, Interrupted, SetupError
@@ -25,6 +23,8 @@ from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
+from tests.helpers.command_line import CLOCK, read_metrics
+from tests.helpers.stops import StopAfter
 
 MODEL = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=8, dropout=0.2)
 TRAINER = TrainerConfig(

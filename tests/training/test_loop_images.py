@@ -7,8 +7,6 @@ from functools import partial
 import pytest
 import torch
 import yaml
-from command_line import CLOCK, CONFIGS, read_metrics
-from stops import StopAfter
 
 from fourierformer import attention
 from fourierformer.data.images.corpus import AugmentConfig, ImageData, ImageOrder, load_images
@@ -23,6 +21,8 @@ from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer
+from tests.helpers.command_line import CLOCK, CONFIGS, read_metrics
+from tests.helpers.stops import StopAfter
 
 TRAINER = TrainerConfig(
     steps=4, epochs=None, eval_every=2, save_every=4, log_every=1, clip=None, max_bad_steps=3, micro_batch_size=4,

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from command_line import CONFIGS, MODEL
 from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
@@ -25,6 +24,7 @@ from fourierformer.training.loop import Fit
 from fourierformer.training.optim import OptimConfig, build_optimizer
 from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
+from tests.helpers.command_line import CONFIGS, MODEL
 
 SHAPE = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=8, dropout=0.2)
 # eps is so large that the size of the gradient counts: Adam alone would not see that it was clipped

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from command_line import CONFIGS
 from PIL import Image
 
 from fourierformer.data.images.corpus import AugmentConfig, ImageData
+from tests.helpers.command_line import CONFIGS
 
 CLASSES = ["n01440764", "n02123045", "n04285008"]
 COUNTS = {"train": 4, "val": 2}  # per class

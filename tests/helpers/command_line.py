@@ -19,7 +19,7 @@ from fourierformer.runs.launch import launch
 from fourierformer.tracking.jsonl import read_lines
 from fourierformer.training.signals import SIGNALS
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGS = REPOSITORY / "configs"
 CLOCK = {"tokens_per_s", "images_per_s", "pairs_per_s", "data_wait", "seconds", "check"}  # what depends on the clock
 # A model so small that starting it is what takes time.
