@@ -183,10 +183,8 @@ def public_names(text: str) -> list[str]:
 
 Part = Callable[[str, Path], str]  # from the document's text and the folder of measured runs
 DOCUMENTS: dict[str, dict[str, Part]] = {
-    "README.md": {
-        "quickstart": lambda _, folder: quickstart(folder),
-        "headline": lambda _, folder: headline(folder),
-    },
+    "README.md": {"headline": lambda _, folder: headline(folder)},
+    "docs/reproduce.md": {"quickstart": lambda _, folder: quickstart(folder)},
     "docs/attention.md": {
         "attention": lambda *_: mechanism_table(),
         "ranking": lambda _, folder: rankings(folder),

@@ -12,7 +12,7 @@ NAMES = (REPOSITORY / "docs/names.md").read_text(encoding="utf-8")
 
 
 def test_it_is_short():
-    assert len(README.splitlines()) <= 200
+    assert len(README.splitlines()) <= 150
 
 
 def test_its_picture_shows_the_numbers_of_today():
