@@ -1,4 +1,4 @@
-"""Rows of the study and of the first plan -> tables in README.md and figure.svg/.png: python studies/rates/analyse.py"""
+"""Rows of the study and of the first plan -> tables in README.md, figure.svg, figure.png."""
 
 import json
 from pathlib import Path
