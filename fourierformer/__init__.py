@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fourierformer.attention.layer import FourierAttention as FourierAttention
+    from fourierformer.attention.public import FourierAttention as FourierAttention
     from fourierformer.tasks.trained import TrainedModel
 
 __version__ = "0.1.0"
@@ -156,7 +156,7 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
 def __getattr__(name: str) -> object:
     """The public classes, which are imported when they are first asked for."""
     if name == "FourierAttention":
-        from fourierformer.attention.layer import FourierAttention
+        from fourierformer.attention.public import FourierAttention
 
         return FourierAttention
     raise AttributeError(f"module 'fourierformer' has no attribute '{name}'")

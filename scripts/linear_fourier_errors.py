@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fourierformer.attention import Geometry, build
-from fourierformer.attention.fourier_linear import radius_for
-from fourierformer.attention.polynomial import taylor_kernel
+from fourierformer.attention.mechanisms.fourier_linear import radius_for
+from fourierformer.attention.mechanisms.polynomial import taylor_kernel
 from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import sinc_attention
 from fourierformer.plots.picture import Key, Picture, logarithmic, new_panels, series_colour

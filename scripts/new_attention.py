@@ -60,6 +60,7 @@ class CLASSNAME(Attention):
 '''
 
 YAML = """\
+# fourierformer/attention/mechanisms/NAME.py
 # A Cauchy kernel: w_ij = 1 / (1 + |q_i - k_j|^2 / width).
 name: NAME
 width: 4.0  # the squared distance at which a weight has fallen to a half
@@ -86,7 +87,7 @@ def test_each_query_averages_its_past_by_the_formula():
 '''
 
 TEMPLATES = {
-    "fourierformer/attention/NAME.py": CLASS,
+    "fourierformer/attention/mechanisms/NAME.py": CLASS,
     "configs/attention/NAME.yaml": YAML,
     "tests/attention/test_NAME.py": TEST,
 }

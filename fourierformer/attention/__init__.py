@@ -1,7 +1,8 @@
 """The zoo: names -> attention mechanisms, all under one contract.
 
-A mechanism is one class, registered under one name or several (the same class with other defaults), in a file of this
-folder; `configs/attention/<name>.yaml` holds `name` and exactly its knobs, and tests keep file and signature equal.
+A mechanism is one class, registered under one name or several (the same class with other defaults), in a file of
+`mechanisms/`; `configs/attention/<name>.yaml` names that file and holds `name` and exactly its knobs, and tests keep
+the two equal. `engines/` holds computations that several mechanisms share, `public.py` a layer for anybody's model.
 
 The contract (see base.py, tests/attention/test_contract.py):
 * __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
@@ -17,9 +18,10 @@ The contract (see base.py, tests/attention/test_contract.py):
 
 import importlib
 import inspect
-import pkgutil
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.checking import has_type, type_text
@@ -98,16 +100,30 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
 
 
 def _entry(name: str) -> Entry:
-    _load_all()
+    if name not in _registry and name in _modules():
+        importlib.import_module(_modules()[name])
     if name not in _registry:
+        _load_all()
         raise SetupError(f"unknown attention '{name}'{did_you_mean(name, _registry)}")
     return _registry[name]
 
 
+@cache
+def _modules() -> dict[str, str]:
+    """Name -> the module of mechanisms/ that registers it, read from its source: choosing one imports no other."""
+    registration = re.compile(r"""^@register\(\s*["']([a-z0-9_]+)["']""", re.MULTILINE)
+    sources = sorted((Path(__file__).parent / "mechanisms").glob("*.py"))
+    return {
+        name: f"{__name__}.mechanisms.{path.stem}"
+        for path in sources
+        for name in registration.findall(path.read_text(encoding="utf-8"))
+    }
+
+
 def _load_all() -> None:
-    """Imports every file of this folder, and each registers its mechanisms: no list has to be edited."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """Imports every file of mechanisms/, and each registers its names: no list has to be edited."""
+    for module in dict.fromkeys(_modules().values()):
+        importlib.import_module(module)
 
 
 def _refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:

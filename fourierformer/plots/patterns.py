@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fourierformer.analysis.maps import MeanMaps, by_offset
 from fourierformer.attention import Geometry, available, build, mechanism
-from fourierformer.attention.sparse import SparseAttention
+from fourierformer.attention.mechanisms.sparse import SparseAttention
 from fourierformer.errors import SetupError
 from fourierformer.plots.picture import INK, PAGE, Picture, series_colour
 

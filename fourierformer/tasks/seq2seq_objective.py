@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fourierformer.attention.evaluation import not_counted
+from fourierformer.attention.engines.evaluation import not_counted
 from fourierformer.data.order import EpochOrder
 from fourierformer.data.text.pairs import BEGIN, END, PAD, PairsCorpus, decode
 from fourierformer.errors import SetupError

@@ -7,8 +7,17 @@ import torch
 from torch import Tensor
 
 from fourierformer import attention
-from fourierformer.attention import Geometry, aft, aft_learned, aft_weights
-from fourierformer.attention.aft_weights import banded_causal_sums, block, causal_average, pooled, running, single
+from fourierformer.attention import Geometry
+from fourierformer.attention.engines import aft_weights
+from fourierformer.attention.engines.aft_weights import (
+    banded_causal_sums,
+    block,
+    causal_average,
+    pooled,
+    running,
+    single,
+)
+from fourierformer.attention.mechanisms import aft, aft_learned
 from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.aft_conv import toeplitz
+from fourierformer.attention.mechanisms.aft_conv import toeplitz
 from fourierformer.errors import SetupError
 from fourierformer.marks import marks_of
 

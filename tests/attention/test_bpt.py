@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from fourierformer import attention
-from fourierformer.attention import Geometry, bpt, tiles
-from fourierformer.attention.bpt import Tree
+from fourierformer.attention import Geometry
+from fourierformer.attention.engines import tiles
+from fourierformer.attention.mechanisms import bpt
+from fourierformer.attention.mechanisms.bpt import Tree
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 

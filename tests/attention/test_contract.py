@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from omegaconf import OmegaConf
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.sparse import SparseAttention
+from fourierformer.attention.mechanisms.sparse import SparseAttention
 from fourierformer.errors import SetupError
-from tests.helpers.command_line import CONFIGS
+from tests.helpers.command_line import CONFIGS, REPOSITORY
 
 LENGTH = 197
 NAMES = attention.available()
@@ -181,6 +182,12 @@ def test_yaml_holds_exactly_the_knobs_with_their_defaults(name):
     knobs = attention.knobs(name)
     assert values == {n: p.default for n, p in knobs.items()}
     assert all(p.annotation is not inspect.Parameter.empty for p in knobs.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_line_of_its_yaml_names_the_file_of_its_class(name):
+    file = Path(inspect.getfile(attention.mechanism(name))).relative_to(REPOSITORY)
+    assert (CONFIGS / f"attention/{name}.yaml").read_text().splitlines()[0] == f"# {file}"
 
 
 def test_every_yaml_is_registered():

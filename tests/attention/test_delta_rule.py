@@ -7,9 +7,9 @@ import torch
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.delta import FastWeight, delta_rule, delta_start, delta_step
-from fourierformer.attention.dpfp import dpfp_features
-from fourierformer.attention.features import elu_features
+from fourierformer.attention.engines.features import elu_features
+from fourierformer.attention.mechanisms.delta import FastWeight, delta_rule, delta_start, delta_step
+from fourierformer.attention.mechanisms.dpfp import dpfp_features
 from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
 

@@ -5,7 +5,7 @@ import torch
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.dpfp import DPFP, EPS, dpfp_features
+from fourierformer.attention.mechanisms.dpfp import DPFP, EPS, dpfp_features
 from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
 

@@ -7,9 +7,9 @@ import torch
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.features import elu_features
-from fourierformer.attention.floor import ADVICE
-from fourierformer.attention.polynomial import shorten
+from fourierformer.attention.engines.features import elu_features
+from fourierformer.attention.engines.floor import ADVICE
+from fourierformer.attention.mechanisms.polynomial import shorten
 
 CHOICES = [(n, c) for c in (True, False) for n in attention.available(causal=c)]
 LARGE = [("taylor", {"order": 6}), ("taylor", {"order": 8}), ("expdef", {"order": 8}), ("fourier_linear", {"order": 8})]

@@ -8,7 +8,7 @@ import torch
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.fourier_linear import FLOOR, FourierLinear, radius_for
+from fourierformer.attention.mechanisms.fourier_linear import FLOOR, FourierLinear, radius_for
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import sinc_attention
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fourierformer.attention.softmax import dot_product_attention
+from fourierformer.attention.engines.dot_product import dot_product_attention
 from tests.helpers.linear_cases import HEADS, LENGTH, NO_X, VARIANTS, WIDTH, assert_same, heads, layer_of, tokens
 from tests.helpers.one_by_one import one_by_one
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fourierformer.attention.features import (
+from fourierformer.attention.engines.features import (
     draw_frequencies,
     elu_features,
     hyperbolic_exponents,

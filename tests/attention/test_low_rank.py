@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fourierformer.attention.low_rank import pseudo_inverse
+from fourierformer.attention.mechanisms.low_rank import pseudo_inverse
 from fourierformer.errors import SetupError
 from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 

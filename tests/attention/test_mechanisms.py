@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.fourier import matched_radius
-from fourierformer.attention.gaussian import gaussian_attention
-from fourierformer.attention.softmax import dot_product_attention
+from fourierformer.attention.engines.dot_product import dot_product_attention
+from fourierformer.attention.mechanisms.fourier import matched_radius
+from fourierformer.attention.mechanisms.gaussian import gaussian_attention
 from fourierformer.errors import SetupError
 from fourierformer.marks import Mark, marks_of
 

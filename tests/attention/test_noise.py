@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fourierformer.attention.noise import uniform
+from fourierformer.attention.engines.noise import uniform
 
 
 def splitmix(z: int) -> int:

@@ -8,7 +8,8 @@ import torch
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.polynomial import (
+from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO
+from fourierformer.attention.mechanisms.polynomial import (
     Monomials,
     PolynomialAttention,
     expdef_coefficients,
@@ -16,7 +17,6 @@ from fourierformer.attention.polynomial import (
     taylor_coefficients,
     taylor_kernel,
 )
-from fourierformer.attention.recurrence import PARALLEL_UP_TO
 from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
 

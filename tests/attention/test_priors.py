@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fourierformer.attention.priors import alibi_slopes
+from fourierformer.attention.mechanisms.priors import alibi_slopes
 from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 
 

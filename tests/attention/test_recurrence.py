@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fourierformer.attention.recurrence import linear_attention, linear_maps, linear_start, linear_step
+from fourierformer.attention.engines.recurrence import linear_attention, linear_maps, linear_start, linear_step
 from tests.helpers.linear_cases import assert_same
 
 BATCH, HEADS, FEATURES, WIDTH = 2, 3, 5, 4

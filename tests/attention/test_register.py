@@ -1,11 +1,15 @@
 """Registering a mechanism: mistakes are refused in one line, and what is left out is stated so."""
 
+import subprocess
+import sys
+
 import pytest
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.results.documents import mechanism_table
+from tests.helpers.command_line import REPOSITORY
 
 
 class Fresh(attention.Attention):
@@ -36,7 +40,7 @@ def registry(monkeypatch):
             ("softmax", "idea"),
             {},
             Fresh,
-            "registered already, by fourierformer.attention.softmax.Softmax: .*another name",
+            "registered already, by fourierformer.attention.mechanisms.softmax.Softmax: .*another name",
         ),
         (("fresh", "idea"), {}, dict, "write class dict\\(Attention\\), with Attention from fourierformer.attention"),
         (("fresh", "idea"), {}, len, "write class len\\(Attention\\)"),
@@ -65,3 +69,20 @@ def test_a_table_needs_neither_cost_nor_state_nor_source(registry):
     attention.register("fresh", "idea")(Fresh)
     (row,) = [line for line in mechanism_table().splitlines() if line.startswith("| `fresh` |")]
     assert row.count("not stated") == 3
+
+
+def test_building_one_mechanism_imports_no_other():
+    code = (
+        "import sys; from fourierformer.attention import Geometry, build;"
+        "build('softmax', Geometry(dim=8, heads=2, length=4, causal=True));"
+        "print(*sorted(name.rpartition('.')[2] for name in sys.modules if '.mechanisms.' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["softmax"]
+
+
+def test_the_sources_name_every_mechanism():
+    """`build` finds the file of a name by reading sources; a registration that it cannot read would be missed."""
+    attention.available()
+    own = {name for name, entry in attention._registry.items() if entry.cls.__module__.startswith("fourierformer.")}
+    assert own == set(attention._modules())

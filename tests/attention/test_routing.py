@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fourierformer.attention.routing import unit
+from fourierformer.attention.mechanisms.routing import unit
 from fourierformer.errors import SetupError
 from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from fourierformer.attention.sinkhorn import doubly_stochastic
+from fourierformer.attention.mechanisms.sinkhorn import doubly_stochastic
 from fourierformer.errors import SetupError
 from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from fourierformer import attention
-from fourierformer.attention import Geometry, sparse
-from fourierformer.attention.sparse import draw_others
+from fourierformer.attention import Geometry
+from fourierformer.attention.mechanisms import sparse
+from fourierformer.attention.mechanisms.sparse import draw_others
 from fourierformer.errors import SetupError
 from tests.helpers.sparse_cases import CASES, CHOICES, LENGTH, NAMES, SPLIT, build, mask_of, tokens
 

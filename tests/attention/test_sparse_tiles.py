@@ -8,8 +8,10 @@ import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from fourierformer import attention
-from fourierformer.attention import Geometry, flex, sparse, tiles
-from fourierformer.attention.tiles import groups_of
+from fourierformer.attention import Geometry
+from fourierformer.attention.engines import flex, tiles
+from fourierformer.attention.engines.tiles import groups_of
+from fourierformer.attention.mechanisms import sparse
 from tests.helpers.one_by_one import one_by_one
 from tests.helpers.sparse_cases import CHOICES, build, mask_of, tokens
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fourierformer.attention.spectral import (
+from fourierformer.attention.engines.spectral import (
     STEP,
     CosineFeatures,
     gauss_grid,

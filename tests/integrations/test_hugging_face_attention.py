@@ -22,7 +22,7 @@ from transformers import (  # noqa: E402 - after the check that it is there
     ViTConfig,
 )
 
-from fourierformer.attention.fourier import matched_radius  # noqa: E402
+from fourierformer.attention.mechanisms.fourier import matched_radius  # noqa: E402
 from fourierformer.errors import SetupError  # noqa: E402
 from fourierformer.integrations import hugging_face  # noqa: E402
 

@@ -6,7 +6,7 @@ import torch
 from fourierformer import attention
 from fourierformer.analysis.maps import MeanMaps
 from fourierformer.attention import Geometry
-from fourierformer.attention.sparse import SparseAttention
+from fourierformer.attention.mechanisms.sparse import SparseAttention
 from fourierformer.errors import SetupError
 from fourierformer.plots import patterns
 from tests.helpers.command_line import REPOSITORY

@@ -95,7 +95,7 @@ def test_the_guide_shows_what_the_script_writes(script):
     ("name", "message"),
     [
         ("softmax", "attention 'softmax' exists already"),
-        ("recurrence", r"fourierformer/attention/recurrence\.py exists already"),
+        ("recurrence", r"fourierformer/attention/mechanisms/recurrence\.py exists already"),
         ("My-Kernel", "lower-case letters, digits and _"),
         ("../escape", "lower-case letters"),
         ("", "lower-case letters"),
@@ -105,7 +105,7 @@ def test_the_guide_shows_what_the_script_writes(script):
 def test_a_name_that_is_taken_or_none_is_refused_in_one_line(script, name, message, tmp_path):
     for path in script.files("recurrence"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "fourierformer/attention/recurrence.py").write_text("")
+    (tmp_path / "fourierformer/attention/mechanisms/recurrence.py").write_text("")
     with pytest.raises(SetupError, match=message) as error:
         script.write(name, tmp_path)
     assert "\n" not in str(error.value)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fourierformer import attention
-from fourierformer.attention.evaluation import EvaluationMean
+from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.data.text.pairs import BEGIN, END, PAD, VOCABULARY, Pairs, PairsCorpus, encode
 from fourierformer.models.config import Seq2SeqConfig
 from fourierformer.models.seq2seq import EncoderDecoder

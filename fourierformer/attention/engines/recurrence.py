@@ -1,0 +1,253 @@
+"""Linear attention: weights that are products of features, so that sums over keys can be kept instead of keys.
+
+    o_i = sum_j A_ij v_j / den_i,  A_ij = fq_i . fk_j                        (Katharopoulos et al. 2020, equation 4)
+
+With N tokens, M features and D coordinates per value, one formula in three forms that agree to rounding:
+
+* parallel: the (N, N) matrix A, N^2 (M + D) multiplications; the shortest path for short sequences;
+* chunk: the past enters as S = sum_j fk_j [v_j, 1]^T, kept once per CHUNK tokens, and A only inside a chunk:
+  2 N M D + 64 N (M + D) multiplications, memory for N / 64 states of M (D + 1) numbers, never one state per token;
+* step: S itself, M (D + 1) numbers, updated token by token (equations 18-20 there).
+
+A gate makes the past fade (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_ij exp(L_i - L_j) with
+L = cumsum(log_decay). All exponents are differences that are never positive, so nothing overflows.
+"""
+
+from typing import Any, Literal, TypedDict, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fourierformer.attention.base import State, sees_nothing
+from fourierformer.attention.engines.evaluation import EvaluationMean
+
+Form = Literal["auto", "parallel", "chunk"]
+PARALLEL_UP_TO = 256  # keys; beyond, auto works in chunks: they take the same time at 256 (one core, D = 16)
+CHUNK = 64  # tokens
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments by which linear_attention, linear_maps and linear_step weigh and normalise."""
+
+    log_decay: Tensor | None
+    key_weight: Tensor | None
+    floor: float
+    eps: float
+
+
+def linear_attention(
+    fq: Tensor,
+    fk: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    form: Form = "auto",
+    log_decay: Tensor | None = None,
+    key_weight: Tensor | None = None,
+    floor: float = 0.0,
+    eps: float = 0.0,
+    keep: Tensor | None = None,
+    floor_share: EvaluationMean | None = None,
+) -> Tensor:
+    """Averages the values: features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's
+    dtype.
+
+    Causal with n < N: the queries are the last ones. `log_decay` (B, H, N), causal only: see above.
+    `key_weight` (B, H, N), default 1: a factor for every key, A_ij = fq_i.fk_j key_weight_j.
+    den_i = max(sum_j A_ij + eps, floor * visible_i): where weights can be negative, `floor` keeps their sum from 0.
+    visible_i is the sum of key_weight over the keys that query i sees, faded like A; without gate and key_weight, their
+    number.
+    `keep` (B, N), bool: False for keys that are left out. Their key_weight is 0 and no past fades at their positions; a
+    query that sees no other key gets 0.
+    `floor_share` gets which sums `floor` has raised, 1 or 0 for each query; without padding only, whose queries mean
+    nothing.
+    """
+    _check(causal, log_decay)
+    with torch.autocast(v.device.type, enabled=False):
+        dtype = v.dtype
+        fq, fk, v, log_decay, key_weight = to_float32(fq, fk, v, log_decay, key_weight)
+        without_keys = None
+        if keep is not None:
+            without_keys = sees_nothing(fq.shape[-2], keep, causal=causal)
+            log_decay, key_weight = _leave_out(keep[:, None], log_decay, key_weight, fk.dtype)
+        sums = _sums(fq, fk, _weigh(v, key_weight), causal, form, log_decay)
+        visible = _visible(fq, fk, causal, form, log_decay, key_weight) if floor else None
+        if floor_share is not None and visible is not None and keep is None:
+            floor_share.add((sums[..., -1] + eps < floor * visible).to(sums.dtype))
+        return _normalised(sums, visible, floor, eps, without_keys).to(dtype)
+
+
+def linear_maps(
+    fq: Tensor,
+    fk: Tensor,
+    *,
+    causal: bool,
+    log_decay: Tensor | None = None,
+    key_weight: Tensor | None = None,
+    floor: float = 0.0,
+    eps: float = 0.0,
+) -> Tensor:
+    """The weights (B, H, n, N) by which linear_attention adds up the values: A / den."""
+    _check(causal, log_decay)
+    with torch.autocast(fq.device.type, enabled=False):
+        fq, fk, log_decay, key_weight = to_float32(fq, fk, log_decay, key_weight)
+        weights = _weights(fq, fk, causal, log_decay)
+        if key_weight is not None:
+            weights = weights * key_weight[..., None, :]
+        visible = _visible(fq, fk, causal, "parallel", log_decay, key_weight) if floor else None
+        return _normalised(torch.cat([weights, weights.sum(-1, keepdim=True)], dim=-1), visible, floor, eps)
+
+
+def linear_start(
+    batch: int, heads: int, features: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> State:
+    """The state before the first token: S (B, H, M, D + 1), and the sum of key_weight so far (B, H, 1)."""
+    sums = torch.zeros(batch, heads, features, width + 1, device=device, dtype=dtype)
+    return sums, torch.zeros(batch, heads, 1, device=device, dtype=dtype)
+
+
+def linear_step(
+    fq: Tensor,
+    fk: Tensor,
+    v: Tensor,
+    state: State,
+    *,
+    log_decay: Tensor | None = None,
+    key_weight: Tensor | None = None,
+    floor: float = 0.0,
+    eps: float = 0.0,
+) -> tuple[Tensor, State]:
+    """linear_attention for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
+    with torch.autocast(v.device.type, enabled=False):
+        dtype = v.dtype
+        fq, fk, v, log_decay, key_weight = to_float32(fq, fk, v, log_decay, key_weight)
+        past, visible = state
+        if log_decay is not None:
+            past, visible = past * log_decay[..., None].exp(), visible * log_decay.exp()
+        past = past + fk.mT @ _weigh(v, key_weight)
+        visible = visible + (1 if key_weight is None else key_weight)
+        return _normalised(fq @ past, visible, floor, eps).to(dtype), (past, visible)
+
+
+# -- parts --------------------------------------------------------------------------------------------------------
+
+
+def _check(causal: bool, log_decay: Tensor | None) -> None:
+    if log_decay is not None and not causal:
+        raise ValueError("log_decay fades the past, and only causal attention has a past: causal=True, or no log_decay")
+
+
+@overload
+def to_float32(*tensors: Tensor) -> list[Tensor]: ...
+
+
+@overload
+def to_float32(*tensors: Tensor | None) -> list[Any]: ...  # None where None came in
+
+
+def to_float32(*tensors: Tensor | None) -> list[Any]:
+    """The tensors in one dtype: float32, or float64 where one of them has it. Sums over many keys lose too many digits
+    in less than float32."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
+    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+
+
+def _weigh(v: Tensor, key_weight: Tensor | None) -> Tensor:
+    """[v_j, 1] key_weight_j: one product with it gives numerator and denominator."""
+    values = F.pad(v, (0, 1), value=1.0)
+    return values if key_weight is None else values * key_weight[..., None]
+
+
+def _leave_out(
+    keep: Tensor, log_decay: Tensor | None, key_weight: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor]:
+    """log_decay and key_weight (B, H, N) with 0 for the keys that are not in keep (B, 1, N)."""
+    key_weight = keep.to(dtype) if key_weight is None else key_weight.masked_fill(~keep, 0.0)
+    return None if log_decay is None else log_decay.masked_fill(~keep, 0.0), key_weight
+
+
+def _normalised(
+    sums: Tensor, visible: Tensor | None, floor: float, eps: float, without_keys: Tensor | None = None
+) -> Tensor:
+    """Numerators by their denominator. `without_keys`: True for queries that see no key at all, whose sums are 0."""
+    total = sums[..., -1:] + eps
+    if floor and visible is not None:
+        total = torch.maximum(total, floor * visible[..., None])
+    if without_keys is not None:
+        total = total.masked_fill(without_keys, 1.0)
+    return sums[..., :-1] / total
+
+
+def _visible(
+    fq: Tensor, fk: Tensor, causal: bool, form: Form, log_decay: Tensor | None, key_weight: Tensor | None
+) -> Tensor:
+    """The sum of key_weight over the keys that each query sees, (B, H, n) or what broadcasts to it."""
+    queries, keys = fq.shape[-2], fk.shape[-2]
+    if log_decay is None and key_weight is None:
+        count = torch.arange(1, keys + 1, device=fk.device, dtype=fk.dtype) if causal else fk.new_full((1,), keys)
+        return count[-queries:]
+    one_q, one_k = torch.ones_like(fq[..., :1]), torch.ones_like(fk[..., :1])  # sums with a single feature that is 1
+    values = one_k if key_weight is None else key_weight[..., None]
+    return _sums(one_q, one_k, values, causal, form, log_decay)[..., 0]
+
+
+def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_decay: Tensor | None) -> Tensor:
+    """sum_j A_ij values_j."""
+    if form == "parallel" or (form == "auto" and causal and fk.shape[-2] <= PARALLEL_UP_TO):
+        return _weights(fq, fk, causal, log_decay) @ values
+    if not causal:
+        return fq @ (fk.mT @ values)
+    before = fk.shape[-2] - fq.shape[-2]  # keys that every query sees
+    seen = fk[:, :, :before]
+    if log_decay is not None:
+        level = log_decay[..., :before].cumsum(-1)
+        seen, log_decay = seen * (level[..., -1:] - level)[..., None].exp(), log_decay[..., before:]
+    past = seen.mT @ values[:, :, :before]
+    return _chunked(fq, fk[:, :, before:], values[:, :, before:], past, log_decay)
+
+
+def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> Tensor:
+    """A (B, H, n, N), without key_weight and not normalised."""
+    weights = fq @ fk.mT
+    if not causal:
+        return weights
+    weights = weights.tril(fk.shape[-2] - fq.shape[-2])
+    return weights if log_decay is None else weights * _fading(log_decay.cumsum(-1), fq.shape[-2])
+
+
+def _fading(level: Tensor, queries: int) -> Tensor:
+    """exp(L_i - L_j) for the last `queries` positions i and all j <= i. For j > i the exponent could overflow: 1."""
+    difference = level[..., -queries:, None] - level[..., None, :]
+    return difference.tril(level.shape[-1] - queries).exp()
+
+
+def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Tensor | None) -> Tensor:
+    """Causal sums of as many queries as keys; `past` (B, H, M, D') holds the sums over the keys before them."""
+    tokens = fq.shape[-2]
+    fq, fk, values = (in_chunks(t) for t in (fq, fk, values))
+    inside = (fq @ fk.mT).tril()
+    if log_decay is None:
+        states = torch.cat([past[:, :, None], (fk.mT @ values)[:, :, :-1]], dim=2).cumsum(2)
+    else:
+        level = in_chunks(log_decay[..., None])[..., 0].cumsum(-1)  # since the start of the chunk
+        end = level[..., -1:]
+        states = _faded_states(past, (fk * (end - level)[..., None].exp()).mT @ values, end[..., None].exp())
+        inside, fq = inside * _fading(level, CHUNK), fq * level[..., None].exp()
+    return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
+
+
+def in_chunks(tensor: Tensor) -> Tensor:
+    """(B, H, N, K) -> (B, H, chunks, CHUNK, K), the last chunk filled up with zeros."""
+    return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % CHUNK)).unflatten(2, (-1, CHUNK))
+
+
+def _faded_states(state: Tensor, added: Tensor, decay: Tensor) -> Tensor:
+    """The state before each chunk, when chunk c multiplies it by decay_c and adds added_c."""
+    states = [state]
+    # unbind, not x[:, :, c]: the gradient of each such slice would be a tensor of full size, quadratic work in all
+    for faded, new in zip(decay[:, :, :-1].unbind(2), added[:, :, :-1].unbind(2), strict=True):
+        states.append(states[-1] * faded + new)
+    return torch.stack(states, dim=2)

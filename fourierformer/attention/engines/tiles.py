@@ -1,0 +1,134 @@
+"""Dot-product attention over the keys that are seen: queries with common keys are put together, their keys gathered.
+
+A tile is some queries and the union of their keys. Inside a tile all weights are computed, those of pairs that do not
+see each other are masked. With tiles of t queries and s keys N tokens take N s products and 2 N s / t gathered vectors
+in place of N^2 and N; for a band of w to both sides s = t + 2 w.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fourierformer.attention.engines.dot_product import masked_attention
+from fourierformer.attention.engines.patterns import Pattern
+from fourierformer.attention.engines.visibility import Visibility, allowed, sizes
+
+LISTED = 2**20  # keys in lists at a time, 8 MiB, a few times over
+MULTIPLE = 8  # keys per tile: CUDA's kernels read masks in such pieces
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """T tiles of t queries and s keys. The last tile is filled up with the last query, the keys with key 0, unseen."""
+
+    queries: Tensor  # (T, t)
+    keys: Tensor  # (T, s)
+    mask: Tensor  # (T, t, s), True = sees
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
+        """q (B, H, n, D), k and v (B, H, N, D) -> (B, H, T t, D), tile by tile. keep (B, N): keys to see."""
+        batch, heads = q.shape[:2]
+        q, k, v = _gathered(q, self.queries), _gathered(k, self.keys), _gathered(v, self.keys)
+        mask, without_keys = self.mask[None], None
+        if keep is not None:
+            mask = (mask & keep[:, self.keys][:, :, None]).repeat_interleave(heads, dim=0)
+            without_keys = ~mask.any(-1, keepdim=True)
+        return masked_attention(q, k, v, mask, without_keys).unflatten(0, (batch, heads)).flatten(2, 3)
+
+    def to(self, device: torch.device) -> "Tiles":
+        return Tiles(self.queries.to(device), self.keys.to(device), self.mask.to(device))
+
+
+def _gathered(x: Tensor, index: Tensor) -> Tensor:
+    """(B, H, N, D) at the positions `index` (T, n) -> (B H, T, n, D)."""
+    return x.index_select(2, index.flatten()).unflatten(2, index.shape).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Heads with one pattern: their tiles, and where in these each query's result stands."""
+
+    heads: slice
+    tiles: list[Tiles]
+    position: Tensor  # (n,)
+
+
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, groups: list[Group], keep: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v over the keys that each query sees: (B, H, n, D). keep (B, N): keys to see."""
+    mixed = []
+    for group in groups:
+        h = group.heads
+        results = [tiles.attend(q[:, h], k[:, h], v[:, h], keep) for tiles in group.tiles]
+        mixed.append(torch.cat(results, dim=2).index_select(2, group.position))
+    return torch.cat(mixed, dim=1)
+
+
+def groups_of(visibility: Visibility, tokens: int, queries: int, device: torch.device) -> list[Group]:
+    """Tiles for the last `queries` of so many tokens. Work and memory grow with the number of visible keys."""
+    return [
+        grouped(heads, tiles_of(visibility, pattern, tokens, queries), tokens - queries, device)
+        for heads, pattern in visibility.groups()
+    ]
+
+
+def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> list[Tiles]:
+    """One set of tiles for queries with few keys, one tile for all that see more than half of the tokens."""
+    few, many, width = few_and_many(visibility, pattern, tokens, queries)
+    tiles = []
+    if len(few):
+        order = pattern.neighbours((few - visibility.prefix).clamp_min(0)).argsort(stable=True)
+        tiles.append(
+            tiles_from_lists(few[order], pattern.tile, width, tokens, lambda i: visibility.lists(pattern, i, tokens))
+        )
+    if len(many):
+        keys = torch.arange(tokens)
+        mask = allowed(visibility.runs(pattern, many[:, None], tokens), keys)
+        tiles.append(Tiles(many[None], keys[None], mask[None]))
+    return tiles
+
+
+def few_and_many(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> tuple[Tensor, Tensor, int]:
+    """Of the last queries those that see at most half of the tokens, the others, and how many keys the former list."""
+    i = torch.arange(tokens - queries, tokens)
+    counts = sum((sizes(run) for run in visibility.runs(pattern, i, tokens)), torch.zeros_like(i))
+    few = 2 * counts <= tokens
+    return i[few], i[~few], int(counts[few].max()) if few.any() else 0
+
+
+def grouped(heads: slice, tiles: list[Tiles], first: int, device: torch.device) -> Group:
+    """Tiles of positions in the input -> a group whose queries count from the first one there is."""
+    tiles = [Tiles(t.queries - first, t.keys, t.mask) for t in tiles]
+    slots = torch.cat([t.queries.flatten() for t in tiles])
+    position = torch.zeros(int(slots.max()) + 1, dtype=torch.long)
+    position[slots] = torch.arange(len(slots))  # where a query fills up a tile, all of its results are equal
+    return Group(heads, [t.to(device) for t in tiles], position.to(device))
+
+
+def tiles_from_lists(queries: Tensor, size: int, width: int, keys: int, lists: Callable[[Tensor], Tensor]) -> Tiles:
+    """Tiles of `size` neighbours in `queries` (n,). lists(some queries) gives their keys, (how many, about `width`)
+    numbers below `keys`, -1 for none."""
+    size = min(size, len(queries))
+    queries = torch.cat([queries, queries[-1:].expand(-len(queries) % size)]).view(-1, size)
+    parts = [_united(part, lists(part.flatten()), keys) for part in queries.split(max(1, LISTED // (size * width)))]
+    most = max(united.shape[1] for united, _ in parts)
+    most += -most % MULTIPLE
+    united = torch.cat([F.pad(keys, (0, most - keys.shape[1])) for keys, _ in parts])
+    return Tiles(queries, united, torch.cat([F.pad(mask, (0, most - mask.shape[2])) for _, mask in parts]))
+
+
+def _united(queries: Tensor, lists: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    """The keys (T, s) and the mask (T, t, s) of tiles with queries (T, t), from a list of keys of each (T t, w)."""
+    count, size = queries.shape
+    entry = (lists >= 0).nonzero()
+    tile, slot = entry[:, 0] // size, entry[:, 0] % size
+    pairs, pair = torch.unique(tile * keys + lists[entry[:, 0], entry[:, 1]], return_inverse=True)
+    of_tile = torch.bincount(pairs // keys, minlength=count)
+    column = torch.arange(len(pairs)) - (of_tile.cumsum(0) - of_tile)[pairs // keys]
+    united = torch.zeros(count, int(of_tile.max()), dtype=torch.long)
+    united[pairs // keys, column] = pairs % keys
+    mask = torch.zeros(count, size, united.shape[1], dtype=torch.bool)
+    mask[tile, slot, column[pair]] = True
+    return united, mask

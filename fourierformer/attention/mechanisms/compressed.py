@@ -1,0 +1,154 @@
+"""Shorter keys and values: blocks compressed by a convolution, or pooled around a fine window."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Attention, Geometry, visible_keys
+from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
+from fourierformer.errors import check_range
+
+
+@register("mca", "every few keys and values are compressed into one by a convolution")
+class MemoryCompressed(Attention):
+    """Keys and values of each block of `ratio` tokens are compressed by a convolution of as many taps, per head; then
+    softmax over the blocks (memory-compressed attention, section 4.2.3 of the paper).
+
+    In a causal model a block is visible once its last token is past, and until then the query sees the tokens of its
+    own block as they are: nothing of the past is missing. (The paper has layers of local attention in between for
+    that.) Padding counts as zeros in a block, and a block of nothing else is not seen. No maps: a convolution mixes
+    the coordinates of the values.
+    """
+
+    cross_ok = padding_ok = True
+    cost, state, source = "N² C / r", "2 N C / r", "Liu et al. 2018, arXiv 1801.10198"
+
+    def __init__(self, geometry: Geometry, *, ratio: int = 3):
+        super().__init__(geometry)
+        check_range("attention.ratio", ratio, 1)
+        self.ratio = ratio
+        shape = (geometry.heads, ratio, geometry.head_dim, geometry.head_dim)
+        self.of_keys = nn.Parameter(torch.randn(shape) / (ratio * geometry.head_dim) ** 0.5)
+        self.of_values = nn.Parameter(torch.randn(shape) / (ratio * geometry.head_dim) ** 0.5)
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal = self.geometry.causal and not cross
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            if keep is None:
+                keep = torch.ones(len(q), k.shape[-2], dtype=torch.bool, device=k.device)
+            keys, values = (self._blocks(t.to(dtype).masked_fill(~keep[:, None, :, None], 0.0)) for t in (k, v))
+            kept = self._blocks(keep[:, None, :, None])[..., 0]
+            args = q.to(dtype), keys, values, kept
+            return (self._causal(*args) if causal else self._full(*args)).to(v.dtype)
+
+    def _full(self, q: Tensor, keys: Tensor, values: Tensor, kept: Tensor) -> Tensor:
+        weights = visible_softmax(scaled_logits(q, _compressed(keys, self.of_keys)), kept.any(-1)[:, :, None])
+        return weights @ _compressed(values, self.of_values)
+
+    def _causal(self, q: Tensor, keys: Tensor, values: Tensor, kept: Tensor) -> Tensor:
+        """As many queries as keys."""
+        tokens, blocks, ratio = q.shape[-2], keys.shape[-3], self.ratio
+        position = torch.arange(blocks * ratio, device=q.device)
+        own, complete = position // ratio, position % ratio == ratio - 1
+        past = (torch.arange(blocks, device=q.device) < (own + complete.long())[:, None]) & kept.any(-1)[:, :, None]
+        near = torch.ones(ratio, ratio, dtype=torch.bool, device=q.device).tril() & kept[..., None, :]
+        near = near.flatten(-3, -2) & ~complete[:, None]
+        q = F.pad(q, (0, 0, 0, blocks * ratio - tokens))
+        far_logits = scaled_logits(q, _compressed(keys, self.of_keys))
+        near_logits = scaled_logits(q.unflatten(-2, (blocks, ratio)), keys).flatten(-3, -2)
+        weights = visible_softmax(torch.cat([far_logits, near_logits], -1), torch.cat([past, near], -1))
+        far, near_weights = weights.split((blocks, ratio), dim=-1)
+        mixed = far @ _compressed(values, self.of_values)
+        mixed = mixed + (near_weights.unflatten(-2, (blocks, ratio)) @ values).flatten(-3, -2)
+        return mixed[..., :tokens, :]
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        """(..., M, D) -> (..., blocks, ratio, D), with zeros at the end of the last block."""
+        return F.pad(x, (0, 0, 0, -x.shape[-2] % self.ratio)).unflatten(-2, (-1, self.ratio))
+
+
+def _compressed(blocks: Tensor, taps: Tensor) -> Tensor:
+    return torch.einsum("bhnrd,hrde->bhne", blocks, taps.to(blocks.dtype))
+
+
+@register("poolingformer", "a fine window, then a wide one over pooled keys and values of the first level's output")
+class Poolingformer(Attention):
+    """Level 1: softmax over the tokens within `near` of the query -> y. Level 2: q', k', v' are projected from y, k'
+    and v' are pooled over windows of `kernel` tokens every `stride`, and softmax over the pooled windows within `far`
+    of the query -> z. The output is y + z.
+
+    A window's distance is that of its nearest token. In a causal model it is visible once its last token is past; a
+    query that sees none has z = 0. Pooling leaves padding out. No maps: between the levels there is a projection.
+    """
+
+    cross_ok = "its windows lie around a query's own position in one sequence"
+    padding_ok = True
+    cost, state, source = "N² C (windows as masks)", "2 (near + far / stride) C", "Zhang et al. 2021, arXiv 2105.04371"
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        near: int = 16,
+        far: int = 128,
+        kernel: int = 4,
+        stride: int = 4,
+        pool: Literal["mean", "max"] = "mean",
+    ):
+        super().__init__(geometry)
+        for knob, value, least in (("near", near, 0), ("far", far, 0), ("kernel", kernel, 1), ("stride", stride, 1)):
+            check_range(f"attention.{knob}", value, least)
+        self.near, self.far, self.kernel, self.stride, self.pool = near, far, kernel, stride, pool
+        self.second = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        visible = visible_keys(q, k, causal=self.geometry.causal, keep=keep)
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            y = self._near(q.to(dtype), k.to(dtype), v.to(dtype), visible).to(v.dtype)
+        q, k, v = (self._split(part) for part in self.second(y.transpose(1, 2).flatten(-2)).chunk(3, dim=-1))
+        with torch.autocast(q.device.type, enabled=False):
+            return y + self._far(q.to(dtype), k.to(dtype), v.to(dtype), keep).to(y.dtype)
+
+    def _near(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+        position = torch.arange(k.shape[-2], device=k.device)
+        band = (position - position[:, None]).abs() <= self.near
+        return visible_softmax(scaled_logits(q, k), visible & band) @ v
+
+    def _far(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        tokens = q.shape[-2]
+        if keep is None:
+            keep = torch.ones(1, tokens, dtype=torch.bool, device=q.device)
+        kept = self._windows(keep[:, None, :, None])
+        k, v = self._pooled(self._windows(k), kept), self._pooled(self._windows(v), kept)
+        position = torch.arange(tokens, device=q.device)[:, None]
+        first = self.stride * torch.arange(k.shape[-2], device=q.device)
+        last = first + self.kernel - 1
+        within = torch.maximum(first - position, position - last) <= self.far
+        if self.geometry.causal:
+            within = within & (last <= position)
+        # a window that holds no kept token beyond those of the one before is there only because the row is padded
+        new = kept[..., max(self.kernel - self.stride, 0) :, :].any(-2)
+        new[..., :1, :] = kept[..., :1, :, :].any(-2)
+        return visible_softmax(scaled_logits(q, k), within & new.mT) @ v
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """(..., N, D) -> (..., windows, kernel, D), the last one filled up with zeros."""
+        tokens = x.shape[-2]
+        steps = -(-max(tokens - self.kernel, 0) // self.stride)
+        padded = F.pad(x, (0, 0, 0, max(steps * self.stride + self.kernel - tokens, 0)))
+        return padded.unfold(-2, self.kernel, self.stride).transpose(-1, -2)
+
+    def _pooled(self, windows: Tensor, kept: Tensor) -> Tensor:
+        if self.pool == "mean":
+            return (windows * kept).sum(-2) / kept.sum(-2).clamp_min(1)
+        most = windows.masked_fill(~kept, torch.finfo(windows.dtype).min).amax(-2)
+        return most.masked_fill(~kept.any(-2), 0.0)

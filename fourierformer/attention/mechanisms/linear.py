@@ -1,0 +1,126 @@
+"""Linear attention by feature maps of queries and keys alone: the common class, and the two simplest maps."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.engines.features import draw_frequencies, elu_features, relu_features
+from fourierformer.attention.engines.recurrence import (
+    Form,
+    Options,
+    linear_attention,
+    linear_maps,
+    linear_start,
+    linear_step,
+    to_float32,
+)
+from fourierformer.errors import SetupError, check_range
+
+# Added to max(0, omega.x), whose mean is 0.4 |x|. A query or key whose features are all 0, as those of x = 0 are, then
+# has equal weights instead of 0 / 0.
+OFFSET = 1e-3
+
+
+@dataclass
+class FeaturePair:
+    """phi(q), phi(k), and the options with which recurrence.py weighs and normalises their products."""
+
+    q: Tensor
+    k: Tensor
+    options: Options = field(default_factory=Options)
+
+
+class FeatureAttention(Attention):
+    """o_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j). A subclass defines phi, and sets `features`, how
+    many numbers phi has.
+
+    Linear in the number of tokens: the sums over keys are kept instead of the keys (recurrence.py).
+    """
+
+    partial_queries = cross_ok = padding_ok = True
+    cost, state = "N M C", "M (C + H)"
+    features: int
+
+    def __init__(self, geometry: Geometry, form: Form):
+        super().__init__(geometry)
+        self.form = form
+
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
+        """Features of q (B, H, n, K) and k (B, H, N, K), both float32 at least."""
+        raise TypeError(f"{type(self).__name__} does not define phi()")
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        causal = self.geometry.causal and not cross
+        with torch.autocast(q.device.type, enabled=False):
+            pair = self.phi(*to_float32(q, k))
+            return linear_attention(pair.q, pair.k, v, causal=causal, form=self.form, keep=keep, **pair.options)
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        with torch.autocast(q.device.type, enabled=False):
+            pair = self.phi(*to_float32(q, k))
+            return linear_maps(pair.q, pair.k, causal=self.geometry.causal, **pair.options)
+
+    def start(self, batch: int) -> State:
+        weight, heads, width = self.qkv.weight, self.geometry.heads, self.geometry.head_dim
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return linear_start(batch, heads, self.features, width, weight.device, dtype)
+
+    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        with torch.autocast(q.device.type, enabled=False):
+            pair = self.phi(*to_float32(q, k))
+            return linear_step(pair.q, pair.k, v, state, **pair.options)
+
+
+def check_features(features: int, *, even: bool = False) -> None:
+    """SetupError unless so many features are possible; even: sines and cosines, or opposite signs, come in pairs."""
+    if features < 1 or (even and features % 2):
+        kind = "an even number" if even else "a number"
+        pairs = ": they come in pairs" if even else ""
+        raise SetupError(f"attention.features must be {kind} of at least {2 if even else 1}, got {features}{pairs}")
+
+
+@register("linear_elu", "linear attention with the features elu(x) + 1")
+class LinearElu(FeatureAttention):
+    """phi(x) = elu(x) + 1, D features (Katharopoulos et al. 2020): the cheapest positive map. It approximates no
+    kernel; `eps` is added to the sum of weights."""
+
+    cost, state = "N D C", "C (D + 1)"
+    source = "Katharopoulos et al. 2020, arXiv 2006.16236"
+
+    def __init__(self, geometry: Geometry, *, eps: float = 1e-6, form: Form = "auto"):
+        super().__init__(geometry, form)
+        check_range("attention.eps", eps, 0, above_low=True)  # it keeps a sum of weights from 0
+        self.eps, self.features = eps, geometry.head_dim
+
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
+        return FeaturePair(elu_features(q), elu_features(k), {"eps": self.eps})
+
+
+@register("linear_relu", "linear attention with random ReLU features: the arc-cosine kernel of order 1")
+class LinearRelu(FeatureAttention):
+    """phi(x) = sqrt(2/M) max(0, omega.x) over fixed random omega: on average |q| |k| (sin t + (pi - t) cos t) / pi.
+
+    t is the angle between q and k (Cho and Saul 2009): the weight of a key grows with its length and falls with its
+    angle to the query. |q| cancels. Performer's generalised attention (arXiv 2009.14794, section 2.2).
+    """
+
+    source = "Cho and Saul 2009; Choromanski et al. 2021, arXiv 2009.14794"
+    frequencies: Tensor
+
+    def __init__(self, geometry: Geometry, *, features: int = 128, form: Form = "auto"):
+        super().__init__(geometry, form)
+        check_features(features)
+        self.features, self.offset = features, OFFSET * math.sqrt(2 / features)
+        purpose = ("linear_relu", geometry.seed, geometry.layer)
+        drawn = draw_frequencies(geometry.heads, features, geometry.head_dim, *purpose)
+        self.register_buffer("frequencies", drawn)
+
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
+        fq, fk = (relu_features(x, self.frequencies) + self.offset for x in (q, k))
+        return FeaturePair(fq, fk)

@@ -1,0 +1,109 @@
+"""Softmax attention with a prior over positions added to its logits: a fixed slope, or a learned Gaussian window."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Geometry
+from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
+
+OF_POSITIONS = "its prior is over the positions of one sequence, and between two sequences there is no distance"
+
+
+class PriorAttention(WeightedAttention):
+    """softmax(q.k / sqrt(D) + prior): `prior` returns what is added.
+
+    Positions: a causal model sees a sequence, a bidirectional one the grid of patches where it has one. The prior is 0
+    to and from the prefix, which has no position on the grid.
+    """
+
+    cross_ok = OF_POSITIONS
+
+    def __init__(self, geometry: Geometry):
+        super().__init__(geometry)
+        self.grid, self.prefix = (None, 0) if geometry.causal else (geometry.grid, geometry.prefix)
+
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        """The prior of N queries, (B or 1, H, N, M): their q; positions (M, axes), the last N of them the queries';
+        visible (B, 1, N or 1, M). Tokens of the prefix are left out."""
+        raise TypeError(f"{type(self).__name__} does not define prior()")
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        queries, keys = q.shape[-2], k.shape[-2]
+        without = max(self.prefix - (keys - queries), 0)  # queries that belong to the prefix
+        shown = visible[..., without:, self.prefix :] if visible.shape[-2] > 1 else visible[..., self.prefix :]
+        prior = self.prior(q[:, :, without:], self._positions(keys - self.prefix, q), shown)
+        return visible_softmax(scaled_logits(q, k) + F.pad(prior, (self.prefix, 0, without, 0)), visible)
+
+    def _positions(self, tokens: int, like: Tensor) -> Tensor:
+        position = torch.arange(tokens, device=like.device)
+        axes = [position] if self.grid is None else [position // self.grid[1], position % self.grid[1]]
+        return torch.stack(axes, dim=-1).to(like.dtype)
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2 (section 3 of the paper); else those of the
+    next smaller power, and then every other one of twice as many, as in the authors' code."""
+
+    def slopes(count: int) -> list[float]:
+        return [2 ** (-8 * (h + 1) / count) for h in range(count)]
+
+    power = 1 << (heads.bit_length() - 1)
+    return torch.tensor(slopes(power) + slopes(2 * power)[::2][: heads - power])
+
+
+@register("alibi", "softmax whose logits fall with the distance, linearly, with a slope of its own in every head")
+class Alibi(PriorAttention):
+    """softmax_j(q_i.k_j / sqrt(D) - m_h |i - j|) with fixed slopes m_h (ALiBi).
+
+    In images the distance is that of two patches, in patches. The paper has it instead of position embeddings; the
+    models here keep theirs.
+    """
+
+    source = "Press et al. 2022, arXiv 2108.12409"
+    slopes: Tensor
+
+    def __init__(self, geometry: Geometry):
+        super().__init__(geometry)
+        self.register_buffer("slopes", alibi_slopes(geometry.heads), persistent=False)
+
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        own = positions[len(positions) - q.shape[-2] :]
+        distance = (own[:, None] - positions).square().sum(-1).sqrt()
+        return -self.slopes.to(q.dtype)[:, None, None] * distance
+
+
+@register("local_gaussian", "softmax with a Gaussian window added, whose centre and width each query predicts")
+class LocalGaussian(PriorAttention):
+    """softmax_j(q_i.k_j / sqrt(D) + G_ij), G_ij = -(j - P_i)^2 / (2 s_i^2) with s_i = D_i / 2.
+
+    Centre P_i = n_i sigmoid(U_p.tanh(W q_i)) and window D_i = n_i sigmoid(U_d.tanh(W q_i)) are predicted from the query
+    (the paper's "query-specific window"); n_i is how far query i sees: all of the sequence, or
+    in a causal model its own past. Token j covers the positions from j to j + 1. On a grid, rows and columns each have
+    their centre and width, and n is the grid's extent.
+    """
+
+    source = "Yang et al. 2018, arXiv 1810.10182"
+
+    def __init__(self, geometry: Geometry):
+        super().__init__(geometry)
+        axes = 2 if self.grid else 1
+        self.hidden = nn.Linear(geometry.head_dim, geometry.head_dim, bias=False)
+        self.centre = nn.Linear(geometry.head_dim, axes, bias=False)
+        self.window = nn.Linear(geometry.head_dim, axes, bias=False)
+
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        hidden = F.linear(q, self.hidden.weight.to(q.dtype)).tanh()
+        extent = self._extent(positions, visible)
+        centre, window = (
+            extent * F.linear(hidden, part.weight.to(q.dtype)).sigmoid() for part in (self.centre, self.window)
+        )
+        apart = (positions + 0.5 - centre[..., None, :]) / (window / 2).clamp_min(1e-2)[..., None, :]
+        return -0.5 * apart.square().sum(-1)
+
+    def _extent(self, positions: Tensor, visible: Tensor) -> Tensor:
+        """(B, 1, N, 1), or (2,) on a grid."""
+        if self.grid:
+            return torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
+        return (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)

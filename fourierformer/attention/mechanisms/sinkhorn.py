@@ -1,0 +1,120 @@
+"""Sparse Sinkhorn attention: each block of queries attends to a block of keys that a learned matching assigns to it."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Geometry
+from fourierformer.attention.engines.noise import uniform
+from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import SetupError, check_range
+from fourierformer.seeds import seed_of
+
+NEVER = -1e30  # the logit of a pair of blocks that cannot be matched
+
+
+def doubly_stochastic(logits: Tensor, possible: Tensor, iterations: int) -> Tensor:
+    """Sinkhorn's normalisation of exp(logits), rows and columns in turn, in logarithms; 0 where not possible."""
+    logits = logits.masked_fill(~possible, NEVER)
+    for _ in range(iterations):
+        for dim in (-1, -2):
+            logits = (logits - logits.logsumexp(dim, keepdim=True)).masked_fill(~possible, NEVER)
+    return logits.exp().masked_fill(~possible, 0.0)
+
+
+@register("sinkhorn", "each block of queries attends to the block of keys that a soft permutation assigns to it")
+class Sinkhorn(WeightedAttention):
+    """The sequence is cut into blocks of `block` tokens. S_ij says how far block j of the keys is assigned to block i
+    of the queries; queries of block i attend to sum_j S_ij k_j, token by token of the blocks, with the values sorted
+    alike, and where `own_block` to the tokens of their own block too.
+
+    Bidirectional: S is the matrix of q_i.k_j / sqrt(D) of the blocks' means, with Gumbel noise in training, over
+    `temperature`, made doubly stochastic by `iterations` of Sinkhorn's normalisation. (The paper scores blocks with a
+    network of as many outputs as blocks; inner products do for any number of blocks.)
+    Causal: normalising columns would tell the past of the future. S_i is a softmax over the blocks before i, scored by
+    the mean of the queries up to the first token of block i. The first block has no other, so its own is needed.
+    """
+
+    draws = True
+    partial_queries = False
+    cross_ok = "it matches blocks of queries with as many blocks of keys of the same sequence"
+    cost, source = "N² C (blocks as a matrix)", "Tay et al. 2020, arXiv 2002.11296"
+    key: Tensor
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        *,
+        block: int = 16,
+        own_block: bool | Literal["auto"] = "auto",
+        temperature: float = 0.75,
+        iterations: int = 8,
+    ):
+        super().__init__(geometry)
+        check_range("attention.block", block, 1)
+        check_range("attention.iterations", iterations, 1)
+        check_range("attention.temperature", temperature, 0, above_low=True)
+        if geometry.causal and own_block is False:
+            raise SetupError(
+                "attention.own_block=false leaves the first block of a causal model without keys: take true or auto"
+            )
+        self.block, self.temperature, self.iterations = block, temperature, iterations
+        self.own_block = geometry.causal if own_block == "auto" else own_block
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+        self._rows: Tensor | None = None  # their numbers in the global batch; None = 0, 1, 2, ...
+        self.begin_step(0)
+
+    def begin_step(self, step: int) -> None:
+        self.key.fill_(seed_of("sinkhorn", self.geometry.seed, self.geometry.layer, step))
+
+    def begin_rows(self, numbers: Tensor) -> None:
+        self._rows = numbers
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        tokens, size = k.shape[-2], self.block
+        kept = self._blocks(visible.any(-2)[..., None])[..., 0]  # (B, 1, blocks, size)
+        q_blocks, k_blocks = self._blocks(q), self._blocks(k) * kept[..., None]
+        sort = (
+            self.causal_matching(q, k_blocks, kept) if self.geometry.causal else self.matching(q_blocks, k_blocks, kept)
+        )
+        sorted_keys = torch.einsum("bhij,bhjtd->bhitd", sort, k_blocks)
+        seen = torch.einsum("bhij,bhjt->bhit", sort, kept.to(q.dtype).expand(-1, sort.shape[1], -1, -1)) > 0
+        logits, mask = scaled_logits(q_blocks, sorted_keys), seen[..., None, :].expand(-1, -1, -1, size, -1)
+        if self.own_block:
+            own = kept[..., None, :].expand_as(mask)
+            if self.geometry.causal:
+                own = own & torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+            logits, mask = torch.cat([logits, scaled_logits(q_blocks, k_blocks)], -1), torch.cat([mask, own], -1)
+        weights = visible_softmax(logits, mask)
+        placed = torch.einsum("bhist,bhij,bhjt->bhisjt", weights[..., :size], sort, kept.to(q.dtype).expand_as(seen))
+        if self.own_block:
+            identity = torch.eye(kept.shape[-2], dtype=q.dtype, device=q.device)
+            placed = placed + torch.einsum("bhist,ij->bhisjt", weights[..., size:], identity)
+        return placed.flatten(4, 5).flatten(2, 3)[:, :, :tokens, :tokens]
+
+    def matching(self, q: Tensor, k: Tensor, kept: Tensor) -> Tensor:
+        """S, (B, H, blocks, blocks), of a bidirectional model: blocks of q and k, and which of their tokens count."""
+        counts = kept.sum(-1, keepdim=True).clamp_min(1)
+        scores = scaled_logits((q * kept[..., None]).sum(-2) / counts, k.sum(-2) / counts)
+        if self.training:
+            scores = scores + self._gumbel(scores)
+        some = kept.any(-1)
+        return doubly_stochastic(scores / self.temperature, some[..., None] & some[..., None, :], self.iterations)
+
+    def causal_matching(self, q: Tensor, k: Tensor, kept: Tensor) -> Tensor:
+        real = kept.flatten(-2)[..., : q.shape[-2], None].to(q.dtype)
+        so_far = (q * real).cumsum(-2) / real.cumsum(-2).clamp_min(1)
+        scores = scaled_logits(so_far[:, :, :: self.block], k.sum(-2) / kept.sum(-1, keepdim=True).clamp_min(1))
+        before = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(-1)
+        return visible_softmax(scores / self.temperature, before & kept.any(-1)[..., None, :])
+
+    def _gumbel(self, scores: Tensor) -> Tensor:
+        rows = torch.arange(len(scores), device=scores.device) if self._rows is None else self._rows
+        return -(-uniform(self.key, rows, *scores.shape[1:]).log()).log().to(scores.dtype)
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        """(..., N, D) -> (..., blocks, block, D), the last one filled up with zeros."""
+        return F.pad(x, (0, 0, 0, -x.shape[-2] % self.block)).unflatten(-2, (-1, self.block))

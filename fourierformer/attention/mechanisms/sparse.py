@@ -1,0 +1,249 @@
+"""Sparse attention by position: softmax over the keys that a pattern allows; here the elementary patterns.
+
+    o_i = sum_{j in S(i)} softmax_j(q_i . k_j / sqrt(D)) v_j            (Lin et al. 2022, arXiv 2106.04554, section 4.1)
+
+S(i) comes from patterns.py; which one a mechanism has is all that its class says. Up to DENSE tokens all weights are
+computed and masked; beyond, only those of tiles of queries and their keys (tiles.py), on a GPU through flex_attention
+where neighbouring queries share their keys. The result is the same.
+
+On images positions count patches row by row, from 0 at the first patch; the class token sees all and is seen by all.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fourierformer.attention import register
+from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.engines.dot_product import masked_attention
+from fourierformer.attention.engines.flex import block_mask, compiled_flex_attention, flex_fits
+from fourierformer.attention.engines.patterns import Band, Blocks, First, Listed, Pattern
+from fourierformer.attention.engines.recurrence import to_float32
+from fourierformer.attention.engines.tiles import groups_of, tiled_attention
+from fourierformer.attention.engines.visibility import Visibility
+from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
+from fourierformer.errors import check_range
+from fourierformer.seeds import seed_of
+
+DENSE = 512  # tokens; tiles are faster from 256 on for bands and blocks, from 1,024 on for random keys (one CPU core)
+MASKED = f"N² C up to N = {DENSE}"  # of the cost
+KEPT = 4  # numbers of tokens whose tiles are kept
+SURVEY = "Lin et al. 2022, arXiv 2106.04554, section 4.1"
+
+
+class SparseAttention(Attention):
+    """Softmax over the keys that `patterns` allow, which a subclass says."""
+
+    longer_ok = False
+    partial_queries = padding_ok = True
+    cross_ok = "its pattern relates positions of one sequence, and between two sequences there are none"
+    state, source = "2 N C", SURVEY
+    slots = 0  # keys before the first token that all queries see, where a subclass has some
+
+    def __init__(self, geometry: Geometry):
+        super().__init__(geometry)
+        self._kept: dict[tuple, Any] = {}  # masks and tiles: what follows from numbers of tokens alone
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._kept.clear()  # random patterns are loaded
+
+    def patterns(self) -> Sequence[Pattern]:
+        """One for all heads, or one for each."""
+        raise TypeError(f"{type(self).__name__} does not define patterns()")
+
+    @property
+    def visibility(self) -> Visibility:
+        geometry = self.geometry
+        return Visibility(tuple(self.patterns()), geometry.heads, geometry.causal, geometry.prefix + self.slots)
+
+    def mix(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
+    ) -> Tensor:
+        queries, keys = q.shape[-2], k.shape[-2]
+        # padding would mean a new block mask in every call
+        if keys > DENSE and keep is None and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
+            return compiled_flex_attention()(q, k, v, block_mask=self._of_length(block_mask, keys, queries, q.device))
+        if keys > DENSE:
+            return tiled_attention(q, k, v, self._of_length(groups_of, keys, queries, q.device), keep)
+        mask = self._mask(q.device)[None, :, keys - queries : keys, :keys]  # torch's kernels take 4 dimensions, not 3
+        if keep is None:
+            return masked_attention(q, k, v, mask)
+        mask = mask & keep[:, None, None]
+        return masked_attention(q, k, v, mask, ~mask.any(-1, keepdim=True))
+
+    def backend_name(self, device: torch.device) -> str:
+        """Of the longest input without padding."""
+        if self.geometry.length + self.slots <= DENSE:
+            return "masked"
+        flex = flex_fits(self.visibility, self.geometry.head_dim, device, torch.float32)
+        return "flex_attention" if flex else "tiles"
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        j = torch.arange(k.shape[-2], device=k.device)
+        mask = self.visibility.mask(j[-q.shape[-2] :], j, len(j))
+        with torch.autocast(q.device.type, enabled=False):
+            return visible_softmax(scaled_logits(*to_float32(q, k)), mask)
+
+    def shares(self, tokens: int) -> Tensor:
+        """What of each key a query sees, for pictures: (1 or heads, tokens, keys), here 1 or 0. Slots come first."""
+        keys = torch.arange(tokens + self.slots)
+        return self.visibility.mask(keys[self.slots :], keys, len(keys)).float()
+
+    def start(self, batch: int) -> State | None:
+        """The position, and the keys and values that a later token may see: the first ones and the last `reach`."""
+        visibility = self.visibility
+        if not self.geometry.causal or visibility.reach is None:
+            return None
+        kept = visibility.first + min(visibility.reach, self.geometry.length - 1) + 1
+        empty = self.qkv.weight.new_zeros(batch, self.geometry.heads, kept, self.geometry.head_dim)
+        return torch.zeros(1, dtype=torch.long, device=empty.device), empty, empty
+
+    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
+        position, keys, values = state
+        visibility, kept = self.visibility, keys.shape[2]
+        first = torch.arange(visibility.first, device=k.device)
+        last = position + torch.arange(first.numel() + 1 - kept, 1, device=k.device)
+        keys, values = (_with_next(old, new, first == position) for old, new in ((keys, k), (values, v)))
+        mask = visibility.mask(position, torch.cat([first, last]), self.geometry.length + self.slots)
+        mask[..., len(first) :] &= last >= len(first)  # no key twice, and none before the first
+        return masked_attention(q, keys.to(q.dtype), values.to(v.dtype), mask), (position + 1, keys, values)
+
+    @torch._disable_dynamo  # made once, by no compiled code
+    def _mask(self, device: torch.device) -> Tensor:
+        """For as many tokens as are ever masked; that of fewer is its upper left part."""
+        return self._made(("mask", device), lambda: self._largest_mask(device))
+
+    def _largest_mask(self, device: torch.device) -> Tensor:
+        j = torch.arange(min(self.geometry.length + self.slots, DENSE), device=device)
+        return self.visibility.mask(j, j, len(j))
+
+    @torch._disable_dynamo
+    def _of_length(self, make, tokens: int, queries: int, device: torch.device) -> Any:
+        """make(visibility, tokens, queries, device): tiles, or the block mask of flex_attention."""
+        key = make, tokens, queries, device
+        return self._made(key, lambda: make(self.visibility, tokens, queries, device))
+
+    def _made(self, key: tuple, make) -> Any:
+        if key not in self._kept:
+            while len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]
+            with torch.inference_mode(False):  # an evaluation may ask first, and training then use it
+                self._kept[key] = make()
+        return self._kept[key]
+
+
+def _with_next(kept: Tensor, new: Tensor, here: Tensor) -> Tensor:
+    """[first | last] keys or values (B, H, kept, D) with one more: at its place among the first, and as the last."""
+    first, last = kept.split([len(here), kept.shape[2] - len(here)], dim=2)
+    return torch.cat([torch.where(here[:, None], new.to(kept.dtype), first), last[:, :, 1:], new.to(kept.dtype)], dim=2)
+
+
+@register("global", "the first tokens see all and are seen by all, others see only them; causal: sinks")
+class GlobalTokens(SparseAttention):
+    """S(i) = {j < g} and i; all j for i < g. The class token counts among the g.
+
+    A causal model keeps the first half of that: every token sees the first g, which see nothing later (attention
+    sinks), so nothing that comes after them is passed on.
+    """
+
+    cost, state = f"N g C; {MASKED}", "2 (g + 1) C"
+
+    def __init__(self, geometry: Geometry, *, tokens: int = 1):
+        super().__init__(geometry)
+        check_range("attention.tokens", tokens, 0)
+        self.tokens = tokens
+
+    def patterns(self) -> Sequence[Pattern]:
+        return [First(max(0, self.tokens - self.geometry.prefix))]
+
+
+@register("band", "a window of the nearest tokens to both sides; causal: of the last ones")
+class BandAttention(SparseAttention):
+    """S(i) = {|i - j| <= w}."""
+
+    cost, state = f"N w C; {MASKED}", "2 (w + 1) C"
+
+    def __init__(self, geometry: Geometry, *, window: int = 32):
+        super().__init__(geometry)
+        check_range("attention.window", window, 0)
+        self.window = window
+
+    def patterns(self) -> Sequence[Pattern]:
+        return [Band(self.window)]
+
+
+@register("dilated", "a window with gaps: every second token, say, of twice the distance")
+class DilatedAttention(SparseAttention):
+    """S(i) = {|i - j| <= w step, (i - j) a multiple of step}: the cost of a band of w, the reach of one of w step.
+
+    Tokens whose positions differ modulo the step never meet, in however many layers of one step.
+    """
+
+    cost, state = f"N w C; {MASKED}", "2 (w step + 1) C"
+
+    def __init__(self, geometry: Geometry, *, window: int = 16, dilation: int = 2):
+        super().__init__(geometry)
+        check_range("attention.window", window, 0)
+        check_range("attention.dilation", dilation, 1)
+        self.window, self.dilation = window, dilation
+
+    def patterns(self) -> Sequence[Pattern]:
+        return [Band(self.window, self.dilation)]
+
+
+@register("block_local", "blocks of neighbouring tokens, each by itself")
+class BlockLocal(SparseAttention):
+    """S(i) = {j: floor(j / b) = floor(i / b)}: nothing passes from block to block. The last block may be shorter."""
+
+    cost, state = f"N b C; {MASKED}", "2 b C"
+
+    def __init__(self, geometry: Geometry, *, block: int = 32):
+        super().__init__(geometry)
+        check_range("attention.block", block, 1)
+        self.block = block
+
+    def patterns(self) -> Sequence[Pattern]:
+        return [Blocks(self.block)]
+
+
+@register("random", "keys drawn at random once for every token and head; causal: from its past")
+class RandomKeys(SparseAttention):
+    """S(i) = r keys drawn without replacement among the others, and i itself: a random graph mixes in few layers.
+
+    Drawn for all positions of the longest input; of a shorter one the keys beyond its end are left out.
+    """
+
+    cost = f"N r C; {MASKED}"
+    keys: Tensor
+
+    def __init__(self, geometry: Geometry, *, keys_per_token: int = 16):
+        super().__init__(geometry)
+        check_range("attention.keys_per_token", keys_per_token, 0)
+        tokens = geometry.length - geometry.prefix
+        i = torch.arange(tokens)
+        after = torch.zeros_like(i) if geometry.causal else tokens - 1 - i
+        generator = torch.Generator().manual_seed(seed_of("random", geometry.seed, geometry.layer))
+        drawn = [draw_others(keys_per_token, i, 1, after, generator) for _ in range(geometry.heads)]
+        self.register_buffer("keys", torch.stack(drawn))
+
+    def patterns(self) -> Sequence[Pattern]:
+        return [Listed(table) for table in self.keys]
+
+
+def draw_others(count: int, before: Tensor, gap: Tensor | int, after: Tensor, generator: torch.Generator) -> Tensor:
+    """For every row `count` different numbers, of 0 ... before - 1 and of the `after` ones behind a gap, all sets
+    equally likely; where there are fewer, all of them, filled up with -1: (rows, count).
+
+    Floyd's way to draw from n numbers: for m = n - count ... n - 1 one of 0 ... m, or m itself where that was drawn
+    before (Bentley and Floyd 1987).
+    """
+    drawn = torch.full((len(before), count), -1)
+    for column in range(count):
+        top = before + after - count + column  # below 0 where there are too few
+        number = ((top + 1) * torch.rand(len(before), generator=generator, dtype=torch.float64)).long()
+        again = (drawn == number[:, None]).any(1)
+        drawn[:, column] = torch.where(top < 0, -1, torch.where(again, top, number))
+    return torch.where(drawn >= before[:, None], drawn + torch.as_tensor(gap).expand(len(before))[:, None], drawn)
