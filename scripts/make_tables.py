@@ -1,6 +1,7 @@
 """Runs -> comparison tables, beside the paper's numbers; runs -> committed evidence; evidence -> documents.
 
 python scripts/make_tables.py [RUNS...] [--format text|markdown|latex]     RUNS: folders of runs, or collected CSV files
+python scripts/make_tables.py runs/sweep --best-by valid                   each attention at its own best learning rate
 python scripts/make_tables.py --paper                                      Tables 1 to 3 line by line, with our numbers
 python scripts/make_tables.py runs/table1 --collect table1                 writes results/measured/table1.csv
 python scripts/make_tables.py --docs                                       what is generated in README and docs/
@@ -19,7 +20,7 @@ from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of,
 from fourierformer.results.formats import latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.measured import committed, gather, refusal, write_measured
-from fourierformer.results.tables import head_tables
+from fourierformer.results.tables import best_tables, head_tables
 from fourierformer.runs.stdio import exit_on_user_error
 
 
@@ -30,6 +31,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_const", const="markdown", dest="format", help="--format markdown")
     parser.add_argument(
         "--paper", action="store_true", help="the paper's tables, with committed runs; dashes for what was not run"
+    )
+    parser.add_argument(
+        "--best-by",
+        choices=["valid"],
+        help="where settings differ (a learning rate, say): each attention at those where its validation is best",
     )
     parser.add_argument("--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv")
     parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
@@ -51,7 +57,14 @@ def main(arguments: argparse.Namespace) -> None:
         collect_runs(runs, arguments)
         return
     rows = comparison(runs)
-    shown = paper_tables(rows) if arguments.paper else [*tables(rows), *interval_tables(rows), *head_tables(rows)]
+    if arguments.paper:
+        shown = paper_tables(rows)
+    elif arguments.best_by:
+        shown = best_tables(rows)
+        if not shown:
+            raise SetupError("--best-by valid: no table has runs at several settings; leave it out")
+    else:
+        shown = [*tables(rows), *interval_tables(rows), *head_tables(rows)]
     if arguments.format == "text":
         is_terminal = sys.stdout.isatty()
         print(text_of(shown, is_terminal, shutil.get_terminal_size().columns if is_terminal else None), end="")

@@ -28,6 +28,7 @@ from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, read_json, write_json
+from fourierformer.provenance import command, git_state, short_commit, without_folders
 from fourierformer.runs.parts import Parts, open_run
 from fourierformer.training.precision import set_matmul_precision
 
@@ -164,8 +165,11 @@ def _over_layers(layers: list[LayerSums]) -> dict:
 
 
 def save(run: Path, split: str, numbers: dict) -> None:
-    """Writes the numbers of a split to heads.json of the run; those of other splits are kept."""
-    content = {"schema": 1, "splits": saved(run) | {split: numbers}}
+    """Writes the numbers of a split to heads.json of the run, with the commit and the command that measured them. The
+    numbers of other splits are kept."""
+    facts, _ = git_state()
+    origin = {"commit": short_commit(facts), "command": without_folders(command())}
+    content = {"schema": 1, "splits": saved(run) | {split: numbers | {"origin": origin}}}
     with _disk_errors(run / FILE):
         write_json(run / FILE, content)
 

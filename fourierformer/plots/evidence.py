@@ -12,11 +12,12 @@ from fourierformer.files import read_csv
 from fourierformer.plots.curves import Curve, metric_curves
 from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
 from fourierformer.provenance import MEASURED
+from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison, full_label, metric
 from fourierformer.results.hypotheses import EVIDENCE, Configuration, on_common_seeds
 from fourierformer.results.layers import SHARE, layer_cells
 from fourierformer.results.measured import read_measured
-from fourierformer.results.statistics import BASELINE, compare
+from fourierformer.results.statistics import compare
 from fourierformer.tasks import Column, Metric
 
 SIZE = (9.6, 6.2)  # inches

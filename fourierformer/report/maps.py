@@ -6,9 +6,9 @@ import sys
 from fourierformer.errors import SetupError
 from fourierformer.plots.picture import Picture
 from fourierformer.report.section import Charts
+from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, row_label
 from fourierformer.results.runs import Run
-from fourierformer.results.statistics import BASELINE
 
 TITLE = "What each head attends to"
 

@@ -19,6 +19,7 @@ from fourierformer.plots.picture import Picture
 from fourierformer.report.maps import map_charts
 from fourierformer.report.section import Charts, Section, Sheet, sheet_of, slugs, without_columns
 from fourierformer.results import Run, Table, comparison, tables
+from fourierformer.results.baseline import BASELINE, baselines_of, pairs
 from fourierformer.results.comparison import (
     Row,
     column_text,
@@ -28,6 +29,7 @@ from fourierformer.results.comparison import (
     metric_text,
     protocol_text,
     row_label,
+    same_setting,
     seed_of,
     several_models,
     task_behind,
@@ -37,8 +39,8 @@ from fourierformer.results.formats import DASH
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
-from fourierformer.results.statistics import BASELINE, SIGNIFICANT, change_text, p_text, pairs
-from fourierformer.results.tables import columns_of, head_tables, quoted_columns
+from fourierformer.results.statistics import SIGNIFICANT, change_text, p_text, verdict
+from fourierformer.results.tables import best_tables, columns_of, head_tables, quoted_columns
 from fourierformer.tasks import Column, Metric
 
 MANY = 4  # lines of a chart beyond which it takes the whole page
@@ -59,6 +61,7 @@ HEADS = "How much the heads of a layer differ: means over layers, sequences and 
 OVER_SEEDS = "Line: mean over seeds; band: from the lowest to the highest seed."
 SPEED = "Without evaluations; of runs on different or busy machines the times compare nothing."
 UNITS_OF_TIME = ((7200, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # from so many seconds on; its length
+OWN_SETTINGS = "Each attention at the settings where its validation is best, compared there."
 PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the table of intervals
 
 
@@ -78,10 +81,12 @@ def run_sections(runs: list[Run], maps: bool = False) -> list[Section]:
 
 def _section(table: Table, anchor: str, maps: bool) -> Section:
     sheet = sheet_of(table, _caption(table))
+    best = best_tables(table.rows)
     curves = _metric_pictures(table, anchor)
     beside = sum(not picture.wide for picture in curves) % 2 == 1  # a free place beside one of them
     parts: list[Sheet | Charts] = [Charts([*_difference_pictures(table, anchor, beside), *curves])]
     parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
+    parts += [sheet_of(fair, OWN_SETTINGS, leave_out=table.lines) for fair in best]
     parts += [_intervals(intervals, table.lines) for intervals in interval_tables(table.rows)]
     for heads in head_tables(table.rows):
         parts += [sheet_of(heads, HEADS, leave_out=table.lines), Charts(_layer_pictures(heads, anchor))]
@@ -89,7 +94,7 @@ def _section(table: Table, anchor: str, maps: bool) -> Section:
     parts += map_charts(table.rows, anchor) if maps else []
     shown = [part for part in parts if not isinstance(part, Charts) or part.pictures]
     debug = all(run.field("debug") for row in table.rows for run in (*row.runs, *row.others))
-    return Section(table.title, anchor, shown, headline(table), folded=debug)
+    return Section(table.title, anchor, shown, headline((best or [table])[0]), folded=debug)
 
 
 def _caption(table: Table) -> str:
@@ -211,39 +216,51 @@ def headline(table: Table) -> str:
     """The sentence about a table that a reader came for, and why to doubt it; empty where there is nothing to
     compare."""
     for column in quoted_columns(table.rows[0].task):
-        cells = {row_label(row, table.rows): cell.mean for row in table.rows if (cell := row.cell(column))}
-        finite = {label: mean for label, mean in cells.items() if math.isfinite(mean)}
+        cells = [(row, cell.mean) for row in table.rows if (cell := row.cell(column))]
+        finite = [(row, mean) for row, mean in cells if math.isfinite(mean)]
         protocols = {protocol for row in table.rows for protocol in row.protocols(column)}
         if len(finite) > 1 and len(protocols) == 1 and not several_models(table.rows):
             return _sentence(table, column, finite)
     return ""
 
 
-def _sentence(table: Table, column: Column, means: dict[str, float]) -> str:
+def _sentence(table: Table, column: Column, means: list[tuple[Row, float]]) -> str:
     kind = metric(table.primary)
-    first, second = sorted(means, key=means.__getitem__, reverse=kind.higher_is_better)[:2]
-    baseline = BASELINE if BASELINE in means and first != BASELINE else second
-    values = [metric_text(means[label], table.primary, unit=True) for label in (first, baseline)]
+    ordered = sorted(means, key=lambda item: item[1], reverse=kind.higher_is_better)
+    (first, value), second = ordered[:2]
+    baselines = baselines_of(first, [row for row, _ in means], across_settings=table.own_settings)
+    fair = [item for item in ordered[1:] if first.attention != BASELINE and any(item[0] is row for row in baselines)]
+    baseline, against = (fair or [second])[0]
+    labels = [row_label(row, table.rows) for row in (first, baseline)]
+    values = [metric_text(mean, table.primary, unit=True) for mean in (value, against)]
     what = f"{column[0]} {kind.name} ({protocol_text(column)})"
+    if table.own_settings:
+        what += ", each attention at its best settings by validation"
     if values[0] == values[1]:
-        return f"No difference in {what}: {first} and {baseline} with {values[0]}."
-    change = change_text(means[first], means[baseline], table.primary)
+        return f"No difference in {what}: {labels[0]} and {labels[1]} with {values[0]}."
+    change = change_text(value, against, table.primary)
     doubt = _doubt(table, column, first, baseline)
     first_is = "Highest" if kind.higher_is_better else "Lowest"
-    sentence = f"{first_is} {what}: {first} with {values[0]}, against {values[1]} for {baseline} ({change}){doubt}."
-    row = next(row for row in table.rows if row_label(row, table.rows) == first)
-    return " ".join([sentence, *(f"But {reason}." for reason in doubts(row, table.rows))])
+    sentence = (
+        f"{first_is} {what}: {labels[0]} with {values[0]}, against {values[1]} for {labels[1]} ({change}){doubt}."
+    )
+    return " ".join([sentence, *(f"But {reason}." for reason in doubts(first, table.rows))])
 
 
-def _doubt(table: Table, column: Column, first: str, baseline: str) -> str:
-    """What the sentence must not be read without: a single seed, no test, or one that found nothing."""
-    if min(row.n for row in table.rows if row_label(row, table.rows) in (first, baseline)) == 1:
+def _doubt(table: Table, column: Column, first: Row, baseline: Row) -> str:
+    """What the sentence must not be read without: a single seed, other settings, no test, or one that found nothing."""
+    if min(first.n, baseline.n) == 1:
         return "; a single seed, so no claim yet"
-    for pair in pairs(table.rows, columns_of(table.rows)):
-        compared = {row_label(pair.row, table.rows), BASELINE}
-        if pair.column == column and compared == {first, baseline}:
+    if not table.own_settings and not same_setting(first, baseline):
+        return "; at different settings, so no test"
+    rows = {id(first), id(baseline)}
+    for pair in pairs(table.rows, columns_of(table.rows), across_settings=table.own_settings):
+        (softmax,) = baselines_of(pair.row, table.rows, across_settings=table.own_settings)
+        if pair.column == column and {id(pair.row), id(softmax)} == rows:
             if pair.p is None:
                 return f"; {pair.difference.reason}"
-            verdict = "not a significant difference, " if pair.p >= SIGNIFICANT else ""
-            return f"; {verdict}{p_text(pair.p)}"
+            found = (
+                "" if pair.p < SIGNIFICANT else f"{verdict(pair.difference, table.primary, pair.p, pair.equivalence)}, "
+            )
+            return f"; {found}{p_text(pair.p)}"
     return "; not tested against each other"

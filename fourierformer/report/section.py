@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from fourierformer.plots.picture import Key, Picture
 from fourierformer.results import Table
+from fourierformer.results.baseline import BASELINE
 from fourierformer.results.formats import DASH
-from fourierformer.results.statistics import BASELINE, significance_lines
-from fourierformer.results.tables import columns_of
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ class Section:
 def sheet_of(table: Table, caption: str, leave_out: Iterable[str] = ()) -> Sheet:
     """A table of the results; `leave_out` are lines that stand on the page already."""
     lines = [line for line in table.lines if line not in set(leave_out)]
-    tested = significance_lines(table.rows, columns_of(table.rows)) if table.rows else []
-    findings = [line for line in lines if line in tested]
+    findings = [line for line in lines if line in table.findings]
     lines = [line for line in lines if line not in findings]
     header, body = _with_differences(table)
     return Sheet(caption, header, body, lines, findings, frozenset(table.best), frozenset(table.starts))

@@ -14,6 +14,7 @@ from fourierformer.results.runs import Run, number
 from fourierformer.tasks import Column, Metric, Task, tasks
 
 UNKNOWN = ""
+ATTENTION = "attention."  # keys of a config that belong to the attention
 HEADS = "heads"
 SPLITS = ("valid", "test")
 # metrics of every task: what the loop and scripts/head_redundancy.py measure
@@ -151,15 +152,36 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), _in_order(row), row.group))
 
 
+def setting_of(row: Row) -> dict[str, object]:
+    """Everything but its attention that decides what the runs of a row compute: learning rate, layers, steps, ..."""
+    return {key: value for key, value in row.config.items() if not key.startswith(ATTENTION)}
+
+
+def same_setting(one: Row, other: Row) -> bool:
+    """Whether two rows differ in their attention alone. A row that does not know its config is compared with all."""
+    return not one.config or not other.config or not any(differing_values([setting_of(one), setting_of(other)]))
+
+
+def mixes_settings(rows: Sequence[Row]) -> bool:
+    """Whether rows of one model differ in more than their attention."""
+    return any(not same_setting(row, other) for row in rows for other in rows if row.model == other.model)
+
+
 def row_label(row: Row, rows: Iterable[Row]) -> str:
-    """The attention's name; where a table holds several configurations of it, with what their configs differ in
-    (`fourier lr=0.002 layers=2`), or with the group's hash where nothing known tells them apart."""
-    twins = [other for other in rows if (other.model, other.attention) == (row.model, row.attention)]
-    if len(twins) == 1:
-        return row.attention
-    labels = dict(zip((twin.group for twin in twins), differing_values([t.config for t in twins]), strict=True))
-    unique = len(set(labels.values())) == len(twins)
-    return f"{row.attention} {labels[row.group]}" if unique else f"{row.attention} [{row.group[:8]}]"
+    """The attention's name, then whatever tells the row from others: knobs from rows of the same attention, all other
+    settings from all rows of the model (`fourier eps=0 lr=0.002`). The group's hash where nothing known differs."""
+    of_model = [other for other in rows if other.model == row.model]
+    twins = [other for other in of_model if other.attention == row.attention]
+    keys = dict.fromkeys(key for twin in twins for key in twin.config if key.startswith(ATTENTION))
+    knobs = [key for key in keys if len({str(twin.config.get(key)) for twin in twins}) > 1]
+    own = {other.group for other in twins}
+    configs = [
+        {key: other.config[key] for key in knobs if other.group in own and key in other.config} | setting_of(other)
+        for other in of_model
+    ]
+    labels = dict(zip((other.group for other in of_model), differing_values(configs), strict=True))
+    unique = len({labels[twin.group] for twin in twins}) == len(twins)
+    return f"{row.attention} {labels[row.group]}".strip() if unique else f"{row.attention} [{row.group[:8]}]"
 
 
 def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
@@ -169,7 +191,8 @@ def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
     (the keys of another optimizer, say) is left out of the others.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
-    differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
+    known = [config for config in configs if config]  # of a damaged or very old run nothing is known
+    differing = [key for key in keys if len({str(config.get(key)) for config in known}) > 1]
     short = Counter(key.rpartition(".")[2] for key in differing)
     names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
     return [

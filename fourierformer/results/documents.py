@@ -33,8 +33,7 @@ from fourierformer.results.layers import layer_tables
 from fourierformer.results.measured import is_measured, read_measured
 from fourierformer.results.ranking import rankings
 from fourierformer.results.runs import Run
-from fourierformer.results.statistics import significance_lines
-from fourierformer.results.tables import columns_of, head_tables, tables
+from fourierformer.results.tables import head_tables, tables
 
 NOTHING = "No measured runs are committed yet."
 QUICKSTART = "quickstart.csv"  # the runs of `make train`
@@ -67,10 +66,8 @@ def section(folder: Path = MEASURED) -> str:
 
 
 def _without_comparisons(table: Table, name: str) -> Table:
-    comparisons = significance_lines(table.rows, columns_of(table.rows))
-    rest = [note for note in table.notes if note not in comparisons]
     where = f"python scripts/make_tables.py results/measured/{name}"
-    return replace(table, notes=[*rest, f"comparisons with the baseline, Holm-corrected: {where}"])
+    return replace(table, findings=[f"comparisons with the baseline, Holm-corrected: {where}"])
 
 
 def _folded(title: str, tables: list[Table]) -> str:
@@ -90,7 +87,7 @@ def origin(runs: Iterable[Run]) -> str:
 def quickstart(folder: Path = MEASURED) -> str:
     """The table that `make train` ends with, as it prints it."""
     (table,) = tables(comparison(read_measured(folder / QUICKSTART)))
-    grid = text_of([replace(table, protocols=[], notes=[], scale=[])])
+    grid = text_of([replace(table, protocols=[], notes=[], findings=[], scale=[])])
     return f"```text\n{grid.strip()}\n```"
 
 
@@ -109,7 +106,7 @@ def evidence(folder: Path = MEASURED) -> str:
         if path.exists():
             runs = read_measured(path)
             rows = comparison(runs)
-            numbers = [replace(table, notes=[], protocols=[], scale=[]) for table in tables(rows)]
+            numbers = [replace(table, notes=[], findings=[], protocols=[], scale=[]) for table in tables(rows)]
             said = [*numbers, hypothesis_table(rows, column), *head_tables(rows), *layer_tables(rows)]
             shown = markdown_of(said)
             parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")

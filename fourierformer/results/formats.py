@@ -45,7 +45,9 @@ class Table:
     scale: list[str] = field(default_factory=list)
     protocols: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)  # how its rows differ from softmax
     differences: list[str] = field(default_factory=list)  # to softmax, for each line of the body; empty where none is
+    own_settings: bool = False  # each attention stands at its own best settings, and is compared there
 
     @property
     def primary(self) -> str:
@@ -55,7 +57,7 @@ class Table:
     @property
     def lines(self) -> list[str]:
         """Everything that stands under the table: scale and protocol, then what to know before believing it."""
-        return [*self.scale, *self.protocols, *self.notes]
+        return [*self.scale, *self.protocols, *self.notes, *self.findings]
 
 
 def text_of(tables: Iterable[Table], colour: bool = False, width: int | None = None) -> str:
@@ -175,8 +177,8 @@ def _latex_table(table: Table) -> str:
         lines += [r"\midrule"] if i in table.starts else []
         lines.append(" & ".join(_latex_cell(cell, (i, j) in table.best) for j, cell in enumerate(line)) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    if table.notes:
-        small = r" \par ".join(map(in_latex, table.notes))
+    if notes := [*table.notes, *table.findings]:
+        small = r" \par ".join(map(in_latex, notes))
         box = r"\par\smallskip\begin{minipage}{\linewidth}\footnotesize\raggedright "
         lines.append(box + small + r"\end{minipage}")
     return "\n".join([*lines, r"\end{table}"])

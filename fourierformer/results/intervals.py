@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable
 
 from fourierformer.errors import SetupError
+from fourierformer.results.baseline import significance_lines
 from fourierformer.results.comparison import HEADS, Cell, Row, metric, metric_text, metrics, protocol_text, row_label
 from fourierformer.results.formats import DASH, Table
 from fourierformer.results.paper import PAPER, TABLES, PaperValue, is_the_papers, paper_value, read_paper, scale_lines
-from fourierformer.results.statistics import NO_CLAIM, half_width, not_finite, signed, significance_lines
+from fourierformer.results.statistics import NO_CLAIM, half_width, not_finite, signed
 from fourierformer.results.tables import (
     Measure,
     blocks_of,

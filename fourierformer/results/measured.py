@@ -19,7 +19,7 @@ from fourierformer.results.runs import SCHEMA, Run, collect
 NAMES = ("run", "experiment", "model", "attention", "data", "seed")
 TEXT = frozenset(
     {*NAMES, "task", "primary", "config_hash", "group", "unit", "attention_backend", "commit", "started", "command"}
-    | {"python", "platform", "cpu"}
+    | {"python", "platform", "cpu", "instructions"}
 ) - {"seed"}
 TEXT_GROUPS = ("settings.", "versions.")  # all other columns are JSON
 FACTS = ("commit", "dirty", "started", "command", "cpu", "cpus", "gpus", "python", "platform")
@@ -29,7 +29,14 @@ EVALUATIONS = "evaluations"  # rows of metrics.jsonl
 MOST_EVALUATIONS = 40  # of a run: with the numbers of 16 layers some 30 kB, in a file that git keeps
 DIGITS = 6  # of a number in them
 CONFIG = "config"
-LAST = ("head_layers", EVALUATIONS, CONFIG)  # columns of long JSON stand behind those that are read by eye
+START = ("started", "commit", "dirty", "cpu")  # of each start of a run that was resumed
+LAST = (
+    "starts",
+    "head_origin",
+    "head_layers",
+    EVALUATIONS,
+    CONFIG,
+)  # columns of long JSON stand behind those that are read by eye
 
 
 def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) -> str:
@@ -53,10 +60,12 @@ def csv_row(run: Run) -> dict[str, str]:
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
     origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
     origin["command"] = without_folders(str(run.meta.get("command") or ""))
+    origin["instructions"] = str(run.meta.get("cpu") or "").partition(", ")[2]
     names = {key: run.field(key) for key in NAMES} | {"run": run.name}
     names |= {"settings": run.settings, "heads": run.heads, "diagnostics": run.diagnostics}
     names |= {"versions": {name: versions.get(name) for name in VERSIONS}}
-    long = [("head_layers", run.head_layers), (EVALUATIONS, _evaluations(run)), (CONFIG, run.config)]
+    long = [("starts", _starts(run)), ("head_origin", run.head_origin), ("head_layers", run.head_layers)]
+    long += [(EVALUATIONS, _evaluations(run)), (CONFIG, run.config)]
     values = [*flatten(names | summary | meta | origin), *((key, value) for key, value in long if value)]
     return {key: _written(key, value) for key, value in values if value is not None and value not in ({}, "")}
 
@@ -123,10 +132,18 @@ def _short(value):
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
+def _starts(run: Run) -> list[dict]:
+    """Every start of a run that was resumed, the last one included; [] for a run that was not."""
+    if "starts" in run.summary:
+        return run.summary["starts"]
+    earlier = found if isinstance(found := run.meta.get("earlier"), list) else []
+    starts = [start for start in earlier if isinstance(start, dict)]
+    return [{key: start.get(key) for key in START} for start in [*starts, run.meta]] if starts else []
+
+
 def _dirty(run: Run) -> bool:
-    """At any of its starts: a resumed run keeps a line for each earlier one."""
-    starts = earlier if isinstance(earlier := run.meta.get("earlier"), list) else []
-    return bool(run.field("dirty")) or any(bool(start.get("dirty")) for start in starts if isinstance(start, dict))
+    """At any of its starts."""
+    return bool(run.field("dirty")) or any(start["dirty"] for start in _starts(run))
 
 
 def _is_text(key: str) -> bool:

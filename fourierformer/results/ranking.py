@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison, mean_text, metric
 from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, markdown_grid
 from fourierformer.results.measured import read_measured
-from fourierformer.results.statistics import BASELINE, Pair, difference_text, p_text, pairs, verdict
+from fourierformer.results.statistics import MARGIN, SIGNIFICANT, Dunnett, dunnett, p_text
 from fourierformer.results.tables import table_groups
 from fourierformer.tasks import Column
 
@@ -27,41 +28,52 @@ def rankings(folder: Path) -> str:
 
 
 def ranking(rows: list[Row], column: Column, file: str) -> str:
-    """Best first; the note says how many comparisons the correction is over, and whose loss says little."""
-    compared = {id(pair.row): pair for pair in pairs(rows, [column])}
+    """Best first, each with its difference to softmax; the note states the test and checks its assumption."""
     key = rows[0].primary
-    measured = [row for row in rows if row.cell(column)]
-    ordered = sorted(measured, key=lambda row: _mean(row, column), reverse=metric(key).higher_is_better)
-    header = ("attention", "seeds", f"{column[0]} {metric(key).short}, {column[1]}", f"minus {BASELINE}'s", "p")
-    grid = markdown_grid(
-        (*header, f"against {BASELINE}"),
-        [_line(row, column, compared.get(id(row))) for row in ordered],
-        [True, False, False, False, False, True],
+    cells = {row.attention: cell for row in rows if (cell := row.cell(column))}
+    ordered = sorted(cells, key=lambda name: cells[name].mean, reverse=metric(key).higher_is_better)
+    others = {name: cell for name, cell in cells.items() if name != BASELINE}
+    test = dunnett(others, cells[BASELINE], key) if BASELINE in cells else None
+    header = (
+        "attention",
+        "seeds",
+        f"{column[0]} {metric(key).short}, {column[1]}",
+        f"against {BASELINE}",
+        "p",
+        "verdict",
     )
-    tested = sum(pair.p is not None for pair in compared.values())
-    notes = [
-        f"{rows[0].model} on {rows[0].data}, from `results/measured/{file}`. Differences: mean ± 95 % t-interval over "
-        f"the seeds; p: paired t-test, Holm-corrected over {tested} comparisons",
-        *(doubt for row in ordered for doubt in doubts(row, rows)),
+    lines = [
+        (f"`{name}`", str(cells[name].n), mean_text(cells[name], key), *_against(name, test, key)) for name in ordered
     ]
+    grid = markdown_grid(header, lines, [True, False, False, False, False, True])
+    notes = [f"{rows[0].model} on {rows[0].data}, from `results/measured/{file}`", *_test_notes(test, key)]
+    by_name = {row.attention: row for row in rows}
+    notes += [doubt for name in ordered for doubt in doubts(by_name[name], rows)]
     return f"{grid}\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
-def _mean(row: Row, column: Column) -> float:
-    cell = row.cell(column)
-    return cell.mean if cell else float("nan")
+def _against(name: str, test: Dunnett | None, key: str) -> tuple[str, str, str]:
+    """Simultaneous interval, p and verdict."""
+    if test is None or name not in test.p:
+        return DASH, DASH, DASH
+    (low, high), p, points = test.intervals[name], test.p[name], metric(key).unit == "%"
+    interval = f"{low:+.1f} to {high:+.1f} points" if points else f"{100 * low:+.1f} to {100 * high:+.1f} %"
+    shown = p_text(p).removeprefix("p ").removeprefix("= ")
+    margin = 100 * MARGIN if points else MARGIN
+    if p < SIGNIFICANT:
+        told = "better" if (low + high > 0) == metric(key).higher_is_better else "worse"
+    else:
+        told = "equivalent" if -margin < low and high < margin else "undecided"
+    return interval, shown, told
 
 
-def _line(row: Row, column: Column, pair: Pair | None) -> tuple[str, ...]:
-    cell, difference, p, told = row.cell(column), DASH, DASH, DASH
-    if pair and pair.p is not None:
-        difference, p = difference_text(pair.difference, row.primary), p_text(pair.p).removeprefix("p ")
-        told = verdict(pair.difference, row.primary, pair.p)
-    return (
-        f"`{row.attention}`",
-        str(row.n),
-        mean_text(cell, row.primary) if cell else DASH,
-        difference,
-        p.removeprefix("= "),
-        told,
-    )
+def _test_notes(test: Dunnett | None, key: str) -> list[str]:
+    if test is None:
+        return []
+    scale, unit = ("", "point") if metric(key).unit == "%" else (f" on log {metric(key).name}", "%")
+    return [
+        f"interval and p: Dunnett's test{scale}, simultaneous over {len(test.p)} comparisons with {BASELINE}, 95 %; "
+        f"equivalent: the interval lies within {100 * MARGIN:g} {unit}; undecided: too few seeds to tell",
+        f"the test assumes equal variances: the largest standard deviation is {test.spread:.0f} times the smallest "
+        f"(Brown-Forsythe {p_text(test.p_spread)})",
+    ]

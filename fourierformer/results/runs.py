@@ -127,6 +127,14 @@ class Run:
         }
 
     @cached_property
+    def head_origin(self) -> dict[str, dict[str, str]]:
+        """Commit and command that measured the heads, by split."""
+        if "head_origin" in self.summary:
+            return dict(self.summary["head_origin"])
+        origins = {split: values.get("origin") for split, values in self._head_splits.items()}
+        return {split: origin for split, origin in origins.items() if isinstance(origin, dict)}
+
+    @cached_property
     def layers(self) -> dict[str, list[float]]:
         """What each attention layer logged about itself last: {"attended_share": [0.83, 0.33]}."""
         last = {key: row[key] for row in self.metrics for key in row if OF_A_LAYER.fullmatch(key)}

@@ -1,21 +1,20 @@
-"""Statistics over seeds: t-intervals, t-tests, Holm's correction; then each configuration of a table against softmax.
+"""Statistics over seeds: t-intervals, t-tests, equivalence tests, Holm's correction, Dunnett's test.
 
 A handful of seeds is a small sample of unknown variance, so everything rests on Student's t. What cannot be stated (one
 seed, an infinite perplexity, values that do not vary) is a sentence in place of a number, never a warning or a NaN.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
-from fourierformer.results.comparison import Cell, Row, column_text, full_label, metric, metric_text
-from fourierformer.tasks import Column
+from fourierformer.results.comparison import Cell, metric, metric_text
 
 NO_CLAIM = "n = 1: no claim"
 LEVEL = 0.95
 SIGNIFICANT = 0.05  # below it, not at it; 1 - 0.95 is a little more
-BASELINE = "softmax"
+MARGIN = 0.01  # equivalent: within 1 % of the baseline, or within one point of a percentage
+POWER = 0.8  # of the smallest difference that a test is said to find
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,124 @@ def compare(cell: Cell, baseline: Cell) -> Difference:
         return Difference(cell.mean - baseline.mean, reason=NO_CLAIM)
     same_seeds = cell.values.keys() == baseline.values.keys()
     return _paired(cell, baseline) if same_seeds else _welch(cell, baseline)
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Whether two sets of runs differ by less than a margin, and how large a difference has to be to be found."""
+
+    p: float | None = None  # of two one-sided t-tests; None where there are too few seeds
+    detectable: float | None = None  # the smallest difference found with a power of 80 %: relative, or in points
+
+
+def equivalence(cell: Cell, baseline: Cell, key: str, margin: float = MARGIN) -> Equivalence:
+    """Two one-sided t-tests (Schuirmann 1987): p is the larger of the two, small where |difference| < margin.
+
+    Metrics of positive size are compared by their logarithms, so that the margin is relative; percentages as they are,
+    with the margin in points. Paired where the seeds are the same, else Welch's. The smallest detectable difference is
+    (t(0.975) + t(0.8)) standard errors, which approximates the noncentral t distribution.
+    """
+    from scipy.stats import t as student
+
+    if cell.n < 2 or baseline.n < 2 or not_finite(cell) or not_finite(baseline):
+        return Equivalence()
+    is_relative = metric(key).unit != "%"
+    if is_relative and min(*cell.values.values(), *baseline.values.values()) <= 0:
+        return Equivalence()
+    bound = math.log1p(margin) if is_relative else 100 * margin
+    first, second = (_scaled(each, math.log) if is_relative else each for each in (cell, baseline))
+    mean, error, freedom = _standard_error(first, second)
+    if error <= 1e-12:
+        return Equivalence()
+    p = max(student.sf((bound - mean) / error, freedom), student.sf((bound + mean) / error, freedom))
+    smallest = float(student.ppf((1 + LEVEL) / 2, freedom) + student.ppf(POWER, freedom)) * error
+    return Equivalence(float(p), math.expm1(smallest) if is_relative else smallest)
+
+
+def _standard_error(first: Cell, second: Cell) -> tuple[float, float, float]:
+    """Mean difference, its standard error, and the degrees of freedom: paired, or Welch's."""
+    if first.values.keys() == second.values.keys():
+        differences = Cell({seed: first.values[seed] - second.values[seed] for seed in first.values})
+        return differences.mean, (differences.sd or 0.0) / math.sqrt(differences.n), differences.n - 1
+    one, two = ((cell.sd or 0.0) ** 2 / cell.n for cell in (first, second))
+    spread = one**2 / (first.n - 1) + two**2 / (second.n - 1)
+    return first.mean - second.mean, math.sqrt(one + two), (one + two) ** 2 / spread if spread else 1.0
+
+
+def _scaled(cell: Cell, function) -> Cell:
+    return Cell({seed: function(value) for seed, value in cell.values.items()})
+
+
+@dataclass(frozen=True)
+class Dunnett:
+    """Many configurations against one control."""
+
+    p: dict[str, float]  # corrected for all comparisons together
+    intervals: dict[str, tuple[float, float]]  # simultaneous, of the difference: relative, or in points
+    spread: float  # largest / smallest standard deviation of the groups: the test assumes that they are equal
+    p_spread: float  # Brown and Forsythe's test of that assumption
+
+
+def dunnett(cells: Mapping[str, Cell], control: Cell, key: str) -> Dunnett | None:
+    """Dunnett's test (1955) of every cell against the control, on logarithms where the metric is not a percentage.
+
+    All groups share one estimate of the variance, so that three seeds each are enough where there are many groups; in
+    return it assumes normal errors of equal variance. Cells with one seed or an infinite value are left out; None where
+    nothing is left.
+    """
+    import numpy as np
+    from scipy.optimize import brentq
+    from scipy.stats import levene
+
+    usable = {name: cell for name, cell in cells.items() if cell.n > 1 and not not_finite(cell)}
+    if not usable or control.n < 2 or not_finite(control):
+        return None
+    groups = [np.array(list(cell.values.values())) for cell in (control, *usable.values())]
+    if metric(key).unit != "%":
+        groups = [np.log(group) for group in groups]
+    sizes, means = np.array([group.size for group in groups]), np.array([group.mean() for group in groups])
+    freedom = int(sizes.sum()) - len(groups)
+    pooled = math.sqrt(sum(((group - group.mean()) ** 2).sum() for group in groups) / freedom)
+    errors = pooled * np.sqrt(1 / sizes[1:] + 1 / sizes[0])
+    differences = means[1:] - means[0]
+
+    def exceeded(bound: float) -> float:
+        return _exceeded(bound, sizes, freedom)
+
+    p = [exceeded(abs(difference) / error) for difference, error in zip(differences, errors, strict=True)]
+    half = brentq(lambda bound: exceeded(bound) - (1 - LEVEL), 0.1, 100.0, xtol=1e-6) * errors
+    limits = np.stack([differences - half, differences + half], axis=1)
+    if metric(key).unit != "%":
+        limits = np.expm1(limits)
+    deviations = [group.std(ddof=1) for group in groups]
+    return Dunnett(
+        dict(zip(usable, p, strict=True)),
+        {name: (float(low), float(high)) for name, (low, high) in zip(usable, limits, strict=True)},
+        float(max(deviations) / min(deviations)) if min(deviations) else math.inf,
+        float(levene(*groups, center="median").pvalue),
+    )
+
+
+def _exceeded(bound: float, sizes, freedom: int) -> float:
+    """P(max_i |T_i| > bound) of Dunnett's statistics T_i, exactly, by quadrature: they are independent given the
+    control's mean z and the pooled standard deviation s, with correlations l_i l_j, l_i^2 = n_i / (n_i + n_0).
+
+    scipy.stats.dunnett integrates the same by random points, which takes half a minute for 50 groups.
+    """
+    import numpy as np
+    from scipy.stats import chi, norm
+
+    # sums over equal steps: errors vanish exponentially for densities that fall off so fast on both sides
+    z = np.linspace(-8, 8, 81)
+    low, high = chi.ppf([1e-12, 1 - 1e-12], freedom) / math.sqrt(freedom)
+    s = np.linspace(low, high, 201)
+    density = norm.pdf(z)[:, None] * chi.pdf(s, freedom, scale=1 / math.sqrt(freedom))
+    weights = density * (z[1] - z[0]) * (s[1] - s[0])
+    within = np.ones_like(weights)
+    for loading, count in zip(*np.unique(np.sqrt(sizes[1:] / (sizes[1:] + sizes[0])), return_counts=True), strict=True):
+        middle, rest = loading * z[:, None], math.sqrt(1 - loading**2)
+        within *= (norm.cdf((bound * s - middle) / rest) - norm.cdf((-bound * s - middle) / rest)) ** count
+    return max(0.0, float((weights * (1 - within)).sum()))
 
 
 def holm(p_values: Iterable[float]) -> list[float]:
@@ -110,47 +227,6 @@ def _constant(cell: Cell) -> bool:
     return max(values) - min(values) <= 1e-9 * max(1.0, *map(abs, values))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One configuration against the baseline in one evaluation."""
-
-    row: Row
-    column: Column
-    difference: Difference
-    p: float | None  # corrected over all pairs of the table; None where nothing could be tested
-
-
-def pairs(rows: list[Row], columns: Iterable[Column]) -> list[Pair]:
-    """Every comparison that the rows allow: same model, scored in the same way, and one softmax row, not several."""
-    columns, compared = list(columns), []
-    for row in rows:
-        baselines = [other for other in rows if (other.model, other.attention) == (row.model, BASELINE)]
-        if row.attention == BASELINE or len(baselines) != 1:
-            continue
-        for column in columns:
-            ours, theirs = row.cell(column), baselines[0].cell(column)
-            scored = row.protocols(column) | baselines[0].protocols(column)
-            if ours and theirs and len(scored) == 1:
-                compared.append((row, column, compare(ours, theirs)))
-    p_values = corrected(difference for *_, difference in compared)
-    return [Pair(*pair, p) for pair, p in zip(compared, p_values, strict=True)]
-
-
-def significance_lines(rows: list[Row], columns: Iterable[Column]) -> list[str]:
-    """A sentence per configuration on how it differs from softmax. Empty where every comparison rests on one seed: the
-    table says that once for all of them."""
-    compared = pairs(rows, columns)
-    if all(pair.difference.reason == NO_CLAIM for pair in compared):
-        return []
-    lines = []
-    for _, group in groupby(compared, key=lambda pair: id(pair.row)):
-        of_row = list(group)
-        lines.append(f"{full_label(of_row[0].row, rows)} - {BASELINE}: {'; '.join(map(_pair_text, of_row))}")
-    tested = sum(pair.p is not None for pair in compared)
-    how = "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
-    return [*lines, f"{how}{tested}; better or worse where it is below 0.05"] if tested else lines
-
-
 def p_text(p: float) -> str:
     if p < 1e-4:
         return "p < 0.0001"
@@ -177,16 +253,18 @@ def change_text(value: float, baseline: float, key: str) -> str:
     return f"{100 * (value / baseline - 1):+.1f}%"
 
 
-def _pair_text(pair: Pair) -> str:
-    key, difference = pair.row.primary, pair.difference
-    shown = " ".join(filter(None, [column_text(pair.column), difference_text(difference, key)]))
-    if pair.p is None:
-        return f"{shown} ({difference.reason})"
-    return f"{shown} ({difference.test}, {p_text(pair.p)}: {verdict(difference, key, pair.p)})"
-
-
-def verdict(difference: Difference, key: str, p: float) -> str:
-    """'better', 'worse' or 'no significant difference' than the baseline, at a corrected p."""
-    if p >= SIGNIFICANT or difference.mean is None:
-        return "no significant difference"
-    return "better" if (difference.mean > 0) == metric(key).higher_is_better else "worse"
+def verdict(difference: Difference, key: str, p: float, same: Equivalence | None = None) -> str:
+    """'better', 'worse', 'equivalent within 1 %', or 'undecided' with the smallest difference that could be found, at
+    corrected p."""
+    words = []
+    if p < SIGNIFICANT and difference.mean is not None:
+        words.append("better" if (difference.mean > 0) == metric(key).higher_is_better else "worse")
+    if same and same.p is not None and same.p < SIGNIFICANT:
+        words.append(f"equivalent within {100 * MARGIN:g} {'points' if metric(key).unit == '%' else '%'}")
+    if words:
+        return ", but ".join(words)
+    if same is None or same.detectable is None:
+        return "undecided"
+    if metric(key).unit == "%":
+        return f"undecided: finds {same.detectable:.1f} points"
+    return f"undecided: finds {100 * same.detectable:.1f} %"

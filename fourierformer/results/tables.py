@@ -7,8 +7,10 @@ averages of both) by two metrics, which side by side would be wider than a scree
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 
+from fourierformer.results.baseline import Pair, best_settings, pairs, significance_lines, without_baseline
 from fourierformer.results.comparison import (
     HEADS,
     Cell,
@@ -17,6 +19,7 @@ from fourierformer.results.comparison import (
     evaluations,
     mean_text,
     metric,
+    mixes_settings,
     protocol_text,
     row_label,
     several_models,
@@ -24,7 +27,7 @@ from fourierformer.results.comparison import (
 from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, Table, text_of
 from fourierformer.results.paper import scale_lines
-from fourierformer.results.statistics import Pair, difference_text, p_text, pairs, significance_lines
+from fourierformer.results.statistics import difference_text, p_text
 from fourierformer.tasks import Column, Task
 
 Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
@@ -34,6 +37,7 @@ EMBEDDED = {
     **dict.fromkeys(("builtin_text", "builtin_bytes"), EMBEDDED_TEXT),
     **dict.fromkeys(("builtin_images", "builtin_pixels"), EMBEDDED_DIGITS),
 }
+DAGGER = "†"  # beside rows with runs that were made with uncommitted changes
 OVER_SEEDS = "± is the sample standard deviation over n seeds"
 HEAD_COLUMNS = {
     "head_distance": "distance of\nattention maps",
@@ -65,6 +69,26 @@ def tables(rows: Iterable[Row]) -> list[Table]:
     return [_table(group) for group in table_groups(rows)]
 
 
+def best_tables(rows: Iterable[Row]) -> list[Table]:
+    """The tables whose rows differ in more than their attention, with each attention at the settings where its
+    validation is best."""
+    return [table for group in table_groups(rows) if (table := _best_table(group))]
+
+
+def _best_table(rows: list[Row]) -> Table | None:
+    columns = [column for column in quoted_columns(rows[0].task) if column[0] == "valid"]
+    measured = next((column for column in columns if any(row.cell(column) for row in rows)), None)
+    if measured is None or not mixes_settings(rows):
+        return None
+    choice = best_settings(rows, measured)
+    if len(choice.rows) < 2:
+        return None
+    table = _table(choice.rows, own_settings=True)
+    return replace(
+        table, title=f"{table.title}: each attention at its own settings", notes=[*choice.lines, *table.notes]
+    )
+
+
 def table_groups(rows: Iterable[Row]) -> list[list[Row]]:
     rows = sorted(rows, key=_table_key)  # stable: the order of comparison() holds within a table
     return [list(group) for _, group in groupby(rows, key=_table_key)]
@@ -82,7 +106,7 @@ def _table_key(row: Row) -> tuple[str, str, str]:
     return row.experiment, row.data, row.primary
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[Row], own_settings: bool = False) -> Table:
     task, blocks = rows[0].task, blocks_of(rows)
     left = [
         *model_column(rows),
@@ -95,7 +119,7 @@ def _table(rows: list[Row]) -> Table:
     best: set[tuple[int, int]] = set()
     starts: set[int] = set()
     differences: list[str] = []
-    compared = pairs(rows, columns_of(rows))
+    compared = pairs(rows, columns_of(rows), across_settings=own_settings)
     for measures in blocks:
         # what was not measured with further weights needs no line there
         shown = [row for row in rows if measures is blocks[0] or any(row.cell(*measure) for measure in measures)]
@@ -109,9 +133,15 @@ def _table(rows: list[Row]) -> Table:
     right = [f"{task.unit}/s", *(["data wait"] if task.waits_for_data else []), "train time", "state"]
     header = [*left, *(_head(task, measure) for measure in blocks[0]), *right]
     columns = columns_of(rows)
-    protocols, notes = protocol_lines(rows, columns), [*_notes(rows), *significance_lines(rows, columns)]
     differences = differences if any(differences) else []
-    return Table(title_of(rows), rows, header, body, best, starts, scale_lines(rows), protocols, notes, differences)
+    return Table(
+        *(title_of(rows), rows, header, body, best, starts, scale_lines(rows)),
+        protocols=protocol_lines(rows, columns),
+        notes=[*([] if own_settings else without_baseline(rows)), *_notes(rows)],
+        findings=significance_lines(rows, columns, across_settings=own_settings),
+        differences=differences,
+        own_settings=own_settings,
+    )
 
 
 def quoted_columns(task: Task) -> list[Column]:
@@ -169,7 +199,8 @@ def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) ->
     parameters, *rest = _quantities(row)
     if repeated:
         parameters, rest = "", [""] * len(rest)
-    return [*model, row_label(row, rows), *protocol, str(row.n), parameters, *cells, *rest]
+    label = row_label(row, rows) + (f" {DAGGER}" if any(run.field("dirty") is True for run in row.runs) else "")
+    return [*model, label, *protocol, str(row.n), parameters, *cells, *rest]
 
 
 def _quantities(row: Row) -> list[str]:
@@ -237,7 +268,7 @@ def _notes(rows: list[Row]) -> list[str]:
         notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
     runs = [run for row in rows for run in row.runs]
     if dirty := sum(run.field("dirty") is True for run in runs):
-        notes.append(f"{dirty} of {len(runs)} runs were made with uncommitted changes")
+        notes.append(f"{DAGGER} {dirty} of {len(runs)} runs were made with uncommitted changes")
     notes += [doubt for row in rows for doubt in doubts(row, rows)]
     for row in rows:
         for run in row.runs:

@@ -210,7 +210,7 @@ class RunDirectory:
         earlier = before.pop("earlier", [])
         earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
-            earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command")})
+            earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command", "cpu")})
         kept = {key: before[key] for key in ("data_fingerprint",) if key in before}
         meta = {"started": _now()} | origin | extra | kept | {"earlier": earlier}
         if diff:

@@ -209,7 +209,9 @@ def test_splits_are_kept_side_by_side(tmp_path):
     heads.save(tmp_path, "test", {"step": 1})
     heads.save(tmp_path, "train", {"step": 1})
     heads.save(tmp_path, "test", {"step": 2})
-    assert heads.saved(tmp_path) == {"test": {"step": 2}, "train": {"step": 1}}
+    saved = heads.saved(tmp_path)
+    assert {split: numbers["step"] for split, numbers in saved.items()} == {"test": 2, "train": 1}
+    assert set(saved["test"]["origin"]) == {"commit", "command"}
     assert [path.name for path in tmp_path.iterdir()] == ["heads.json"]
     with pytest.raises(UserError, match="cannot write"):
         heads.save(tmp_path / "nowhere", "test", {})

@@ -295,9 +295,7 @@ def test_a_sweep_is_one_command(tmp_path):
     assert commands(collect(tmp_path)) == [("python train_lm.py sweep=quickstart", 6)]
 
 
-@pytest.mark.parametrize(
-    ("offsets", "doubt"), [((0, 9, -8), "; not a significant difference, p = "), ((0, 0.1, 0.2), "; p = ")]
-)
+@pytest.mark.parametrize(("offsets", "doubt"), [((0, 9, -8), "; undecided: finds "), ((0, 0.1, 0.2), "; p = ")])
 def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
     for seed, offset in enumerate(offsets, 1):
         write_run(tmp_path, "softmax", seed, 61)

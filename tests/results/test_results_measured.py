@@ -290,3 +290,29 @@ def test_folders_and_files_make_one_comparison(tmp_path):
     write_run(tmp_path / "b", "softmax", 2, 62.0)
     (row,) = comparison(gather([tmp_path / "b", tmp_path / "a.csv"]))
     assert row.cell(("test", "segment")).values == {1: 61.0, 2: 62.0}
+
+
+def test_a_line_has_every_start_and_the_instruction_set(tmp_path):
+    first = {"started": "2026-01-01T00:00:00+00:00", "commit": "a" * 40, "dirty": False, "cpu": "A, AVX2"}
+    run = write_run(tmp_path / "runs")
+    change(run, "meta.json", earlier=[first], cpu="B, AVX512")
+    file = tmp_path / "one.csv"
+    for _ in range(2):  # from the run directory, then from the file itself
+        write_measured(collect(tmp_path / "runs") if not file.exists() else read_measured(file), file)
+        (line,) = lines(file)
+        assert line["instructions"] == "AVX512"
+        starts = json.loads(line["starts"])
+        assert [start["cpu"] for start in starts] == ["A, AVX2", "B, AVX512"]
+        assert starts[0]["commit"] == "a" * 40
+
+
+def test_a_line_names_the_commit_and_command_that_measured_the_heads(tmp_path):
+    from fourierformer.analysis.heads import save
+
+    run = write_run(tmp_path / "runs")
+    save(run, "test", {"mean": {"head_distance": 6.0}, "sd": {"head_distance": 1.0}, "layers": []})
+    write_measured(collect(tmp_path / "runs"), tmp_path / "one.csv")
+    (line,) = lines(tmp_path / "one.csv")
+    origin = json.loads(line["head_origin"])["test"]
+    assert set(origin) == {"commit", "command"}
+    assert origin["commit"]

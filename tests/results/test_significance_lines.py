@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.statistics import significance_lines
+from fourierformer.results.baseline import significance_lines, without_baseline
+from fourierformer.results.tables import best_tables
 from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
 SOFTMAX = [61.2, 60.1, 63.7, 59.9, 60.4]
@@ -49,7 +50,7 @@ def test_every_comparison_of_the_table_counts_in_the_correction(tmp_path):
     assert small < large  # so Holm doubles the first and leaves the second
     shown = [float(re.search(r"p = ([\d.e-]+)", line)[1]) for line in (fourier, gaussian)]
     assert shown == pytest.approx([2 * small, large], rel=0.05)
-    assert "no significant difference" in gaussian
+    assert re.search("equivalent within 1 %|undecided: finds", gaussian)
     assert "here 2;" in how
 
 
@@ -122,4 +123,61 @@ def test_the_lines_stand_under_the_table_with_the_names_of_the_table(tmp_path):
     (table,) = tables(comparison(collect(tmp_path)))
     named = {line[0] for line in table.body}
     assert named == {"softmax", "fourier radius=paper", "fourier radius=matched"}
-    assert sum(note.startswith("fourier radius=") for note in table.notes if " - softmax: " in note) == 2
+    assert sum(line.startswith("fourier radius=") for line in table.findings if " - softmax: " in line) == 2
+
+
+# -- settings other than the attention ---------------------------------------------------------------------------------
+
+RATES = {("softmax", 0.001): SOFTMAX, ("softmax", 0.002): FOURIER, ("fourier", 0.002): GAUSSIAN}
+
+
+def write_rates(root, values=RATES, valid=None) -> None:
+    for (attention, lr), numbers in values.items():
+        config = {"optim.lr": lr, "model.layers": 2, "attention.name": attention}
+        for seed, value in enumerate(numbers, 1):
+            results = {"test": {"segment": evaluation(value)}}
+            if valid:
+                results["valid"] = {"segment": evaluation(valid[attention, lr][seed - 1])}
+            changes = {"group": f"{attention}{lr}", "config": config, "results": results}
+            write_run(root / f"{attention}{lr}", attention, seed, changes=changes)
+
+
+def test_rows_are_compared_at_equal_settings_only(tmp_path):
+    write_rates(tmp_path)
+    (line, _) = claims(tmp_path)
+    assert line.startswith("fourier lr=0.002 - softmax lr=0.002: test segment")
+    expected = stats.ttest_rel(GAUSSIAN, FOURIER)
+    assert float(re.search(r"p = ([\d.e-]+)", line)[1]) == pytest.approx(expected.pvalue, rel=0.05)
+
+
+def test_no_p_across_settings_and_a_line_with_the_way_out(tmp_path):
+    write_rates(tmp_path, {key: RATES[key] for key in (("softmax", 0.001), ("fourier", 0.002))})
+    assert claims(tmp_path) == []
+    (line,) = without_baseline(comparison(collect(tmp_path)))
+    assert "fourier lr=0.002" in line
+    assert "attention=softmax optim.lr=0.002" in line
+    assert "--best-by valid" in line
+    (table,) = tables(comparison(collect(tmp_path)))
+    assert [row[0] for row in table.body] == ["softmax lr=0.001", "fourier lr=0.002"]  # each row shows what differs
+    assert not any(table.differences)
+
+
+def test_the_best_settings_are_chosen_by_validation_not_by_test(tmp_path):
+    """softmax has its best test perplexity at 0.002, its best validation at 0.001."""
+    worse = [value + 1 for value in SOFTMAX]
+    valid = {("softmax", 0.001): SOFTMAX, ("softmax", 0.002): worse, ("fourier", 0.002): SOFTMAX}
+    valid |= {("fourier", 0.001): worse, ("gaussian", 0.001): SOFTMAX}
+    write_rates(tmp_path, RATES | {("fourier", 0.001): SOFTMAX, ("gaussian", 0.001): SOFTMAX}, valid)
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    assert [line[0] for line in table.body] == ["softmax lr=0.001", "fourier lr=0.002"]
+    assert "softmax lr=0.001 of 2" in " ".join(table.notes)
+    assert "left out, since tried at one setting only: gaussian lr=0.001" in table.notes
+    line = next(line for line in table.findings if line.startswith("fourier"))
+    found = re.search(r"test segment .*?p = ([\d.e-]+)", line)
+    assert float(found[1]) > stats.ttest_rel(GAUSSIAN, SOFTMAX).pvalue / 2  # of GAUSSIAN against softmax at 0.001
+    assert "lr=0.002 - softmax lr=0.001" in line
+
+
+def test_a_table_of_equal_settings_has_no_best_table(tmp_path):
+    write_rates(tmp_path, {("softmax", 0.001): SOFTMAX, ("fourier", 0.001): FOURIER})
+    assert best_tables(comparison(collect(tmp_path))) == []

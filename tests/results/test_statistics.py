@@ -1,12 +1,25 @@
 """Statistics against scipy, textbook values and an example computed by hand."""
 
 import math
+import re
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from fourierformer.results.comparison import Cell
-from fourierformer.results.statistics import NO_CLAIM, Difference, compare, half_width, holm, p_text, verdict
+from fourierformer.results.statistics import (
+    NO_CLAIM,
+    Difference,
+    Equivalence,
+    compare,
+    dunnett,
+    equivalence,
+    half_width,
+    holm,
+    p_text,
+    verdict,
+)
 
 # Student's sleep data (Biometrika 1908): hours gained by ten patients under two drugs; textbooks print paired
 # t = -4.0621 with p = 0.002833, and Welch t = -1.8608 with p = 0.07939
@@ -107,7 +120,7 @@ def test_holm_lies_between_no_correction_and_bonferroni():
 @pytest.mark.parametrize(("p", "claims"), [(0.049, True), (0.05, False), (0.051, False), (0.3, False)])
 def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
     """Perplexities are better when they are lower, accuracies when they are higher."""
-    assert verdict(Difference(mean, p=p), key, p) == (said if claims else "no significant difference")
+    assert verdict(Difference(mean, p=p), key, p) == (said if claims else "undecided")
 
 
 @pytest.mark.parametrize(
@@ -115,3 +128,105 @@ def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
 )
 def test_a_p_below_005_does_not_read_as_005(p, said):
     assert p_text(p) == said
+
+
+# -- equivalence -------------------------------------------------------------------------------------------------------
+
+
+def test_two_one_sided_tests_against_scipy():
+    """The larger p of two one-sided paired t-tests against -log 1.01 and log 1.01, on logarithms."""
+    first, second = [100.2, 101.1, 99.0, 100.4], [100.0, 101.3, 99.2, 100.1]
+    logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
+    bound = math.log(1.01)
+    expected = max(
+        stats.ttest_1samp(logs, bound, alternative="less").pvalue,
+        stats.ttest_1samp(logs, -bound, alternative="greater").pvalue,
+    )
+    assert equivalence(by_seed(first), by_seed(second), "ppl").p == pytest.approx(expected)
+    assert expected < 0.05
+
+
+def test_equivalence_agrees_with_the_90_percent_interval():
+    """TOST at level 5 % rejects exactly where the 90 % interval lies within the margin."""
+    for shift in (0.0, 0.004, 0.006, 0.008, 0.02):
+        logs = [shift + error for error in (0.003, -0.002, 0.001, -0.004, 0.002)]
+        cells = by_seed([100 * math.exp(d) for d in logs]), by_seed([100.0] * 5)
+        low, high = stats.t.interval(0.9, 4, loc=sum(logs) / 5, scale=stats.sem(logs))
+        inside = -math.log(1.01) < low and high < math.log(1.01)
+        assert (equivalence(*cells, "ppl").p < 0.05) == inside, shift
+
+
+def test_a_percentage_has_its_margin_in_points():
+    one, other = by_seed([61.0, 61.4, 60.8]), by_seed([61.1, 61.3, 60.9])
+    assert equivalence(one, other, "top1").p == pytest.approx(
+        max(
+            stats.ttest_1samp([-0.1, 0.1, -0.1], 1, alternative="less").pvalue,
+            stats.ttest_1samp([-0.1, 0.1, -0.1], -1, alternative="greater").pvalue,
+        )
+    )
+
+
+def test_the_detectable_difference_is_found_with_four_fifths_of_the_power():
+    """By the noncentral t distribution, which the stated formula approximates."""
+    logs = [0.01, -0.02, 0.015, 0.0, -0.005, 0.012, -0.01, 0.004]
+    found = equivalence(by_seed([math.exp(d) for d in logs]), by_seed([1.0] * 8), "ppl").detectable
+    error, freedom = stats.sem(logs), 7
+    critical = stats.t.ppf(0.975, freedom)
+    power = stats.nct.sf(critical, freedom, math.log1p(found) / error)
+    assert power == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("values", [[61.0], [61.0, math.inf]])
+def test_too_few_seeds_are_never_equivalent(values):
+    cell = by_seed(values)
+    assert equivalence(cell, by_seed([61.0] * len(values)), "ppl").p is None
+
+
+def test_the_verdict_tells_too_few_seeds_from_no_difference():
+    few = equivalence(by_seed([60.0, 64.0]), by_seed([61.0, 60.0]), "ppl")
+    assert re.fullmatch(r"undecided: finds [\d,.]+ %", verdict(Difference(1.0), "ppl", 0.5, few))
+    same = Equivalence(0.01, 0.004)
+    assert verdict(Difference(0.1), "ppl", 0.5, same) == "equivalent within 1 %"
+    assert verdict(Difference(0.1), "ppl", 0.01, same) == "worse, but equivalent within 1 %"
+    assert verdict(Difference(0.1), "top1", 0.5, same) == "equivalent within 1 points"
+
+
+# -- many against one --------------------------------------------------------------------------------------------------
+
+
+def test_dunnett_against_scipy_with_groups_of_unequal_size():
+    draw = np.random.default_rng(1)
+    groups = [draw.normal(mean, 1.0, size) for mean, size in ((50, 5), (51, 3), (53, 4), (50.2, 6))]
+    expected = stats.dunnett(*groups[1:], control=groups[0], random_state=np.random.default_rng(0))
+    limits = expected.confidence_interval(0.95)
+    cells = {str(i): by_seed(group.tolist()) for i, group in enumerate(groups[1:])}
+    found = dunnett(cells, by_seed(groups[0].tolist()), "top1")
+    assert list(found.p.values()) == pytest.approx(expected.pvalue, abs=5e-4)
+    for (low, high), *theirs in zip(found.intervals.values(), limits.low, limits.high, strict=True):
+        assert (low, high) == pytest.approx(theirs, abs=2e-3)
+
+
+def test_dunnett_of_one_comparison_is_the_pooled_t_test():
+    first, second = [60.0, 61.0, 62.5], [70.0, 71.2, 73.0]
+    found = dunnett({"other": by_seed(second)}, by_seed(first), "top1")
+    expected = stats.ttest_ind(second, first)
+    assert found.p["other"] == pytest.approx(expected.pvalue, rel=1e-3)
+    low, high = expected.confidence_interval(0.95)
+    assert found.intervals["other"] == pytest.approx((low, high), rel=1e-3)
+
+
+def test_dunnett_reads_perplexities_by_their_logarithms_and_checks_the_spread():
+    control, other = by_seed([100.0, 101.0, 102.0]), by_seed([200.0, 202.0, 204.0])  # twice as large, the same spread
+    found = dunnett({"other": other}, control, "ppl")
+    assert found.spread == pytest.approx(1.0)
+    low, high = found.intervals["other"]
+    assert math.sqrt((1 + low) * (1 + high)) == pytest.approx(2.0)  # + 100 %, in the middle of the logarithms
+    wild = dunnett({"other": by_seed([90.0, 101.0, 115.0])}, control, "ppl")
+    assert wild.spread > 5
+
+
+def test_dunnett_leaves_out_what_has_one_seed_or_no_number():
+    control = by_seed([60.0, 61.0, 62.0])
+    cells = {"one": by_seed([60.0]), "diverged": by_seed([60.0, math.inf]), "good": by_seed([61.0, 62.0, 62.5])}
+    assert list(dunnett(cells, control, "ppl").p) == ["good"]
+    assert dunnett(cells, by_seed([60.0]), "ppl") is None

@@ -1,0 +1,161 @@
+"""Each row of a table against softmax: at the same settings, or each attention at its own best settings."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from fourierformer.results.comparison import (
+    ATTENTION,
+    Cell,
+    Row,
+    column_text,
+    differing_values,
+    full_label,
+    metric,
+    same_setting,
+    setting_of,
+)
+from fourierformer.results.statistics import (
+    MARGIN,
+    NO_CLAIM,
+    POWER,
+    Difference,
+    Equivalence,
+    compare,
+    corrected,
+    difference_text,
+    equivalence,
+    holm,
+    not_finite,
+    p_text,
+    verdict,
+)
+from fourierformer.tasks import Column
+
+BASELINE = "softmax"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One configuration against the baseline in one evaluation."""
+
+    row: Row
+    column: Column
+    difference: Difference
+    p: float | None  # corrected over all pairs of the table; None where nothing could be tested
+    equivalence: Equivalence  # its p likewise
+
+
+def pairs(rows: list[Row], columns: Iterable[Column], *, across_settings: bool = False) -> list[Pair]:
+    """Every row against softmax at the same settings, where there is exactly one such row that was scored in the same
+    way. across_settings: against the one softmax row of the model, whatever its settings (see best_settings)."""
+    columns, compared = list(columns), []
+    for row in rows:
+        baselines = baselines_of(row, rows, across_settings=across_settings)
+        if row.attention == BASELINE or len(baselines) != 1:
+            continue
+        for column in columns:
+            ours, theirs = row.cell(column), baselines[0].cell(column)
+            scored = row.protocols(column) | baselines[0].protocols(column)
+            if ours and theirs and len(scored) == 1:
+                compared.append((row, column, compare(ours, theirs), equivalence(ours, theirs, row.primary)))
+    p_values = corrected(difference for _, _, difference, _ in compared)
+    equivalences = iter(holm(same.p for *_, same in compared if same.p is not None))
+    return [
+        Pair(row, column, difference, p, same if same.p is None else Equivalence(next(equivalences), same.detectable))
+        for (row, column, difference, same), p in zip(compared, p_values, strict=True)
+    ]
+
+
+def baselines_of(row: Row, rows: Iterable[Row], *, across_settings: bool = False) -> list[Row]:
+    softmax = [other for other in rows if (other.model, other.attention) == (row.model, BASELINE)]
+    return [other for other in softmax if across_settings or same_setting(row, other)]
+
+
+def significance_lines(rows: list[Row], columns: Iterable[Column], *, across_settings: bool = False) -> list[str]:
+    """A sentence per configuration on how it differs from softmax. Empty where every comparison rests on one seed: the
+    table has one note for all of them."""
+    compared = pairs(rows, columns, across_settings=across_settings)
+    if all(pair.difference.reason == NO_CLAIM for pair in compared):
+        return []
+    lines = []
+    for _, group in groupby(compared, key=lambda pair: id(pair.row)):
+        of_row = list(group)
+        row = of_row[0].row
+        baseline = full_label(baselines_of(row, rows, across_settings=across_settings)[0], rows)
+        lines.append(f"{full_label(row, rows)} - {baseline}: {'; '.join(map(_pair_text, of_row))}")
+    tested = sum(pair.p is not None for pair in compared)
+    how = (
+        "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
+        f"{tested}; better or worse: p < 0.05; equivalent: two one-sided tests (Holm-corrected) place the difference "
+        f"within {100 * MARGIN:g} %; undecided: with the smallest difference found with a power of {100 * POWER:g} %"
+    )
+    return [*lines, how] if tested else lines
+
+
+def without_baseline(rows: list[Row]) -> list[str]:
+    """One line on the rows that no softmax row may be compared with, though the model has some at other settings."""
+    lonely = [
+        row
+        for row in rows
+        if row.attention != BASELINE and not baselines_of(row, rows) and baselines_of(row, rows, across_settings=True)
+    ]
+    if not lonely:
+        return []
+    first = lonely[0]
+    nearest = min(
+        baselines_of(first, rows, across_settings=True),
+        key=lambda row: len(differing_values([setting_of(first), setting_of(row)])[0]),
+    )
+    theirs = setting_of(nearest)
+    wanted = " ".join(f"{k}={v}" for k, v in setting_of(first).items() if str(v) != str(theirs.get(k)))
+    names = ", ".join(full_label(row, rows) for row in lonely)
+    return [
+        f"not compared with {BASELINE}, which was not trained at the same settings: {names}. Train it there "
+        f"(attention={BASELINE} {wanted}), or compare each attention at its own best settings (--best-by valid)"
+    ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Each attention at the settings where its validation is best."""
+
+    rows: list[Row]
+    lines: list[str]  # what was chosen, of how many
+
+
+def best_settings(rows: list[Row], column: Column) -> Choice:
+    """For each attention (with its knobs) that was tried at several settings, the row whose mean in `column`, of
+    validation, is best."""
+    by_attention: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.cell(column):
+            knobs = {key: value for key, value in row.config.items() if key.startswith(ATTENTION)}
+            by_attention.setdefault(f"{row.model} {row.attention} {sorted(knobs.items())}", []).append(row)
+    chosen, lines = [], []
+    single = [tried[0] for tried in by_attention.values() if len(tried) == 1]
+    for tried in (tried for tried in by_attention.values() if len(tried) > 1):
+        finite = [row for row in tried if not not_finite(_cell_of(row, column))] or tried
+        sign = -1 if metric(tried[0].primary).higher_is_better else 1
+        best = min(finite, key=lambda row: sign * _cell_of(row, column).mean)
+        chosen.append(best)
+        lines.append(f"{full_label(best, rows)} of {len(tried)}")
+    measure = f"{column_text(column)} {metric(rows[0].primary).name}"
+    used = f"each attention at its own best settings, chosen by mean {measure}: {', '.join(lines)} tried"
+    same_seeds = "the seeds that chose are those that are compared: trust numbers of test, not of valid"
+    left_out = f"left out, since tried at one setting only: {', '.join(full_label(row, rows) for row in single)}"
+    return Choice(chosen, [used, *([left_out] if single else []), same_seeds])
+
+
+def _cell_of(row: Row, column: Column) -> Cell:
+    cell = row.cell(column)
+    assert cell is not None  # best_settings keeps only rows that have one
+    return cell
+
+
+def _pair_text(pair: Pair) -> str:
+    key, difference = pair.row.primary, pair.difference
+    shown = " ".join(filter(None, [column_text(pair.column), difference_text(difference, key)]))
+    if pair.p is None:
+        return f"{shown} ({difference.reason})"
+    return f"{shown} ({difference.test}, {p_text(pair.p)}: {verdict(difference, key, pair.p, pair.equivalence)})"
