@@ -6,7 +6,7 @@ PYTHON ?= python3
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report docs docs-site clean constraints
+.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report studies docs docs-site clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -66,7 +66,10 @@ evidence-gpu: setup ## Table 1 at WikiText-2 length, three seeds, nine minutes a
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py
 
-docs: setup ## write what is generated in README.md and docs/: tables of committed runs, of attentions, the picture
+studies: setup ## redraw every number and figure of studies/ from its rows
+	@for study in studies/*/analyse.py; do echo "$$study"; $(PY) -m $$(echo $${study%.py} | tr / .) || exit 1; done
+
+docs: setup ## write the generated parts of README.md and docs/: parts of the studies, tables of attentions, lists of files
 	$(PY) scripts/make_tables.py --docs
 
 docs-site: setup ## the documents as a web site in build/site (installs MkDocs into .venv; serve it with `mkdocs serve`)

@@ -17,7 +17,7 @@ SHARE = INSTALLED if INSTALLED.is_dir() else REPOSITORY
 CONFIGS = SHARE / "configs"
 MEASURED = SHARE / "results" / "measured"  # what was measured and committed
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
-RESULTS = ":!results/measured"  # written after runs, so a new result there must not mark the next run as dirty
+RESULTS = (":!results/measured", ":!studies")  # written after runs: a new result must not mark the next run as dirty
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is not kept: it is data rather than a change to be read
 
 
@@ -53,12 +53,12 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     commit = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
     if commit is None:
         return {"commit": None, "dirty": None}, None
-    changes = _git(repository, "status", "--porcelain", "--", ".", RESULTS) or ""
+    changes = _git(repository, "status", "--porcelain", "--", ".", *RESULTS) or ""
     facts = {"commit": commit.strip(), "dirty": bool(changes)}
     if not changes:
         return facts, None
     facts["untracked"] = [line[3:] for line in changes.splitlines() if line.startswith("??")][:50]
-    diff = _git(repository, "diff", "HEAD", "--", ".", RESULTS) or ""
+    diff = _git(repository, "diff", "HEAD", "--", ".", *RESULTS) or ""
     return facts, diff if 0 < len(diff) <= LARGEST_DIFF else None
 
 
@@ -77,7 +77,7 @@ def code_since(facts: Mapping) -> str | None:
 def header(program: str, libraries: Iterable[str] = ("torch", "triton"), **more: str) -> str:
     """Comment lines for the top of a CSV file: command, commit, versions, then what else is given (machine=...).
 
-    `program` is what stands after `python`: "scripts/estimator_rates.py", "-m benchmarks.kernel".
+    `program` is what stands after `python`: "-m studies.estimators.simulate", "-m benchmarks.kernel".
     """
     facts, _ = describe()
     versions = {"python": facts["python"], **{name: _version(name) for name in libraries}}

@@ -37,7 +37,9 @@ def parse() -> argparse.Namespace:
         choices=["valid"],
         help="where settings differ (a learning rate, say): each attention at those where its validation is best",
     )
-    parser.add_argument("--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv")
+    parser.add_argument(
+        "--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv, or a path"
+    )
     parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
     parser.add_argument("--include-debug", action="store_true", help="collect debug runs too")
     parser.add_argument("--docs", action="store_true", help="rewrite the generated parts of README.md and docs/")
@@ -73,15 +75,12 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def write_docs() -> None:
-    """The generated parts of README and docs/, and the pictures there."""
-    from fourierformer.plots.evidence import save_evidence  # here: torch takes seconds to load, and tables need none
-    from fourierformer.plots.overview import save_overview
-    from fourierformer.plots.patterns import save_gallery
+    """The generated parts of README and docs/, and the gallery of patterns."""
+    from fourierformer.plots.patterns import save_gallery  # here: torch takes seconds to load, and tables need none
     from fourierformer.results.documents import write_documents
 
     write_documents(REPOSITORY)
-    for save in (save_overview, save_gallery, save_evidence):
-        save(REPOSITORY / "docs" / "pictures")
+    save_gallery(REPOSITORY / "docs" / "pictures")
 
 
 def default_sources(paper: bool) -> list[Path]:
@@ -92,9 +91,7 @@ def default_sources(paper: bool) -> list[Path]:
 
 def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
     """Every run is either in the file or named with the reason why not."""
-    name = arguments.collect
-    if not re.fullmatch(r"[\w-]+", name):
-        raise SetupError(f"--collect {name}: the name of a file in results/measured without .csv, as table1_quick")
+    path = _collected(arguments.collect)
     good: dict[str, Run] = {}
     for run in runs:
         reason = refusal(run, arguments.include_dirty, arguments.include_debug)
@@ -106,10 +103,22 @@ def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
             good[run.name] = run
     if not good:
         raise SetupError(f"none of {len(runs)} runs may be collected; nothing was written")
-    path = MEASURED / f"{name}.csv"
     total, kept = write_measured(good.values(), path)
     counts = f"{len(good)} collected, {len(runs) - len(good)} refused, {kept} of earlier kept"
     print(f"{os.path.relpath(path)}: {total} runs ({counts})")
+
+
+def _collected(name: str) -> Path:
+    """The file that a name means: results/measured/NAME.csv, or the path of a CSV file, as studies/rates/rows.csv."""
+    path = Path(name)
+    if path.suffix == ".csv" and path.parent.is_dir():
+        return path
+    if not re.fullmatch(r"[\w-]+", name):
+        raise SetupError(
+            f"--collect {name}: the name of a file in results/measured without .csv, as table1_quick, or a "
+            "path that ends in .csv, in a folder that exists"
+        )
+    return MEASURED / f"{name}.csv"
 
 
 if __name__ == "__main__":

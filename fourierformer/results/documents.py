@@ -20,24 +20,18 @@ import torch
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
-from fourierformer.files import atomic_write_text
+from fourierformer.files import atomic_write_text, read_csv
 from fourierformer.provenance import MEASURED, REPOSITORY
-from fourierformer.results.checks import CHECKS, PLANNED, check_table
 from fourierformer.results.comparison import comparison
 from fourierformer.results.faults import fault_table
-from fourierformer.results.formats import Table, markdown_grid, markdown_of, text_of
-from fourierformer.results.headline import findings, headline_table
-from fourierformer.results.hypotheses import EVIDENCE, hypothesis_table
-from fourierformer.results.intervals import interval_tables
-from fourierformer.results.layers import layer_tables
+from fourierformer.results.formats import DASH, markdown_grid, text_of
 from fourierformer.results.measured import is_measured, read_measured
-from fourierformer.results.ranking import rankings
 from fourierformer.results.runs import Run
-from fourierformer.results.tables import head_tables, tables
+from fourierformer.results.tables import tables
 
 NOTHING = "No measured runs are committed yet."
 QUICKSTART = "quickstart.csv"  # the runs of `make train`
-MANY_ROWS = 4  # configurations; a page of comparisons is then left to the command that prints them
+STUDIES = REPOSITORY / "studies"
 # the small language model and DeiT-tiny: where the added parameters of an attention are counted
 LANGUAGE = Geometry(dim=128, heads=8, length=256, causal=True)
 VISION = Geometry(dim=192, heads=3, length=197, causal=False, bias=True, grid=(14, 14), prefix=1)
@@ -48,31 +42,35 @@ layer that decoding one more token needs. Parameters: beyond the four projection
 for what only vision can use)."""
 
 
-def section(folder: Path = MEASURED) -> str:
-    """What belongs between the markers: per file of runs the tables, and where the numbers come from."""
-    parts = []
-    for path in sorted(folder.glob("*.csv")):
-        if not is_measured(path):
-            continue
-        runs = read_measured(path)
-        rows = comparison(runs)
-        shown = [_without_comparisons(t, path.name) if len(t.rows) > MANY_ROWS else t for t in tables(rows)]
-        parts.append(
-            f"## {path.stem}\n\n{markdown_of([*shown, *head_tables(rows)])}\n"
-            f"{_folded('Every number with its interval', interval_tables(rows))}\n"
-            f"From `results/measured/{path.name}`: {origin(runs)}."
-        )
-    return "\n\n".join(parts) or NOTHING
+def measured_files(folder: Path = MEASURED) -> str:
+    """A line for every committed file of numbers: its content, commit, and how to make it again."""
+    studies = sorted(STUDIES.glob("*/*.csv")) if folder == MEASURED else []
+    lines = [_file_line(path) for path in [*sorted(folder.glob("*.csv")), *studies]]
+    return markdown_grid(("file", "rows", "content", "commit", "made by"), lines) if lines else NOTHING
 
 
-def _without_comparisons(table: Table, name: str) -> Table:
-    where = f"python scripts/make_tables.py results/measured/{name}"
-    return replace(table, findings=[f"comparisons with the baseline, Holm-corrected: {where}"])
+def _file_line(path: Path) -> tuple[str, str, str, str, str]:
+    file = read_csv(path)
+    name = path.relative_to(REPOSITORY).as_posix() if path.is_relative_to(REPOSITORY) else path.name
+    link = f"[{path.name}](../{name})"
+    study = f"[study](../{path.parent.relative_to(REPOSITORY)}/README.md)" if path.is_relative_to(STUDIES) else ""
+    if not is_measured(path):
+        facts = dict(comment.partition(": ")[::2] for comment in file.comments)
+        content = f"{', '.join(file.columns[:5])}, ..."
+        return link, str(len(file.rows)), content, facts.get("commit", DASH), study or _program(facts.get("command"))
+    runs = read_measured(path)
+    models = ", ".join(dict.fromkeys(f"{run.field('model')} on {run.field('data')}" for run in runs))
+    kinds = len({run.field("attention") for run in runs})
+    commits = ", ".join(dict.fromkeys(str(run.field("commit"))[:8] for run in runs))
+    content = f"runs of {models}; {kinds} attention{'s' if kinds > 1 else ''}"
+    return link, str(len(runs)), content, commits, study or _program(str(runs[0].meta.get("command") or ""))
 
 
-def _folded(title: str, tables: list[Table]) -> str:
-    """As GitHub shows it: a line that opens. Nothing where there is no table."""
-    return f"<details><summary>{title}</summary>\n\n{markdown_of(tables)}\n</details>\n" if tables else ""
+def _program(command: str | None) -> str:
+    """The program and the sweep of a command; the file has the rest."""
+    words = (command or "").split()
+    sweep = [word for word in words if word.startswith(("sweep=", "scale="))]
+    return f"`{' '.join([*(words[:3] if '-m' in words else words[:2]), *sweep])}`" if words else DASH
 
 
 def origin(runs: Iterable[Run]) -> str:
@@ -89,37 +87,6 @@ def quickstart(folder: Path = MEASURED) -> str:
     (table,) = tables(comparison(read_measured(folder / QUICKSTART)))
     grid = text_of([replace(table, protocols=[], notes=[], findings=[], scale=[])])
     return f"```text\n{grid.strip()}\n```"
-
-
-def headline(folder: Path = MEASURED) -> str:
-    """README's result: each attention at each learning rate, with the share of the weights that tokens get."""
-    found = findings(folder)
-    runs = [run for finding in found for row in finding.by_rate.values() for run in row.runs]
-    return f"{headline_table(found)}\n\nFrom `results/measured/{PLANNED}.csv` and `{CHECKS}.csv`: {origin(runs)}."
-
-
-def evidence(folder: Path = MEASURED) -> str:
-    """The runs of docs/results.md and what they say about its hypotheses; more of them is in docs/measurements.md."""
-    parts = []
-    for name, column in EVIDENCE.items():
-        path = folder / f"{name}.csv"
-        if path.exists():
-            runs = read_measured(path)
-            rows = comparison(runs)
-            numbers = [replace(table, notes=[], findings=[], protocols=[], scale=[]) for table in tables(rows)]
-            said = [*numbers, hypothesis_table(rows, column), *head_tables(rows), *layer_tables(rows)]
-            shown = markdown_of(said)
-            parts.append(f"{shown}\nFrom `results/measured/{path.name}`: {origin(runs)}.")
-    return "\n\n".join(parts) or NOTHING
-
-
-def checks(folder: Path = MEASURED) -> str:
-    """What docs/results.md asked after its plan, as measured so far."""
-    table = check_table(folder)
-    if table is None:
-        return NOTHING
-    runs = [run for row in table.rows for run in row.runs]
-    return f"{markdown_of([table])}\nFrom `results/measured/{CHECKS}.csv`: {origin(runs)}."
 
 
 def mechanism_table() -> str:
@@ -180,30 +147,44 @@ def public_names(text: str) -> list[str]:
 
 Part = Callable[[str, Path], str]  # from the document's text and the folder of measured runs
 DOCUMENTS: dict[str, dict[str, Part]] = {
-    "README.md": {"headline": lambda _, folder: headline(folder)},
+    "README.md": {"headline": lambda *_: quoted("real_data", "headline")},
     "docs/reproduce.md": {"quickstart": lambda _, folder: quickstart(folder)},
     "docs/attention.md": {
         "attention": lambda *_: mechanism_table(),
-        "ranking": lambda _, folder: rankings(folder),
+        "ranking": lambda *_: quoted("zoo", "ranking"),
     },
-    "docs/measurements.md": {"results": lambda _, folder: section(folder)},
-    "docs/results.md": {
-        "checks": lambda _, folder: checks(folder),
-        "evidence": lambda _, folder: evidence(folder),
-    },
+    "docs/measurements.md": {"files": lambda _, folder: measured_files(folder)},
     "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
 
 
+def quoted(study: str, part: str) -> str:
+    """A generated part of the README of a study, for another document."""
+    text = (REPOSITORY / "studies" / study / "README.md").read_text(encoding="utf-8")
+    found = re.search(f"<!-- {part}:begin -->\n\n(.*?)\n\n<!-- {part}:end -->", text, flags=re.DOTALL)
+    if found is None:
+        raise SetupError(f"studies/{study}/README.md has no part {part}: run `make studies`")
+    return found[1]
+
+
+def write_parts(path: Path, parts: dict[str, str]) -> None:
+    """Writes the generated parts of one document anew."""
+    text = path.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = replaced(text, name, part)
+    atomic_write_text(path, text)
+
+
 def updated(text: str, parts: dict[str, Part], folder: Path = MEASURED) -> str:
     """A document with its generated parts written anew."""
     for name, part in parts.items():
-        text = _replaced(text, name, part(text, folder))
+        text = replaced(text, name, part(text, folder))
     return text
 
 
-def _replaced(text: str, name: str, part: str) -> str:
+def replaced(text: str, name: str, part: str) -> str:
+    """The text with what stands between the two comments of a name replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise SetupError(f"it needs one line {begin} and below it one line {end}: what is between them is generated")

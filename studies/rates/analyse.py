@@ -9,8 +9,11 @@ import pandas as pd
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from fourierformer.results.documents import write_parts
+
 HERE = Path(__file__).resolve().parent
-ROWS = [HERE / "rows.csv", HERE.parent / "wikitext2/rows.csv", HERE.parent / "wikitext2/checks.csv"]
+REAL_DATA = HERE.parent / "real_data"  # runs of the first plan in the same setting
+ROWS = [HERE / "rows.csv", REAL_DATA / "evidence_lm.csv", REAL_DATA / "evidence_lm_checks.csv"]
 NAMES = {
     ("softmax", ""): "softmax",
     ("gaussian", ""): "gaussian",
@@ -74,6 +77,10 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def parts() -> dict[str, str]:
+    return {"rates": table(summary(load()))}
+
+
 def table(by_rate: pd.DataFrame) -> str:
     rates = sorted(by_rate.index.get_level_values("lr").unique())
     lines = ["| attention | " + " | ".join(f"lr {rate:g}" for rate in rates) + " | chosen by validation |"]
@@ -121,5 +128,5 @@ def draw(rows: pd.DataFrame, by_rate: pd.DataFrame) -> None:
 if __name__ == "__main__":
     rows = load()
     by_rate = summary(rows)
-    print(table(by_rate))
+    write_parts(HERE / "README.md", parts())
     draw(rows, by_rate)

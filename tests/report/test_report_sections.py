@@ -12,7 +12,7 @@ from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.runs import run_sections
-from fourierformer.report.section import Charts, sheet_of, slugs
+from fourierformer.report.section import sheet_of, slugs
 from fourierformer.results import collect, comparison, tables
 from tests.helpers.command_line import train_lm
 from tests.helpers.synthetic_runs import evaluation, write_heads, write_run
@@ -123,29 +123,11 @@ def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
     two_by_three(tmp_path / "runs")
     runs = collect(tmp_path / "runs")
     automatic = write_report(runs, tmp_path / "automatic.html").read_text()
-    assert "estimators" not in automatic
+    assert "Time and memory of" not in automatic
     asked = write_report(runs, tmp_path / "asked.html", committed_sections(MEASURED.glob("*.csv"))).read_text()
     found = Page(asked)
     assert len(found.ids) == len(set(found.ids))
-    for text in (
-        "Rates of the estimators",
-        "Theorem 2",
-        "Regression, correlated, D = 3",
-        "Exact errors of correlated",
-        "Time and memory of",
-    ):
-        assert text in found.words
-
-
-def test_slopes_stand_beside_those_of_the_theorem():
-    estimators = committed_sections(MEASURED.glob("*.csv"))[0]
-    stated = next(part for part in estimators.parts if not isinstance(part, Charts))
-    theorem, dim = stated.header.index("theorem"), stated.header.index("data")
-    for line in stated.body:
-        size = int(line[dim][-1])
-        exponent = -2 / (size + 2) if line[0] == "density" else -4 / (size + 4)
-        assert line[theorem] == f"{exponent:.2f}"
-    assert len(stated.body) == 18  # density: powers 4 and 6 in six panels; regression: power 6
+    assert "Time and memory of" in found.words
 
 
 def test_no_files_no_sections(tmp_path):

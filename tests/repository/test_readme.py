@@ -4,7 +4,7 @@ import csv
 import json
 import re
 
-from fourierformer.plots.overview import fingerprint
+from studies.real_data.overview import fingerprint
 from tests.helpers.command_line import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -16,10 +16,10 @@ def test_it_is_short():
 
 
 def test_its_picture_shows_the_numbers_of_today():
-    pictures = REPOSITORY / "docs/pictures"
-    assert "docs/pictures/overview.png" in README
+    pictures = REPOSITORY / "studies/real_data"
+    assert "studies/real_data/overview.png" in README
     assert (pictures / "overview.png").is_file()
-    assert fingerprint() in (pictures / "overview.svg").read_text(encoding="utf-8"), "stale: run `make docs`"
+    assert fingerprint() in (pictures / "overview.svg").read_text(encoding="utf-8"), "stale: run `make studies`"
 
 
 def test_metrics_rows_are_as_shown():
@@ -28,7 +28,7 @@ def test_metrics_rows_are_as_shown():
 
 
 def test_what_it_says_of_correlated_features_was_measured():
-    lines = (REPOSITORY / "results/measured/estimator_correlations.csv").read_text(encoding="utf-8").splitlines()
+    lines = (REPOSITORY / "studies/estimators/estimator_correlations.csv").read_text(encoding="utf-8").splitlines()
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     ratios = [float(row["ratio_to_gaussian"]) for row in rows if row["kernel"] == "sinc^4"]
     assert f"{min(ratios):.2f} to {max(ratios):.2f} times the isotropic Gaussian's" in README

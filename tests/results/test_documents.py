@@ -11,18 +11,19 @@ from fourierformer.results import collect
 from fourierformer.results.documents import (
     DOCUMENTS,
     NOTHING,
+    measured_files,
     mechanism_table,
     quickstart,
+    quoted,
     reference_table,
-    section,
     updated,
 )
 from fourierformer.results.faults import BAD, GOOD, fault_table
 from fourierformer.results.measured import write_measured
 from tests.helpers.command_line import REPOSITORY
-from tests.helpers.synthetic_runs import write_run, write_vision_run
+from tests.helpers.synthetic_runs import write_run
 
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+BEGIN, END = "<!-- files:begin -->", "<!-- files:end -->"
 MARKED = f"before\n{BEGIN}\n{END}\nafter\n"
 PARTS = DOCUMENTS["docs/measurements.md"]
 
@@ -56,30 +57,17 @@ def test_the_reference_lists_what_the_document_names():
         reference_table("<!-- ::: fourierformer.nothing -->")
 
 
-def test_a_page_of_comparisons_is_left_to_a_command(tmp_path):
-    for name in ("softmax", "fourier", "gaussian", "taylor", "performer"):
-        for seed in (1, 2):
-            write_run(tmp_path / "runs", name, seed, 60.0 + seed)
-    write_measured(collect(tmp_path / "runs"), tmp_path / "zoo.csv")
-    text = section(tmp_path)
-    assert " - softmax:" not in text
-    assert "Holm-corrected: python scripts/make_tables.py results/measured/zoo.csv" in text
-
-
-def test_a_section_per_file_with_tables_and_origin(tmp_path):
+def test_a_line_per_file_with_its_content_commit_and_program(tmp_path):
     for seed in (1, 2):
         write_run(tmp_path / "runs", "softmax", seed, 60.0 + seed)
         write_run(tmp_path / "runs", "fourier", seed, 58.0 + seed**2)
-    write_vision_run(tmp_path / "images", "softmax", 1)
     write_measured(collect(tmp_path / "runs"), tmp_path / "table1_quick.csv")
-    write_measured(collect(tmp_path / "images"), tmp_path / "images_quick.csv")
-    (tmp_path / "kernel_cpu.csv").write_text("shape,batch,ms\ndefault,4,371.7\n")
-    text = section(tmp_path)
-    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## images_quick", "## table1_quick"]
-    assert "fourier - softmax:" in text
-    assert "95 % interval" in text
-    origin = "4 runs, commit 0123abcd, a processor (2 cores), torch 2.11.0"
-    assert f"From `results/measured/table1_quick.csv`: {origin}." in text
+    (tmp_path / "kernel_cpu.csv").write_text(
+        "# command: python -m benchmarks.kernel --x 1\n# commit: abc\nshape,ms\na,1\n"
+    )
+    kernel, runs = measured_files(tmp_path).splitlines()[2:]
+    assert "| 1 | shape, ms, ... | abc | `python -m benchmarks.kernel` |" in kernel
+    assert "| 4 | runs of lm_tiny on builtin_text; 2 attentions | 0123abcd |" in runs
 
 
 def test_a_changed_number_makes_it_stale(tmp_path):
@@ -87,19 +75,26 @@ def test_a_changed_number_makes_it_stale(tmp_path):
     write_measured(collect(tmp_path / "runs"), tmp_path / "quick.csv")
     text = updated(MARKED, PARTS, tmp_path)
     assert updated(text, PARTS, tmp_path) == text
-    file = tmp_path / "quick.csv"
-    file.write_text(file.read_text().replace(",60.0,", ",59.0,"))
+    write_run(tmp_path / "runs", "softmax", 2, 60.0)
+    write_measured(collect(tmp_path / "runs"), tmp_path / "quick.csv")
     assert updated(text, PARTS, tmp_path) != text
 
 
-def test_without_runs_it_says_so(tmp_path):
-    assert section(tmp_path) == section(tmp_path / "absent") == NOTHING
+def test_without_files_it_says_so(tmp_path):
+    assert measured_files(tmp_path) == measured_files(tmp_path / "absent") == NOTHING
+
+
+def test_a_part_of_a_study_is_quoted_word_for_word():
+    study = (REPOSITORY / "studies/real_data/README.md").read_text(encoding="utf-8")
+    assert quoted("real_data", "headline") in study
+    with pytest.raises(SetupError, match="has no part nothing: run `make studies`"):
+        quoted("real_data", "nothing")
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
 def test_missing_or_doubled_markers_are_an_error(text):
-    with pytest.raises(SetupError, match="results:begin"):
-        updated(text, {"results": lambda *_: "new"})
+    with pytest.raises(SetupError, match="files:begin"):
+        updated(text, {"files": lambda *_: "new"})
 
 
 def test_every_attention_has_a_row_with_what_it_costs():

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fourierformer.results import collect, comparison
-from fourierformer.results.layers import layer_tables
 from fourierformer.results.measured import read_measured, write_measured
 from fourierformer.results.tables import head_tables
+from studies.real_data.layers import layer_tables
 from tests.helpers.synthetic_runs import write_run
 
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from fourierformer.plots.evidence import read_evidence
 from fourierformer.results.documents import DOCUMENTS
+from studies.real_data.figures import read_evidence
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import write_run
 
@@ -112,7 +112,7 @@ def test_the_same_run_twice_is_collected_once_and_said(call, tmp_path, monkeypat
     assert f"the same run as {tmp_path / 'a'}" in err
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "x.csv", ""])
+@pytest.mark.parametrize("name", ["../x", "a/b", "nowhere/x.csv", ""])
 def test_a_name_is_a_name_not_a_place(call, runs, name):
     code, _, err = call(runs, "--collect", name)
     assert code == 2

@@ -16,7 +16,7 @@ def read(path) -> list[dict]:
 
 @pytest.mark.full("a whole measurement")
 def test_a_quick_run_writes_the_errors_and_a_plot(tmp_path):
-    command = [sys.executable, "scripts/linear_fourier_errors.py", "--quick", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "studies.linear_fourier.simulate", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "cannot replace it" in done.stdout
@@ -30,7 +30,7 @@ def test_a_quick_run_writes_the_errors_and_a_plot(tmp_path):
 
 
 def test_the_committed_errors_have_their_origin_and_support_what_the_class_says():
-    path = REPOSITORY / "results" / "measured" / "linear_fourier_errors.csv"
+    path = REPOSITORY / "studies" / "linear_fourier" / "linear_fourier_errors.csv"
     assert [line.split(":")[0] for line in path.read_text().splitlines()[:4]] == [
         "# command",
         "# commit",

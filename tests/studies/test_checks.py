@@ -3,8 +3,8 @@
 import pytest
 
 from fourierformer.results import collect
-from fourierformer.results.checks import check_table
 from fourierformer.results.measured import write_measured
+from studies.real_data.checks import check_table
 from tests.helpers.synthetic_runs import write_run
 
 

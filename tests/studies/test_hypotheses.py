@@ -1,4 +1,4 @@
-"""Verdicts of the plan in docs/results.md, from differences worked out by hand."""
+"""Verdicts of the plan of the study of real data, from differences worked out by hand."""
 
 import math
 import re
@@ -6,19 +6,19 @@ import re
 import pytest
 
 from fourierformer.errors import SetupError
-from fourierformer.provenance import MEASURED
 from fourierformer.results import collect, comparison
-from fourierformer.results.hypotheses import (
+from fourierformer.results.measured import read_measured, write_measured
+from studies.real_data.hypotheses import (
     EVIDENCE,
     FOURIER,
     GAUSSIAN,
+    HERE,
     PLAN,
     SOFTMAX,
     Hypothesis,
     decide,
     hypothesis_table,
 )
-from fourierformer.results.measured import read_measured, write_measured
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import write_run
 
@@ -130,7 +130,7 @@ def test_the_relative_difference_has_an_interval(tmp_path):
 
 
 def test_the_plan_is_the_documents():
-    text = (REPOSITORY / "docs/results.md").read_text().split("## The plan")[1].split("\n## ")[0]
+    text = (REPOSITORY / "studies/real_data/plan.md").read_text().split("## The plan")[1].split("\n## ")[0]
     planned = []
     for name, comparisons in re.findall(r"^\| (H\d) \|.*\| (.*) \|$", text, flags=re.M):
         for comparison_ in comparisons.split(", "):
@@ -146,11 +146,11 @@ def test_the_plan_is_the_documents():
 
 def test_what_is_called_not_tested_has_no_row():
     """The summary is written by hand, and rows are added after it."""
-    summary = (REPOSITORY / "docs/results.md").read_text().split("## In short")[1].split("\n## ")[0]
+    summary = (REPOSITORY / "studies/real_data/README.md").read_text().split("## In short")[1].split("\n## ")[0]
     measured = {
         decision.hypothesis.name
         for name, column in EVIDENCE.items()
-        if (file := MEASURED / f"{name}.csv").is_file()
+        if (file := HERE / f"{name}.csv").is_file()
         for decision in decide(comparison(read_measured(file)), column)
     }
     assert measured

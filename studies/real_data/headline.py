@@ -1,14 +1,14 @@
-"""README's result: test perplexity of each attention at each learning rate, in the language runs of docs/results.md."""
+"""README's result: test perplexity of each attention at each learning rate, in the language runs of this study."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fourierformer.provenance import MEASURED
-from fourierformer.results.checks import CHECKS, COLUMN, PLANNED, rate_of
 from fourierformer.results.comparison import HEADS, Cell, Row, comparison, mean_text, row_label
 from fourierformer.results.formats import DASH, markdown_grid
 from fourierformer.results.measured import read_measured
+from studies.real_data.checks import CHECKS, COLUMN, PLANNED, rate_of
+from studies.real_data.hypotheses import HERE
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Finding:
         return cell.mean if cell else None
 
 
-def findings(folder: Path = MEASURED) -> list[Finding]:
+def findings(folder: Path = HERE) -> list[Finding]:
     """Of the plan's runs and the checks after it, best first. Where both have an attention at a rate, the plan's."""
     by_label: dict[str, dict[float, Row]] = {}
     for name in (PLANNED, CHECKS):

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.command_line import REPOSITORY
 
 SAMPLES = ("100", "1000", "10000", "100000")
-MEASURED = REPOSITORY / "results" / "measured"
+MEASURED = REPOSITORY / "studies" / "estimators"
 
 
 def read(path) -> list[dict]:
@@ -19,7 +19,7 @@ def read(path) -> list[dict]:
 
 @pytest.mark.full("a whole measurement")
 def test_a_quick_run_writes_errors_slopes_and_plots(tmp_path):
-    command = [sys.executable, "scripts/estimator_rates.py", "--quick", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "studies.estimators.simulate", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".png", ".svg"}
@@ -60,7 +60,7 @@ def test_the_committed_correlations_say_what_the_readme_says():
 
 @pytest.mark.full("a whole measurement")
 def test_exact_errors_by_correlation_are_written_with_a_chart(tmp_path):
-    command = [sys.executable, "scripts/estimator_rates.py", "--correlations", "--quick", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "studies.estimators.simulate", "--correlations", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {

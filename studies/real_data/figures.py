@@ -1,4 +1,4 @@
-"""The pictures of docs/results.md: by how much each attention differs from softmax, its validation against tokens and
+"""The pictures of this study: by how much each attention differs from softmax, its validation against tokens and
 against time, and the attended share of its layers."""
 
 import hashlib
@@ -11,14 +11,13 @@ from pathlib import Path
 from fourierformer.files import read_csv
 from fourierformer.plots.curves import Curve, metric_curves
 from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
-from fourierformer.provenance import MEASURED
 from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison, full_label, metric
-from fourierformer.results.hypotheses import EVIDENCE, Configuration, on_common_seeds
-from fourierformer.results.layers import SHARE, layer_cells
 from fourierformer.results.measured import read_measured
 from fourierformer.results.statistics import compare
 from fourierformer.tasks import Column, Metric
+from studies.real_data.hypotheses import EVIDENCE, HERE, Configuration, on_common_seeds
+from studies.real_data.layers import SHARE, layer_cells
 
 SIZE = (9.6, 6.2)  # inches
 SMALLEST_SHARE = 1e-40  # a share of 0 is drawn there
@@ -56,13 +55,13 @@ class Evidence:
         return {label: looks.get(label, (INK, STYLES[0])) for label in labels}
 
 
-def save_evidence(folder: Path, measured: Path = MEASURED) -> list[Path]:
+def save_evidence(folder: Path, measured: Path = HERE) -> list[Path]:
     """<name>.svg and <name>.png of every file of the plan that is there."""
     folder.mkdir(parents=True, exist_ok=True)
     return [path for evidence in read_evidence(measured) for path in picture_of(evidence).save(folder)]
 
 
-def read_evidence(measured: Path = MEASURED) -> list[Evidence]:
+def read_evidence(measured: Path = HERE) -> list[Evidence]:
     found = []
     for name, column in EVIDENCE.items():
         path = measured / f"{name}.csv"

@@ -1,14 +1,17 @@
-"""The checks that docs/results.md made after its plan: their runs beside the plan's, seed by seed."""
+"""The checks that this study made after its plan: their runs beside the plan's, seed by seed."""
 
 from pathlib import Path
 
-from fourierformer.provenance import MEASURED
 from fourierformer.results.comparison import Cell, Row, comparison
 from fourierformer.results.formats import DASH, Table
-from fourierformer.results.hypotheses import (
+from fourierformer.results.measured import read_measured
+from fourierformer.results.statistics import compare, difference_text, p_text
+from fourierformer.results.tables import title_of
+from studies.real_data.hypotheses import (
     EVIDENCE,
     FOURIER,
     GAUSSIAN,
+    HERE,
     MATCHED,
     SOFTMAX,
     Configuration,
@@ -16,9 +19,6 @@ from fourierformer.results.hypotheses import (
     relative,
     relative_text,
 )
-from fourierformer.results.measured import read_measured
-from fourierformer.results.statistics import compare, difference_text, p_text
-from fourierformer.results.tables import title_of
 
 PLANNED, CHECKS = "evidence_lm", "evidence_lm_checks"
 COLUMN = EVIDENCE[PLANNED]
@@ -47,7 +47,7 @@ def rate_of(row: Row) -> float:
     return float(row.config["optim.lr"])
 
 
-def check_table(folder: Path = MEASURED) -> Table | None:
+def check_table(folder: Path = HERE) -> Table | None:
     """What COMPARED names, as far as it was run; None before any check."""
     path = folder / f"{CHECKS}.csv"
     if not path.is_file():

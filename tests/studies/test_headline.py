@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fourierformer.results import collect
-from fourierformer.results.documents import headline
-from fourierformer.results.headline import findings
 from fourierformer.results.measured import write_measured
+from studies.real_data.analyse import headline
+from studies.real_data.headline import findings
 from tests.helpers.synthetic_runs import write_run
 
 
@@ -50,7 +50,7 @@ def test_lines_and_origin(folder):
     assert header == "| attention | lr 0.001 | lr 0.002 | attended share |"
     assert softmax == "| softmax | 100.00 ± 0.00 (3) | 65.00 ± 7.07 (2) | 75 % |"
     assert ours == "| fourier_matched | 99.00 (1) | 80.00 ± 10.00 (3) | 60 % |"
-    assert origin.startswith("From `results/measured/evidence_lm.csv` and `evidence_lm_checks.csv`: 9 runs")
+    assert origin.startswith("From `studies/real_data/evidence_lm.csv` and `evidence_lm_checks.csv`: 9 runs")
 
 
 def test_before_any_check_the_plan_stands_alone(folder):

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fourierformer.analysis.estimators import Kernel, fourier_kernel, gaussian_kernel
-from fourierformer.analysis.radius import determinant, exact_mise, least_error_radius
+from studies.estimators.estimators import Kernel, fourier_kernel, gaussian_kernel
+from studies.estimators.radius import determinant, exact_mise, least_error_radius
 
 GAUSSIAN, FULL_COVARIANCE = "gaussian", "gaussian, full covariance"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fourierformer.files import read_csv
-from fourierformer.plots.estimators import (
+from studies.estimators.charts import (
     COUNT,
     ERROR,
     correlation_panel,
@@ -13,10 +13,11 @@ from fourierformer.plots.estimators import (
     ratio_chart,
     ratio_panels,
 )
-from fourierformer.provenance import MEASURED
+from tests.helpers.command_line import REPOSITORY
 
 RATES, SLOPES, EXACT = (
-    read_csv(MEASURED / f"estimator_{name}.csv").rows for name in ("rates", "slopes", "correlations")
+    read_csv(REPOSITORY / "studies/estimators" / f"estimator_{name}.csv").rows
+    for name in ("rates", "slopes", "correlations")
 )
 
 

@@ -1,9 +1,9 @@
 """How fast the Fourier estimators of the paper converge, beside what its theorems say.
 
-    python scripts/estimator_rates.py                         # about 3 minutes on 2 cores, into runs/estimators
-    python scripts/estimator_rates.py --quick                 # about 30 seconds: few sizes, few data sets
-    python scripts/estimator_rates.py --out results/measured
-    python scripts/estimator_rates.py --correlations --out results/measured      # under 1 minute; no simulation
+    python -m studies.estimators.simulate                         # about 3 minutes on 2 cores, into runs/estimators
+    python -m studies.estimators.simulate --quick                 # about 30 seconds: few sizes, few data sets
+    python -m studies.estimators.simulate --out studies/estimators
+    python -m studies.estimators.simulate --correlations --out studies/estimators      # under 1 minute; no simulation
 
 Writes estimator_rates.csv (every mean error), estimator_slopes.csv (every fitted slope) and log-log plots. Rules for
 the radius: "theorem" grows it as Theorem 1 says, "plancherel" as the kernel's transform near 0 says (Theorem 2 says the
@@ -25,13 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.analysis.correlations import GAUSSIAN, BestError, best_errors
-from fourierformer.analysis.radius import plancherel_rate, theorem_rate
-from fourierformer.analysis.rates import Row, bimodal, correlated_features, normal, rates, slope
 from fourierformer.files import write_csv
-from fourierformer.plots import estimators as charts
 from fourierformer.provenance import header, machine
 from fourierformer.runs.stdio import exit_on_user_error
+from studies.estimators import charts
+from studies.estimators.analyse import TITLE
+from studies.estimators.correlations import GAUSSIAN, BestError, best_errors
+from studies.estimators.radius import plancherel_rate, theorem_rate
+from studies.estimators.rates import Row, bimodal, correlated_features, normal, rates, slope
 
 CORRELATION = 0.8
 ROW_FIELDS = ("part", "case", "dim", "correlation", "kernel", "rule", "count", "radius")
@@ -127,7 +128,7 @@ def _against_theory(line: list[Row]) -> dict:
 
 
 def write(path: Path, records: list[dict]) -> None:
-    head = header("scripts/estimator_rates.py", ("numpy", "scipy", "scikit-learn"), machine=machine())
+    head = header("-m studies.estimators.simulate", ("numpy", "scipy", "scikit-learn"), machine=machine())
     write_csv(path, records, head, digits=6)
 
 
@@ -180,8 +181,7 @@ def write_correlations(quick: bool, folder: Path) -> None:
     bests = exact_correlations(quick)
     records = [as_exact_record(best) for best in bests]
     write(folder / "estimator_correlations.csv", records)
-    title = f"Exact MISE of normal densities, each kernel at its best radius, N = {charts.RATIO_SAMPLES:,}"
-    charts.ratio_chart(charts.ratio_panels(records), "estimator_correlations", title).save(folder)
+    charts.ratio_chart(charts.ratio_panels(records), "estimator_correlations", TITLE).save(folder)
     print_exact(bests)
     print(f"\nTable and plot: {folder}")
 

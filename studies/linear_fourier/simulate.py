@@ -1,8 +1,8 @@
 """How far linear Fourier attention is from exact Fourier attention, and where it is of use.
 
-    python scripts/linear_fourier_errors.py                  # 2 minutes on 2 cores, into runs/linear_fourier
-    python scripts/linear_fourier_errors.py --quick          # seconds: a few rows
-    python scripts/linear_fourier_errors.py --out results/measured
+    python -m studies.linear_fourier.simulate                  # 2 minutes on 2 cores, into runs/linear_fourier
+    python -m studies.linear_fourier.simulate --quick          # seconds: a few rows
+    python -m studies.linear_fourier.simulate --out studies/linear_fourier
 
 Error: |output - exact output| / |exact output| (Frobenius) of one head over 256 tokens, q and k ~ N(0, s^2),
 v ~ N(0, 1), power 4, R = 2 unless tau says otherwise; the median of 8 data sets.
@@ -217,7 +217,7 @@ def main() -> None:
             for result in part(args.quick):
                 rows.append(result)
                 show(result)
-        head = header("scripts/linear_fourier_errors.py", ("torch", "numpy"), machine=machine())
+        head = header("-m studies.linear_fourier.simulate", ("torch", "numpy"), machine=machine())
         write_csv(args.out / "linear_fourier_errors.csv", [asdict(row) for row in rows], head, digits=4)
         picture(rows).save(args.out)
     for sampler in ("iid", "orth", "sobol"):

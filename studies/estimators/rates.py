@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fourierformer.analysis.estimators import (
+from studies.estimators.estimators import (
     Kernel,
     density_on_grid,
     fourier_kernel,
@@ -20,7 +20,7 @@ from fourierformer.analysis.estimators import (
     regression,
     scott_density,
 )
-from fourierformer.analysis.radius import (
+from studies.estimators.radius import (
     cross_validated_density_radius,
     cross_validated_regression_radius,
     exact_mise,

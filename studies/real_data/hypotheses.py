@@ -1,8 +1,9 @@
-"""The hypotheses of docs/results.md, decided by the rows of its runs as the plan there says."""
+"""The hypotheses of plan.md, decided by the rows as the plan states."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.results.comparison import Cell, Row, column_text, metric
@@ -19,7 +20,8 @@ from fourierformer.results.statistics import (
 from fourierformer.results.tables import title_of
 from fourierformer.tasks import Column
 
-# the files of docs/results.md, and the evaluation that its plan names
+HERE = Path(__file__).resolve().parent
+# the files of rows, and the evaluation that the plan names
 EVIDENCE = {"evidence_lm": ("test", "overlapping"), "evidence_vit": ("valid", "last")}
 HEADER = ["", "comparison", "n", "difference", "relative", "corrected p", "verdict"]
 

@@ -9,7 +9,8 @@ from scipy.integrate import quad
 from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
 
-from fourierformer.analysis.estimators import (
+from fourierformer.kernels.sinc import sinc_attention
+from studies.estimators.estimators import (
     POWERS,
     density,
     density_on_grid,
@@ -21,9 +22,8 @@ from fourierformer.analysis.estimators import (
     scott_density,
     spline,
 )
-from fourierformer.analysis.radius import cross_validated_density_radius, exact_mise, plancherel_rate, theorem_rate
-from fourierformer.analysis.rates import Row, slope
-from fourierformer.kernels.sinc import sinc_attention
+from studies.estimators.radius import cross_validated_density_radius, exact_mise, plancherel_rate, theorem_rate
+from studies.estimators.rates import Row, slope
 
 RNG = np.random.default_rng(0)
 

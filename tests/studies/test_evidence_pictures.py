@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fourierformer.plots.evidence import differences, fingerprint, picture_of, read_evidence, shares
 from fourierformer.results import collect
 from fourierformer.results.measured import write_measured
+from studies.real_data.figures import differences, fingerprint, picture_of, read_evidence, shares
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import write_run
 
@@ -90,8 +90,8 @@ def test_last_digits_do_not_make_a_picture_stale(evidence):
 
 
 def test_the_committed_pictures_are_of_the_committed_rows():
-    pictures = REPOSITORY / "docs/pictures"
+    pictures = REPOSITORY / "studies/real_data"
     for found in read_evidence():
         assert (pictures / f"{found.name}.png").is_file()
         svg = (pictures / f"{found.name}.svg").read_text(encoding="utf-8")
-        assert fingerprint(found) in svg, "stale: run `make docs`"
+        assert fingerprint(found) in svg, "stale: run `make studies`"

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import roots_legendre
 
-from fourierformer.analysis.estimators import Kernel, density, density_on_grid, regression
+from studies.estimators.estimators import Kernel, density, density_on_grid, regression
 
 SEARCH = (0.2, 200.0)  # the best radius is looked for between these two
 GRID_SIZE = 24  # neighbours differ by a factor of 1.35

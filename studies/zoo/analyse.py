@@ -1,9 +1,10 @@
-"""The zoo's runs in the order of what they reached, and which of them differ from softmax by more than seeds do."""
+"""Every mechanism in the order of its result, with Dunnett's test against softmax: python -m studies.zoo.analyse"""
 
 from pathlib import Path
 
 from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison, mean_text, metric
+from fourierformer.results.documents import write_parts
 from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, markdown_grid
 from fourierformer.results.measured import read_measured
@@ -13,10 +14,10 @@ from fourierformer.tasks import Column
 
 # the sweeps over all mechanisms, and the evaluation by which they are sorted
 ZOO: dict[str, Column] = {"zoo_lm": ("test", "sliding"), "zoo_vit": ("valid", "last")}
-NOTHING = "No runs of `sweep=zoo_lm` or `sweep=zoo_vit` are committed yet."
+HERE = Path(__file__).resolve().parent
 
 
-def rankings(folder: Path) -> str:
+def rankings(folder: Path = HERE) -> str:
     """A sorted table for every committed sweep over all mechanisms."""
     parts = [
         ranking(rows, column, f"{name}.csv")
@@ -24,7 +25,7 @@ def rankings(folder: Path) -> str:
         if (path := folder / f"{name}.csv").is_file()
         for rows in table_groups(comparison(read_measured(path)))
     ]
-    return "\n\n".join(parts) or NOTHING
+    return "\n\n".join(parts)
 
 
 def ranking(rows: list[Row], column: Column, file: str) -> str:
@@ -46,7 +47,7 @@ def ranking(rows: list[Row], column: Column, file: str) -> str:
         (f"`{name}`", str(cells[name].n), mean_text(cells[name], key), *_against(name, test, key)) for name in ordered
     ]
     grid = markdown_grid(header, lines, [True, False, False, False, False, True])
-    notes = [f"{rows[0].model} on {rows[0].data}, from `results/measured/{file}`", *_test_notes(test, key)]
+    notes = [f"{rows[0].model} on {rows[0].data}, from `studies/zoo/{file}`", *_test_notes(test, key)]
     by_name = {row.attention: row for row in rows}
     notes += [doubt for name in ordered for doubt in doubts(by_name[name], rows)]
     return f"{grid}\n\n" + "\n".join(f"- {note}" for note in notes)
@@ -77,3 +78,11 @@ def _test_notes(test: Dunnett | None, key: str) -> list[str]:
         f"the test assumes equal variances: the largest standard deviation is {test.spread:.0f} times the smallest "
         f"(Brown-Forsythe {p_text(test.p_spread)})",
     ]
+
+
+def parts() -> dict[str, str]:
+    return {"ranking": rankings()}
+
+
+if __name__ == "__main__":
+    write_parts(HERE / "README.md", parts())

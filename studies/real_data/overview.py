@@ -7,7 +7,7 @@ from pathlib import Path
 from fourierformer.files import checksum
 from fourierformer.plots.picture import INK, Picture, series_colour
 from fourierformer.results.comparison import Row
-from fourierformer.results.headline import attended_text, findings, perplexity, rates
+from studies.real_data.headline import attended_text, findings, perplexity, rates
 
 NAME, TITLE = "overview", "Whom a query attends to, and what was found on WikiText-2"
 RADIUS, POWER = 2.0, 4  # the paper's

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fourierformer.analysis.correlations import FULL_COVARIANCE, GAUSSIAN, best_errors
-from fourierformer.analysis.estimators import density_on_grid, fourier_kernel, gaussian_kernel
-from fourierformer.analysis.radius import cross_validated_density_radius, exact_mise, least_error_radius
+from studies.estimators.correlations import FULL_COVARIANCE, GAUSSIAN, best_errors
+from studies.estimators.estimators import density_on_grid, fourier_kernel, gaussian_kernel
+from studies.estimators.radius import cross_validated_density_radius, exact_mise, least_error_radius
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
