@@ -103,7 +103,7 @@ def test_the_package_needs_neither_scripts_nor_benchmarks():
 
 @pytest.mark.full("imports torch and timm in a process of its own")
 def test_training_needs_neither_hydra_nor_omegaconf():
-    """Both belong to the command line; benchmarks/trainings.py trains without."""
+    """Both belong to the command line: a loop of one's own trains without them."""
     absent = "dict.fromkeys(('hydra', 'omegaconf', 'wandb', 'datasets'))"
     modules = ("training.loop", "tasks.language_objective", "tasks.classification_objective", "models.lm", "models.vit")
     code = f"import sys; sys.modules |= {absent}; import {', '.join(f'fourierformer.{name}' for name in modules)}"
