@@ -4,9 +4,9 @@
     python -m benchmarks.attention --only 'linear_*,performer' --lengths 1024,2048,4096 --causal
     python -m benchmarks.attention --quick                        # short inputs, one turn: shows that it works
 
-What is called is a layer with its projections, forward (no gradients) and forward + backward. Every turn calls softmax
-too, and a ratio is the median of those of the turns. A full layer sees a sequence; only what needs a grid of patches
-gets one. Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and
+A point is a layer with its projections, forward (no gradients) or forward + backward. Every turn calls softmax too, and
+a ratio is the median of the ratios of the turns. A full layer sees a sequence, or a grid of patches where it needs one.
+Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and
 whose slope is above 1.15 is flagged.
 
 On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, one thread, whose

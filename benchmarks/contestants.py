@@ -50,7 +50,7 @@ class Contestant:
 
 
 def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]:
-    """In the order of interest: what comes last is left out first when the time is up."""
+    """All that take part, in the order of interest: the last ones are left out first when the time is up."""
 
     def fourier(name: str) -> Callable:
         return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=args.eps, causal=causal, backend=name)
@@ -109,7 +109,7 @@ def pair_tensors(name: str, what: str, device: str) -> int:
 
 
 def calls_of(contestant: Contestant) -> dict[str, Callable]:
-    """What is timed, of (leaves, doutput)."""
+    """The timed functions, of (leaves, doutput)."""
     return {
         "forward": torch.no_grad()(lambda leaves, doutput: contestant.function(*leaves)),
         "forward+backward": functools.partial(gradients, contestant.function),

@@ -32,7 +32,7 @@ PRODUCT_PARTS = {"half": 1, "precise": 3}
 
 
 def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, float | None]) -> float | None:
-    """No run can be faster: the launch that writes features, then the one that uses them, in each pass."""
+    """The least time of a call: the launch that writes features, then the one that uses them, in each pass."""
     passes = what.split("+")
     counted = all(instructions_per_pair(dims[3], part, contestant) for part in passes)
     if not counted or limit["issue"] is None:
@@ -77,7 +77,7 @@ def feature_numbers(dims: tuple) -> int:
 
 
 def beyond_cache(size: float, limit: dict[str, float | None]) -> float:
-    """What of so many bytes has to go to the memory, at best."""
+    """The bytes that do not fit the second-level cache."""
     return max(0.0, size - (limit["cache"] or 0))
 
 
@@ -87,7 +87,7 @@ def longest(*works: tuple[float, float | None]) -> float:
 
 
 def query_gpu(what: str) -> float | None:
-    """A number that nvidia-smi knows; None where there is no nvidia-smi or it does not know."""
+    """A number from nvidia-smi; None where there is no nvidia-smi or it has none."""
     gpu = f"GPU-{torch.cuda.get_device_properties().uuid}"
     command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits", "-i", gpu]
     try:

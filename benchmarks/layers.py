@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from benchmarks.clocks import peak_cpu, peak_cuda, take_turns, times_cuda
+from benchmarks.clocks import peak_cpu, peak_cuda, take_turns, times_cpu, times_cuda
 from fourierformer.attention import Geometry, build, mechanism
 from fourierformer.errors import SetupError, short
 from fourierformer.training.precision import autocast
@@ -75,9 +75,7 @@ class Layer:
     def milliseconds(self, what: str) -> float:
         if self.device.type == "cuda":
             return times_cuda(self.call, [(what,)], 1)[0]
-        start = time.process_time()
-        self.call(what)
-        return (time.process_time() - start) * 1e3
+        return times_cpu(self.call, [(what,)], 1, clock=time.process_time)[0]
 
     def mebibytes(self, what: str) -> float:
         """Peak of one call beyond input, weights and the output's gradient."""

@@ -5,8 +5,8 @@
     python -m benchmarks.training attention=softmax attention=fourier --script train_vit
 
 Each configuration is one argument: overrides of the script with spaces between them. They take turns in one process,
-every other turn in reverse order, and a ratio is the median of those of the turns. A step has optimizer and counters,
-without evaluations and checkpoints. Memory is what clocks.PeakMemory sees in one step beyond weights and
+every other turn in reverse order, and a ratio is the median of the ratios of the turns. A step has optimizer and
+counters, without evaluations and checkpoints. Memory is what clocks.PeakMemory sees in one step beyond weights and
 optimizer states: every tensor that an operation returns, without scratch inside an operation.
 """
 

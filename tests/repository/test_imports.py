@@ -95,10 +95,10 @@ def test_the_package_is_light():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_package_needs_neither_scripts_nor_benchmarks():
+def test_the_package_needs_no_tool_of_the_repository():
     """They are not installed with the package."""
     for path in FILES:
-        assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}, path
+        assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "faults", "scripts", "tests"}, path
 
 
 @pytest.mark.full("imports torch and timm in a process of its own")
