@@ -31,7 +31,7 @@ test-all: setup ## the rest of them: every tile compiled, whole measurements, lo
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal -q -m full
 
 faults: setup ## inject faults for half an hour, into results/measured/faults.csv: docs/reliability.md
-	OMP_NUM_THREADS=1 $(PY) -m tests.faults --minutes 30
+	OMP_NUM_THREADS=1 $(PY) -m faults --minutes 30
 
 lint: setup ## style, import rules and types
 	$(PY) -m ruff check .
@@ -60,8 +60,9 @@ bench-gpu: setup ## one GPU in nine minutes: its kernel tests, kernel times, tra
 # DATA: folder with WikiText-2, or where to download it; PIECE: minutes; ARGS: more overrides
 DATA ?= data/wikitext-2
 PIECE ?= 9
-evidence-gpu: setup ## Table 1 at WikiText-2 length, three seeds, nine minutes at a time: again until it says that all is done
-	@$(PY) scripts/in_pieces.py --minutes $(PIECE) train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3 data.root=$(DATA) $(ARGS)
+evidence-gpu: setup ## Table 1 at WikiText-2 length, three seeds, nine minutes at a time: again until all is done
+	@timeout $(PIECE)m $(PY) train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3 data.root=$(DATA) $(ARGS); code=$$?; \
+	case $$code in 0) echo "all is done";; 124) echo "the time is up: the same command continues";; *) exit $$code;; esac
 
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
 	$(PY) scripts/report.py

@@ -1,7 +1,12 @@
-"""Every timing of this repository: python -m benchmarks.kernel, .attention, .training, .steps, .gpu, .images,
-.evaluation.
+"""Every timing of this repository; run a program from the repository's root.
 
-Each prints what it measures and writes its rows, with commit, versions and machine, to results/measured/ or to --out.
-measure.py has the clocks, accuracy.py the check before them, floors.py what a GPU could do at best. Run them from the
-repository's root.
+    python -m benchmarks.kernel      the Fourier kernel's backends beside softmax and the printed formula
+    python -m benchmarks.attention   every attention against the number of tokens
+    python -m benchmarks.training    training steps of any configurations, in turns
+    python -m benchmarks.paper       training steps of the paper's models, with the hours of a whole run
+    python -m benchmarks.gpu         kernel tests, kernel and paper's models on one GPU, in nine minutes
+
+Each prints its rows and writes them, with commit, versions and machine, to results/measured/ or to --out. clocks.py
+times and measures memory, for all of them; apart.py gives a measurement a process of its own. contestants.py and
+floors.py belong to the kernel (what is compared and when it is right; how fast a GPU could be), layers.py to attention.
 """

@@ -4,25 +4,27 @@
     python -m benchmarks.attention --only 'linear_*,performer' --lengths 1024,2048,4096 --causal
     python -m benchmarks.attention --quick                        # short inputs, one turn: shows that it works
 
-What is called is a layer with its projections, forward (no gradients) and forward + backward. Every turn calls softmax
-too, and a ratio is the median of those of the turns. A full layer sees a sequence; only what needs a grid of patches
-gets one. Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and
+A point is a layer with its projections, forward (no gradients) or forward + backward. Every turn calls softmax too, and
+a ratio is the median of the ratios of the turns. A full layer sees a sequence, or a grid of patches where it needs one.
+Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and
 whose slope is above 1.15 is flagged.
 
 On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, one thread, whose
 processor time is counted, so that other programs disturb less; freed memory is kept for the next call. Memory there is
-what measure.PeakMemory sees: every tensor that an operation returns, without scratch inside an operation. Beside
+what clocks.PeakMemory sees: every tensor that an operation returns, without scratch inside an operation. Beside
 torch's profiler, which sees scratch too, it was equal but for softmax (1 MiB more there at most) and fast_weight (6 %
 less). A process grows by up to 2.4 times as much, for it keeps some of what is freed.
 """
 
 import argparse
 import sys
+from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 
 from fourierformer.errors import SetupError, did_you_mean
-from fourierformer.provenance import MEASURED, REPOSITORY
+from fourierformer.files import write_csv
+from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.stdio import exit_on_user_error
 
@@ -33,7 +35,7 @@ REPEATS = {"cpu": 5, "cuda": 20}
 
 def chosen(patterns: list[str]) -> list[str]:
     """The names that fit a pattern, softmax first: it is the peer."""
-    from benchmarks.points import PEER
+    from benchmarks.layers import PEER
     from fourierformer.attention import available
 
     names = available()
@@ -90,23 +92,51 @@ def complete(args: argparse.Namespace) -> None:
         torch.set_num_threads(1)
 
 
+def progress(row) -> str:
+    tokens = "-" if row.tokens is None else f"{row.tokens:,}"
+    where = f"{tokens:>7}  {row.mask:7}{row.attention:26}{row.what:18}"
+    if not row.measured:
+        return where + row.status
+    ratios = "" if row.time_ratio is None else f"   {row.time_ratio:.3g} and {row.memory_ratio:.3g} times softmax"
+    return f"{where}{row.milliseconds:>9.4g} ms{row.mebibytes:>9.4g} MiB{ratios}"
+
+
+def plot(rows: list, args: argparse.Namespace) -> None:
+    """Draws forward and backward together: time above, memory below."""
+    import torch
+
+    from benchmarks.layers import BATCH, LABELS, WHAT, points
+    from fourierformer.plots.charts import cost_chart
+
+    def curves(mask: str, quantity: str) -> dict:
+        lines = {name: points(rows, name, mask, WHAT[1], quantity) for name in args.names}
+        return {name: line for name, line in lines.items() if line}
+
+    panels = [(label, [(mask, curves(mask, quantity)) for mask in args.masks]) for quantity, label in LABELS.items()]
+    device = "one CPU thread" if args.device == "cpu" else torch.cuda.get_device_name()
+    title = (
+        f"Forward and backward of one layer: dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {device}"
+    )
+    cost_chart(panels, args.out.stem, title).save(args.out.parent)
+
+
 def main() -> bool:
     args = arguments()
-    from benchmarks.mechanisms import bench
-    from benchmarks.points import WHAT, Limits, memory_limit
-    from benchmarks.tables import exponents, head, plot, progress, tables, write
+    from benchmarks.layers import BATCH, PRECISION, WHAT, Limits, bench, exponents, memory_limit
 
     with exit_on_user_error():
         complete(args)
+        thread = ", one thread" if args.device == "cpu" else ""
+        layer = f"dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {PRECISION[args.device]}{thread}"
+        head = header("-m benchmarks.attention", machine=machine(args.device), layer=layer)
         rows = []
-        origin = head(args)
         for row in bench(args, Limits(args.seconds, args.minutes, memory_limit(args.device))):
             rows.append(row)
             print(progress(row), flush=True)
-            write(rows, origin, args.out)
+            write_csv(args.out, [asdict(row) for row in rows], head)
         if any(row.measured and row.what == WHAT[1] for row in rows):
             plot(rows, args)
-    for line in (*tables(rows, args), *exponents(rows, args)):
+    for line in exponents(rows, args):
         print(line)
     print(f"\n{args.out}, and the plot beside it as PNG and SVG")
     return not any(row.status.startswith("failed") for row in rows)

@@ -1,6 +1,8 @@
-"""The kernels that benchmarks/kernel.py compares, at which shapes, and the rows of numbers that come of it."""
+"""The kernels that benchmarks/kernel.py compares: how each is called, whether it is right, and its rows of numbers."""
 
 import argparse
+import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -11,24 +13,44 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.accuracy import Contestant, as_call, gradients, parity_slice, worst_excess
+from benchmarks.clocks import measure
 from benchmarks.floors import floor_ms
-from benchmarks.measure import measure
-from benchmarks.shapes import SHAPES
 from fourierformer.kernels.sinc import sinc_attention
 
-RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
 # float32 tensors of B H N N D numbers that must fit in memory where the formula is written out: the peak, rounded up.
 PAIR_TENSORS = {"forward": 4, "forward+backward": 12}
 INPUT_SETS = {"cpu": 1, "cuda": 3}
+PARITY_TOKENS, PARITY_NUMBERS = 512, 2**25  # of the slice; N x N x D numbers in float64, several times
 
 
 class Wrong(Exception):
     """A contestant breaks the accuracy rule."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    function: Callable  # f(q, k, v, radius)
+    dtype: torch.dtype  # of q, k, v and the output
+    counts: str | None = None  # "half" or "precise": which INSTRUCTIONS_PER_PAIR it has
+    checked: bool = True
+
+    @property
+    def half(self) -> bool:
+        """Which accuracy rule it has to meet."""
+        return self.counts == "half" or self.dtype != torch.float32
+
+    @contextlib.contextmanager
+    def precision(self):
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.counts == "half" else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
 def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]:
-    """In the order of interest: what comes last is left out first when the time is up."""
+    """All that take part, in the order of interest: the last ones are left out first when the time is up."""
 
     def fourier(name: str) -> Callable:
         return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=args.eps, causal=causal, backend=name)
@@ -56,9 +78,9 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
     return {name: contestant for name, contestant in every.items() if name in wanted}
 
 
-def random_inputs(shape: str, batch: int, args: argparse.Namespace, number: int) -> list[Tensor]:
+def random_inputs(dims: tuple, args: argparse.Namespace, number: int) -> list[Tensor]:
     """q, k, v, doutput (B, H, N, D) and one radius per coordinate (H, D), float32."""
-    _, heads, tokens, width, _ = SHAPES[shape]
+    batch, heads, tokens, width, _ = dims
     torch.manual_seed(args.seed + number)
     q, k, v, doutput = (torch.randn(batch, heads, tokens, width, device=args.device) for _ in range(4))
     return [args.scale * q, args.scale * k, v, doutput, torch.full((heads, width), args.radius, device=args.device)]
@@ -87,23 +109,37 @@ def pair_tensors(name: str, what: str, device: str) -> int:
 
 
 def calls_of(contestant: Contestant) -> dict[str, Callable]:
-    """What is timed, of (leaves, doutput)."""
+    """The timed functions, of (leaves, doutput)."""
     return {
         "forward": torch.no_grad()(lambda leaves, doutput: contestant.function(*leaves)),
         "forward+backward": functools.partial(gradients, contestant.function),
     }
 
 
-def cells(
-    name: str, contestant: Contestant, softmax: Contestant, shape: str, dims: tuple, args: argparse.Namespace
-) -> Iterator[dict]:
-    """A row for the forward pass and one for both passes, as soon as each is there. Raises Wrong before the first."""
-    tensors = [random_inputs(shape, dims[0], args, number) for number in range(INPUT_SETS[args.device])]
+def attempts(name: str, shape: str, dims: tuple, threads: int, args: argparse.Namespace) -> Iterator[dict | str]:
+    """Yields a row for the forward pass and one for both passes, as soon as each is measured; then an error in words,
+    if there was one."""
+    torch.set_num_threads(threads)
+    try:
+        yield from cells(name, shape, dims, args)
+    except Wrong as error:
+        yield f"{name}: WRONG at {shape}: {error}"
+    except torch.OutOfMemoryError:
+        yield f"{name}: out of memory at {shape}"
+    except Exception as error:
+        traceback.print_exc()
+        yield f"{name}: FAILS at {shape}: {type(error).__name__}"
+
+
+def cells(name: str, shape: str, dims: tuple, args: argparse.Namespace) -> Iterator[dict]:
+    entrants = contestants(args, causal=dims[4])
+    contestant, softmax = entrants[name], entrants["softmax"]
+    tensors = [random_inputs(dims, args, number) for number in range(INPUT_SETS[args.device])]
     sets = [as_call(t, contestant.dtype) for t in tensors]
     unsure = contestant.checked
     for what, call in calls_of(contestant).items():
         if reason := why_skipped(name, what, dims, args):
-            print(f"{name}: {what} left out at {shape}: {reason}")
+            print(f"{name}: {what} left out at {shape}: {reason}", flush=True)
             continue
         if unsure:
             direct = functools.partial(sinc_attention, eps=args.eps, causal=dims[4], backend="reference")
@@ -120,36 +156,56 @@ def cells(
         yield row
 
 
-def bench(shape: str, args: argparse.Namespace) -> tuple[list[dict], bool]:
-    """(rows, whether every contestant was right). One that fails does not take the others with it."""
-    dims = (args.batch or SHAPES[shape][0], *SHAPES[shape][1:])
-    rows, good = [], True
-    entrants = contestants(args, dims[4])
-    for name, contestant in entrants.items():
-        try:
-            # one by one: what was measured before it fails stays
-            for row in cells(name, contestant, entrants["softmax"], shape, dims, args):
-                rows.append(row)
-        except Wrong as error:
-            print(f"{name}: WRONG at {shape}: {error}")
-            good = False
-        except torch.OutOfMemoryError:
-            print(f"{name}: out of memory at {shape}")
-        except Exception as error:
-            traceback.print_exc()
-            print(f"{name}: FAILS at {shape}: {type(error).__name__}")
-            good = False
-        if args.device == "cuda":
-            torch.cuda.empty_cache()
-    add_ratios(rows)
-    return rows, good
+def rounded(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    *numbers, radius = tensors
+    return [*(t.to(dtype).float() for t in numbers), radius]
 
 
-def add_ratios(rows: list[dict]) -> None:
-    for base, label in RATIO_TO.items():
-        bases = {r["what"]: r for r in rows if r["name"] == base}
-        for row in rows:
-            against = bases.get(row["what"])
-            if f"time {label}" not in row:  # on a CPU taken in turns with softmax
-                row[f"time {label}"] = row["ms"] / against["ms"] if against else None
-            row[f"memory {label}"] = row["MiB"] / against["MiB"] if against else None
+def as_call(tensors: list[Tensor], dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+    """([q, k, v, radius], doutput). The radius is a parameter: it stays float32 beside narrower inputs."""
+    *numbers, doutput = (t.to(dtype) for t in tensors[:4])
+    radius = tensors[4].to(torch.promote_types(dtype, torch.float32))
+    return [t.detach().requires_grad_() for t in (*numbers, radius)], doutput
+
+
+def gradients(function: Callable, leaves: list[Tensor], doutput: Tensor) -> list[Tensor | None]:
+    output = function(*leaves)
+    used = torch.autograd.grad(output, leaves, doutput, allow_unused=True)  # softmax has no radius
+    return [output.detach(), *used]
+
+
+def errors(results: list[Tensor | None], truth: list[Tensor]) -> list[float]:
+    """Relative, in the Euclidean norm; infinite where a result is missing or not finite."""
+    return [
+        ((r.double() - t).norm() / t.norm()).item() if r is not None and r.isfinite().all() else float("inf")
+        for r, t in zip(results, truth, strict=True)
+    ]
+
+
+def parity_slice(tensors: list[Tensor]) -> list[Tensor]:
+    """The first sequence, its last tokens, and as many heads as the float64 reference can hold."""
+    *numbers, radius = tensors
+    tokens, width = min(numbers[0].shape[2], PARITY_TOKENS), numbers[0].shape[3]
+    heads = max(1, PARITY_NUMBERS // (tokens * tokens * width))
+    return [*(t[:1, :heads, -tokens:].contiguous() for t in numbers), radius[:heads]]
+
+
+def worst_excess(contestant: Contestant, tensors: list[Tensor], direct: Callable) -> float:
+    """Error over what the accuracy rule allows; above 1 is wrong.
+
+    Allowed: twice the error of the reference in float32, or 1e-4; in half precision also what rounding q, k, v and
+    doutput to bfloat16 costs the reference.
+    """
+
+    def exact(numbers: list[Tensor], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+        return gradients(direct, *as_call(numbers, dtype))
+
+    given = rounded(tensors, contestant.dtype)
+    truth = exact(given)
+    allowed = [max(1e-4, 2 * e) for e in errors(exact(given, torch.float32), truth)]
+    if contestant.half:
+        cost = errors(exact(rounded(tensors, torch.bfloat16)), exact(tensors))
+        allowed = [max(a, c) for a, c in zip(allowed, cost, strict=True)]
+    with contestant.precision():
+        ours = gradients(contestant.function, *as_call(given, contestant.dtype))
+    return max(e / a for e, a in zip(errors(ours, truth), allowed, strict=True))

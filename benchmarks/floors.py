@@ -1,10 +1,12 @@
 """How fast a GPU could run the kernel at best: counted instructions, products and bytes over the device's rates."""
 
 import subprocess
+from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.accuracy import Contestant
+if TYPE_CHECKING:
+    from benchmarks.contestants import Contestant
 
 # Of one multiprocessor, by compute capability (CUDA programming guide, and the data sheets' rates over clocks):
 # float32 lanes, each starts one instruction per clock; and multiply-adds of float16 per clock in the matrix unit.
@@ -29,8 +31,8 @@ PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
 PRODUCT_PARTS = {"half": 1, "precise": 3}
 
 
-def floor_ms(dims: tuple, what: str, contestant: Contestant, limit: dict[str, float | None]) -> float | None:
-    """No run can be faster: the launch that writes features, then the one that uses them, in each pass."""
+def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, float | None]) -> float | None:
+    """The least time of a call: the launch that writes features, then the one that uses them, in each pass."""
     passes = what.split("+")
     counted = all(instructions_per_pair(dims[3], part, contestant) for part in passes)
     if not counted or limit["issue"] is None:
@@ -40,12 +42,12 @@ def floor_ms(dims: tuple, what: str, contestant: Contestant, limit: dict[str, fl
     )
 
 
-def instructions_per_pair(width: int, part: str, contestant: Contestant) -> int:
+def instructions_per_pair(width: int, part: str, contestant: "Contestant") -> int:
     """0 where they were not counted."""
     return INSTRUCTIONS_PER_PAIR.get((part, contestant.counts), {}).get(width, 0)
 
 
-def features_floor(dims: tuple, contestant: Contestant, limit: dict[str, float | None]) -> float:
+def features_floor(dims: tuple, contestant: "Contestant", limit: dict[str, float | None]) -> float:
     """Seconds to compute and to store the features of queries and keys."""
     numbers = feature_numbers(dims)
     instructions = numbers * INSTRUCTIONS_PER_FEATURES[contestant.counts]
@@ -53,7 +55,7 @@ def features_floor(dims: tuple, contestant: Contestant, limit: dict[str, float |
     return longest((instructions, limit["issue"]), (stored, limit["bandwidth"]))
 
 
-def pairs_floor(dims: tuple, part: str, contestant: Contestant, limit: dict[str, float | None]) -> float:
+def pairs_floor(dims: tuple, part: str, contestant: "Contestant", limit: dict[str, float | None]) -> float:
     """Seconds of the launches over pairs: instructions, matrix products, or memory, whichever takes longest."""
     batch, heads, tokens, width, causal = dims
     pairs = batch * heads * (tokens * (tokens + 1) // 2 if causal else tokens * tokens)
@@ -75,7 +77,7 @@ def feature_numbers(dims: tuple) -> int:
 
 
 def beyond_cache(size: float, limit: dict[str, float | None]) -> float:
-    """What of so many bytes has to go to the memory, at best."""
+    """The bytes that do not fit the second-level cache."""
     return max(0.0, size - (limit["cache"] or 0))
 
 
@@ -85,7 +87,7 @@ def longest(*works: tuple[float, float | None]) -> float:
 
 
 def query_gpu(what: str) -> float | None:
-    """A number that nvidia-smi knows; None where there is no nvidia-smi or it does not know."""
+    """A number from nvidia-smi; None where there is no nvidia-smi or it has none."""
     gpu = f"GPU-{torch.cuda.get_device_properties().uuid}"
     command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits", "-i", gpu]
     try:

@@ -2,8 +2,9 @@
 
 Three parts, each in a process and a time of its own, so that one that fails or hangs does not take the others with it:
 the kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
-(benchmarks/steps.py says what those rows mean). Rows are written as soon as they are there: results/measured/gpu_*.csv,
-all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one failed or was stopped, and is named.
+(benchmarks/paper.py defines those rows). Besides torch, Triton and timm the tests need pytest and hypothesis, and the
+training steps hydra-core; a part whose packages are missing is named, the others run. Rows are written one by one:
+results/measured/gpu_*.csv, all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one is not.
 
     python -m benchmarks.gpu --device cpu --small     # tiny shapes, a few steps, into runs/: shows that it works
 """
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from fourierformer.errors import UserError
+from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
+from fourierformer.runs.stdio import exit_on_user_error
 
+NEEDS = {"tests": ("pytest", "hypothesis"), "kernel": (), "training": ("hydra",)}  # modules besides torch's
 TESTS = "tests/kernels/test_sinc_fused.py"
 SHARES = {"tests": 0.24, "kernel": 0.27, "training": 0.47}  # of the minutes; the rest is for starts and tables
 LAST_CALL = 40  # seconds before a part's end, from which it begins nothing new: what has begun may compile first
@@ -58,14 +61,15 @@ def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]
         return ["benchmarks.kernel", *limits, *tiny, *(word for each in chosen for word in ("--contestant", each))]
     tiny = ["--small"] if args.small else []
     limits = ["--device", args.device, "--minutes", f"{soft / 60:.2f}", "--out", str(args.out / FILES[name])]
-    return ["benchmarks.steps", *limits, *tiny]
+    return ["benchmarks.paper", *limits, *tiny]
 
 
 def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
     """Runs a part, for so many seconds at most."""
     print(f"\n== {name}: {seconds:.0f} s at most", flush=True)
-    if name == "tests" and (missing := [m for m in ("pytest", "hypothesis") if not importlib.util.find_spec(m)]):
-        return Part(name, "failed", f"not installed: {', '.join(missing)}", 0.0)
+    if missing := [module for module in NEEDS[name] if not importlib.util.find_spec(module)]:
+        packages = " ".join(missing).replace("hydra", "hydra-core")
+        return Part(name, "failed", f"not installed: pip install {packages}", 0.0)
     started = time.monotonic()
     command = [sys.executable, "-m", *command_of(name, seconds, args)]
     process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
@@ -141,44 +145,42 @@ def arguments() -> argparse.Namespace:
     import torch  # after --help
 
     if args.device == "cuda" and not torch.cuda.is_available():
-        complain("no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small")
+        raise SetupError("no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small")
     if args.device == "cpu" and not args.small:
-        complain("--device cpu goes with --small: the paper's models take hours there")
+        raise SetupError("--device cpu goes with --small: the paper's models take hours there")
     if not args.minutes > 0:
-        complain(f"--minutes {args.minutes:g}: more than 0")
+        raise SetupError(f"--minutes {args.minutes:g}: more than 0")
     args.out = (args.out or (REPOSITORY / "runs" / "gpu_small" if args.small else MEASURED)).resolve()
     return args
 
 
-def complain(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
 def main() -> bool:
-    args = arguments()
+    with exit_on_user_error():
+        args = arguments()
+        try:
+            return all(part.done for part in measure(args))
+        except OSError as error:
+            raise SetupError(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder") from None
+
+
+def measure(args: argparse.Namespace) -> list[Part]:
     deadline = time.monotonic() + 60 * args.minutes - GRACE
     head = header("-m benchmarks.gpu", machine=machine(args.device))
     parts: list[Part] = []
-    try:
+    for name in args.part or SHARES:
+        (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run are not this one's
+    with tempfile.TemporaryDirectory() as folder:
+        args.report = Path(folder) / "tests.xml"
         for name in args.part or SHARES:
-            (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run are not this one's
-        with tempfile.TemporaryDirectory() as folder:
-            args.report = Path(folder) / "tests.xml"
-            for name in args.part or SHARES:
-                seconds = min(60 * args.minutes * SHARES[name], deadline - time.monotonic())
-                parts.append(run(name, max(seconds, 1.0), args))
-                write_csv(args.out / FILES["tests"], [vars(part) for part in parts], head)
-                (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
-    except UserError as error:
-        complain(str(error))
-    except OSError as error:
-        complain(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder")
+            seconds = min(60 * args.minutes * SHARES[name], deadline - time.monotonic())
+            parts.append(run(name, max(seconds, 1.0), args))
+            write_csv(args.out / FILES["tests"], [vars(part) for part in parts], head)
+            (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
     print(f"\n{summary(parts, head, args)}\n{args.out / 'gpu_summary.md'} has these tables; the rows are beside it")
     for part in parts:
         if not part.done:
             print(f"{part.name}: {part.outcome} {part.detail}", file=sys.stderr)
-    return all(part.done for part in parts)
+    return parts
 
 
 if __name__ == "__main__":

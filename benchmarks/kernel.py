@@ -6,9 +6,9 @@
     python -m benchmarks.kernel --device cpu --threads 1 --threads 2 --csv results/measured/kernel_cpu.csv
 
 Parity comes first, on the first sequence, its first heads and last 512 tokens: a contestant that is wrong gets no time,
-and the exit status is 1. Memory is what one call needs beyond its inputs. On a GPU it is the allocator's peak; on a CPU
-a dispatch mode sees every tensor that an operation returns, adds its bytes when the storage is new, takes them off when
-it dies, and keeps the peak (output, gradients and what the backward saves included, scratch inside an operation not).
+and the exit status is 1. Memory is the peak of one call beyond its inputs (benchmarks/clocks.py). On a GPU every
+contestant has a process of its own at every shape, so that its error leaves the others measured. Rows are written one
+by one.
 """
 
 import argparse
@@ -18,19 +18,30 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.shapes import SHAPES
+from benchmarks.apart import APART, Ended, apart
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import describe, short_commit
 
+SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
+    "lm_tiny": (16, 4, 64, 16, True),
+    "default": (4, 8, 256, 16, False),
+    "default_causal": (4, 8, 256, 16, True),
+    "lm_small": (96, 8, 256, 16, True),
+    "lm_medium": (56, 8, 384, 32, True),
+    "deit_tiny": (256, 3, 197, 64, False),
+    "wide_causal": (1, 8, 1024, 64, True),
+    "long": (1, 8, 16384, 64, True),
+}
 DEFAULT = {
     "cpu": ["lm_tiny", "default_causal", "default", "wide_causal"],
     "cuda": ["lm_small", "lm_medium", "deit_tiny", "long"],
 }
 DTYPES = ("float32", "bfloat16", "float16")
+RATIO_TO = {"softmax": "x softmax", "reference": "x reference", "direct, compiled": "x direct"}
 
 
 def cell(value: object) -> str:
@@ -47,21 +58,11 @@ def print_table(shape: str, rows: list[dict]) -> None:
 
 
 def print_notes(limit: dict[str, float | None]) -> None:
-    from benchmarks.floors import INSTRUCTIONS_PER_FEATURES, INSTRUCTIONS_PER_PAIR
-
     print(
-        "Median times, launches included. dtype is that of q, k, v and output: for the float32 class always float32.\n"
-        "of floor = floor / time, floor = features + pairs, in the backward once more, each the longest of its times:\n"
-        "  features: instructions / issue rate, bytes / bandwidth, for 2 B H N D numbers\n"
-        "  pairs: instructions / issue rate, multiply-adds / matrix rate, bytes / bandwidth, where\n"
-        "    bytes = size of the dtype x B H N D x 4 (q, k, v, out), in the backward x 8 (also dout, dq, dk, dv),\n"
-        "            and features, in the backward twice; of features what is beyond the second-level cache\n"
-        "    instructions = B H x pairs x instructions per pair; pairs = N^2, causal N (N + 1) / 2\n"
-        f"  issue rate = multiprocessors x lanes x highest clock = {cell(limit['issue'])} / s\n"
-        f"  matrix rate = {cell(limit['matrix'])} float16 multiply-adds / s, cache = {cell(limit['cache'])} bytes\n"
-        f"  bandwidth = 2 x memory clock x bus width = {cell(limit['bandwidth'])} bytes / s\n"
-        f"  instructions per pair: {INSTRUCTIONS_PER_PAIR}\n"
-        f"  per token and coordinate of features: {INSTRUCTIONS_PER_FEATURES}"
+        "Median times, launches included; for the float32 class q, k, v and output are always float32.\n"
+        f"of floor = floor / time (benchmarks/floors.py), at {cell(limit['issue'])} instructions, "
+        f"{cell(limit['matrix'])} float16 multiply-adds and {cell(limit['bandwidth'])} bytes per second, "
+        f"with a cache of {cell(limit['cache'])} bytes"
     )
 
 
@@ -156,27 +157,55 @@ def check(args: argparse.Namespace) -> None:
         raise SetupError(f"--csv {args.csv}: {args.csv.parent} is no folder that can be written. Choose another one")
 
 
+def bench(shape: str, threads: int, args: argparse.Namespace) -> Iterator[dict | str]:
+    """Yields a row of numbers for every contestant and pass at a shape, or in words what went wrong with one."""
+    from benchmarks.contestants import attempts, contestants
+
+    dims = (args.batch or SHAPES[shape][0], *SHAPES[shape][1:])
+    for name in contestants(args, causal=dims[4]):
+        call = attempts, name, shape, dims, threads, args
+        try:
+            yield from apart(*call) if args.device in APART else attempts(*call[1:])
+        except Ended as error:
+            yield f"{name}: FAILS at {shape}: it {error}"
+
+
+def with_ratios(rows: list[dict]) -> list[dict]:
+    """The rows of a shape beside those of RATIO_TO; None where one of them has no row (yet)."""
+    compared = []
+    for row in rows:
+        compared.append(dict(row))
+        for base, label in RATIO_TO.items():
+            against = next((r for r in rows if (r["name"], r["what"]) == (base, row["what"])), None)
+            if f"time {label}" not in row:  # on a CPU taken in turns with softmax
+                compared[-1][f"time {label}"] = row["ms"] / against["ms"] if against else None
+            compared[-1][f"memory {label}"] = row["MiB"] / against["MiB"] if against else None
+    return compared
+
+
 def main() -> bool:
     args = arguments()
-    import torch
-
-    from benchmarks.contestants import bench
-
     complete(args)
     check(args)
     settings = settings_of(args)
     print(", ".join(f"{name} {cell(value)}" for name, value in settings.items()))
     if args.without_fused:
         print(f"fused: left out: {args.without_fused}")
-    rows, good = [], True
+    done, good = [], True
     for threads, shape in itertools.product(args.threads, args.shape):
-        torch.set_num_threads(threads)
-        of_shape, right = bench(shape, args)
-        rows, good = rows + [row | {"threads": threads} for row in of_shape], good and right
-        if of_shape:
-            print_table(shape, rows[-len(of_shape) :])
-        if rows and args.csv:
-            write_csv(args.csv, [row | settings for row in rows])
+        rows, table = [], []
+        for item in bench(shape, threads, args):
+            if isinstance(item, str):
+                print(item, flush=True)
+                good = good and "out of memory" in item
+                continue
+            rows.append(item)
+            table = [row | {"threads": threads} for row in with_ratios(rows)]
+            if args.csv:  # after every row: what is measured stays, however this ends
+                write_csv(args.csv, [row | settings for row in done + table])
+        if table:
+            print_table(shape, table)
+        done += table
     if args.device == "cuda":
         print_notes(args.limits)
     return good

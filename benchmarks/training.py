@@ -5,28 +5,105 @@
     python -m benchmarks.training attention=softmax attention=fourier --script train_vit
 
 Each configuration is one argument: overrides of the script with spaces between them. They take turns in one process,
-every other turn in reverse order, and a ratio is the median of those of the turns. A step has optimizer and counters,
-without evaluations and checkpoints. Memory is what measure.PeakMemory sees in one step beyond weights and
+every other turn in reverse order, and a ratio is the median of the ratios of the turns. A step has optimizer and
+counters, without evaluations and checkpoints. Memory is what clocks.PeakMemory sees in one step beyond weights and
 optimizer states: every tensor that an operation returns, without scratch inside an operation.
 """
 
 import argparse
 import os
 import statistics
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 
 from fourierformer.errors import SetupError
 from fourierformer.files import write_csv
 from fourierformer.provenance import CONFIGS, MEASURED, header, machine
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.hydra_errors import explain
 from fourierformer.runs.stdio import exit_on_user_error
 
 WARM_UP = 5  # steps
+
+
+def start(script: str, overrides: list[str], *, stand_in: bool = False):
+    """The training loop of `python SCRIPT.py OVERRIDES` at step 0; it writes nothing.
+
+    With `stand_in` it needs no data: every step gets the same batches of random data of the published sizes, which are
+    in memory already, so that nothing is read, decoded, augmented or transferred.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    from fourierformer.processes import Processes
+    from fourierformer.runs.hydra_errors import explain
+    from fourierformer.runs.parts import build_parts
+    from fourierformer.runs.spec import read_spec, task_of
+    from fourierformer.runs.train import make_fit
+    from fourierformer.tracking import NoTrackers
+    from fourierformer.training.checkpoint import Checkpoints
+    from fourierformer.training.signals import StopSignal
+
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            spec = read_spec(compose(script, overrides=overrides))
+    except HydraException as error:
+        raise SetupError(explain(error)) from error
+    corpus = task_of(spec).stand_in(spec) if stand_in else None
+    parts = build_parts(spec, Processes(), say=lambda line: None, corpus=corpus)
+    if stand_in:
+        parts.objective = SameBatches(parts.objective)
+    fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
+    fit.model.train()
+    return fit
+
+
+class SameBatches:
+    """An objective that gets the batches of step 0 at every step."""
+
+    def __init__(self, objective):
+        self.objective, self.batches = objective, list(objective.micro_batches(0))
+        objective.close()
+
+    def __getattr__(self, name: str):
+        return getattr(self.objective, name)
+
+    def micro_batches(self, step: int) -> Iterator:
+        return iter(self.batches)
+
+
+def bench(args: argparse.Namespace) -> list[dict]:
+    import torch
+
+    from benchmarks.clocks import memory_of_step, seconds_per_step, take_turns
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    chosen = [["trainer.device=cpu", *f"{args.all} {overrides}".split()] for overrides in args.configurations]
+    fits = [start(args.script, overrides) for overrides in chosen]
+    for fit in fits:
+        seconds_per_step(fit, WARM_UP)
+    times = take_turns([partial(seconds_per_step, fit, args.steps) for fit in fits], args.turns)
+    rows = []
+    for overrides, fit, own in zip(args.configurations, fits, times, strict=True):
+        seconds, unit, samples = statistics.median(own), fit.objective.unit, fit.objective.samples_per_step
+        speed = statistics.median(first / mine for first, mine in zip(times[0], own, strict=True))
+        row = {"overrides": overrides or "(defaults)", f"{unit}_per_step": samples, "milliseconds": 1e3 * seconds}
+        row |= {f"{unit}_per_s": samples / seconds, "speed_ratio": speed}
+        rows.append(row | {"mebibytes": memory_of_step(fit)[1]})
+        rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
+    return rows
+
+
+def write(rows: list[dict], path: Path) -> None:
+    import torch
+
+    load = f"load {os.getloadavg()[0]:.1f} at the end"
+    computer = f"{machine()}, {torch.get_num_threads()} threads, {load}"
+    write_csv(path, rows, header("-m benchmarks.training", machine=computer))
+    for row in rows:
+        texts = {key: f"{value:.5g}" if isinstance(value, float) else value for key, value in row.items()}
+        print("  ".join(f"{key} {text}" for key, text in texts.items()))
 
 
 def main() -> None:
@@ -42,60 +119,6 @@ def main() -> None:
     let_threads_sleep()
     with exit_on_user_error():
         write(bench(args), args.out)
-
-
-def bench(args: argparse.Namespace) -> list[dict]:
-    import torch
-
-    from benchmarks.measure import kept_tensors, peak_beside, seconds_per_step, take_turns
-
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    fits = [training(args.script, f"{args.all} {overrides}".split()) for overrides in args.configurations]
-    for fit in fits:
-        seconds_per_step(fit, WARM_UP)
-    times = take_turns([partial(seconds_per_step, fit, args.steps) for fit in fits], args.turns)
-    rows = []
-    for overrides, fit, own in zip(args.configurations, fits, times, strict=True):
-        seconds, unit, samples = statistics.median(own), fit.objective.unit, fit.objective.samples_per_step
-        speed = statistics.median(first / mine for first, mine in zip(times[0], own, strict=True))
-        row = {"overrides": overrides or "(defaults)", f"{unit}_per_step": samples, "milliseconds": 1e3 * seconds}
-        row |= {f"{unit}_per_s": samples / seconds, "speed_ratio": speed}
-        rows.append(row | {"mebibytes": peak_beside(fit, kept_tensors(fit))})
-        rows[-1]["memory_ratio"] = rows[-1]["mebibytes"] / rows[0]["mebibytes"]
-    return rows
-
-
-def training(script: str, overrides: list[str]):
-    """The loop of a run, at step 0; it writes nothing."""
-    from fourierformer.processes import Processes
-    from fourierformer.runs.parts import build_parts
-    from fourierformer.runs.spec import read_spec
-    from fourierformer.runs.train import make_fit
-    from fourierformer.tracking import NoTrackers
-    from fourierformer.training.checkpoint import Checkpoints
-    from fourierformer.training.signals import StopSignal
-
-    try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            spec = read_spec(compose(script, overrides=["trainer.device=cpu", *overrides]))
-    except HydraException as error:
-        raise SetupError(explain(error)) from error
-    parts = build_parts(spec, Processes(), say=lambda line: None)
-    fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
-    fit.model.train()
-    return fit
-
-
-def write(rows: list[dict], path: Path) -> None:
-    import torch
-
-    load = f"load {os.getloadavg()[0]:.1f} at the end"
-    computer = f"{machine()}, {torch.get_num_threads()} threads, {load}"
-    write_csv(path, rows, header("-m benchmarks.training", machine=computer))
-    for row in rows:
-        texts = {key: f"{value:.5g}" if isinstance(value, float) else value for key, value in row.items()}
-        print("  ".join(f"{key} {text}" for key, text in texts.items()))
 
 
 if __name__ == "__main__":

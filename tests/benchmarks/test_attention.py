@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import attention, mechanisms, tables
-from benchmarks.measure import take_turns
-from benchmarks.points import Layer, Limits, Row, claims_linear, expected, exponent, measure
+from benchmarks import attention, layers
+from benchmarks.clocks import take_turns
+from benchmarks.layers import Layer, Limits, Row, claims_linear, expected, exponent, exponents, measure
 from fourierformer.attention import available, mechanism
 from tests.helpers.command_line import REPOSITORY
 
@@ -58,7 +58,7 @@ def clockwork(monkeypatch):
             def mebibytes(self, what):
                 return 1.0
 
-        monkeypatch.setattr(mechanisms, "Layer", Clockwork)
+        monkeypatch.setattr(layers, "Layer", Clockwork)
         return calls
 
     return install
@@ -180,6 +180,19 @@ def test_one_that_fails_leaves_the_others(bench, clockwork, words, status, good)
     assert {row["status"] for row in rows if row["attention"] == "linear_relu"} == {"measured"}
 
 
+def test_an_error_that_poisons_a_gpu_is_a_row_too(monkeypatch):
+    """After an illegal access every call of the process raises, emptying the cache as well."""
+
+    def poisoned(*arguments):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", poisoned)
+    row = Row("fourier", "full", 64, "forward")
+    args = SimpleNamespace(device="cuda", seconds=1, repeats=1)
+    layers.attempt(row, SimpleNamespace(milliseconds=poisoned), None, None, Limits(60, 60, 1000), args)
+    assert row.status == "failed: RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
 def test_a_real_run_writes_columns_origin_refusals_and_plots(bench, tmp_path, capsys):
     good, comments, rows = bench("--quick", "--only", "fast_weight,linear_elu")
     assert good
@@ -204,7 +217,7 @@ def test_a_linear_cost_that_is_not_is_flagged():
         for name, slope in growth.items()
         for tokens, value in power_law(slope)
     ]
-    lines = list(tables.exponents(rows, SimpleNamespace(names=list(growth), masks=["causal"])))
+    lines = list(exponents(rows, SimpleNamespace(names=list(growth), masks=["causal"])))
     flags = [line for line in lines if line.startswith("ABOVE")]
     assert flags == ["ABOVE 1.15: linear_elu, causal, forward: milliseconds as N^1.30, stated is linear"]
     (line,) = [line for line in lines if line.startswith("performer")]

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import accuracy, contestants, floors, kernel, measure
+from benchmarks import clocks, contestants, floors, kernel
 from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import sinc_attention
 from tests.helpers.command_line import REPOSITORY
 
 PEERS = """
+import os
+
 import torch
 
 def right(q, k, v, radius, *, causal, eps):
@@ -33,6 +35,11 @@ def careless(q, k, v, radius, eps):  # does not know about causal
 def broken(q, k, v, radius):
     raise KeyError("tile")
 
+def fatal(q, k, v, radius, causal, eps):  # as an illegal access on a GPU: nothing else runs in this process
+    if len(q) > 1 and torch.is_grad_enabled():
+        os._exit(9)
+    return right(q, k, v, radius, causal=causal, eps=eps)
+
 def greedy(q, k, v, radius, causal, eps):  # in the slice of the parity check there is one sequence
     if len(q) > 1 and torch.is_grad_enabled():
         raise torch.OutOfMemoryError("no")
@@ -45,7 +52,7 @@ def bench(monkeypatch, tmp_path):
     """bench(arguments) -> (whether all was well, rows of the CSV), at a tiny causal shape."""
     (tmp_path / "some_peers.py").write_text(PEERS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(contestants.SHAPES, "default", (2, 2, 24, 8, True))
+    monkeypatch.setitem(kernel.SHAPES, "default", (2, 2, 24, 8, True))
 
     def run(*arguments: str) -> tuple[bool, list[dict]]:
         table = tmp_path / "kernel.csv"
@@ -82,8 +89,7 @@ def test_the_rows_say_where_they_come_from(bench):
     )
     assert {"radius", "scale", "eps", "threads", "torch", "triton", "machine", "gpu", "commit"} < set(row)
     assert (row["batch"], row["dtype"], row["torch"]) == ("1", "float32", torch.__version__)
-    assert float(row["time x softmax"]) > 1
-    assert float(row["time x reference"]) == 1
+    assert float(row["time x reference"]) == float(row["memory x reference"]) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -107,6 +113,27 @@ def test_a_failure_does_not_take_the_others_with_it(bench, capsys):
     assert not good
     assert "some_peers:broken: FAILS at default: KeyError" in capsys.readouterr().out
     assert names(rows) == ["softmax", "some_peers:right", "compiled", "portable", "reference"]
+
+
+def test_a_contestant_that_ends_its_process_leaves_the_others_and_its_own_rows(bench, capsys, monkeypatch):
+    monkeypatch.setattr(kernel, "APART", ("cpu",))
+    good, rows = bench("--peer", "some_peers:fatal", "--peer", "some_peers:broken", "--peer", "some_peers:right")
+    assert not good
+    printed = capsys.readouterr().out
+    assert "some_peers:fatal: FAILS at default: it ends its process with exit code 9" in printed
+    assert "some_peers:broken: FAILS at default: KeyError" in printed
+    assert [row["what"] for row in rows if row["name"] == "some_peers:fatal"] == ["forward"]
+    assert names(rows) == ["softmax", "some_peers:right", "compiled", "portable", "reference"]
+
+
+def test_rows_are_written_one_by_one(bench, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(kernel, "write_csv", lambda path, rows: written.append([dict(row) for row in rows]))
+    bench()
+    assert [len(rows) for rows in written] == list(range(1, 9))
+    assert written[0][0]["time x reference"] is None  # which is not measured yet
+    assert all(row["time x reference"] is not None for row in written[-1])
+    assert len({tuple(row) for rows in written for row in rows}) == 1  # the same columns all along
 
 
 def test_out_of_memory_keeps_what_was_measured(bench, capsys):
@@ -146,11 +173,11 @@ def test_without_a_gpu_cuda_is_a_usage_error(bench):
     assert end.value.code == 2
 
 
-def excess(contestant: accuracy.Contestant) -> float:
+def excess(contestant: contestants.Contestant) -> float:
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 2, 40, 8, generator=generator) for _ in range(4)] + [torch.full((2, 8), 2.0)]
     direct = functools.partial(sinc_attention, eps=1e-6, backend="reference")
-    return accuracy.worst_excess(contestant, tensors, direct)
+    return contestants.worst_excess(contestant, tensors, direct)
 
 
 def off_by(factor: float):
@@ -158,21 +185,21 @@ def off_by(factor: float):
 
 
 def test_half_precision_may_lose_what_bfloat16_inputs_lose():
-    assert 5 < excess(accuracy.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
-    assert excess(accuracy.Contestant(off_by(1.001), torch.float32, "half")) < 1
-    assert excess(accuracy.Contestant(off_by(1.0), torch.bfloat16)) < 1
-    assert excess(accuracy.Contestant(off_by(1.3), torch.bfloat16)) > 1
+    assert 5 < excess(contestants.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
+    assert excess(contestants.Contestant(off_by(1.001), torch.float32, "half")) < 1
+    assert excess(contestants.Contestant(off_by(1.0), torch.bfloat16)) < 1
+    assert excess(contestants.Contestant(off_by(1.3), torch.bfloat16)) > 1
 
 
 def test_missing_and_not_finite_results_are_infinitely_wrong():
     truth = [torch.ones(3, dtype=torch.float64)] * 3
     found = [torch.ones(3), torch.tensor([1.0, float("nan"), 1.0]), None]
-    assert accuracy.errors(found, truth) == [0, float("inf"), float("inf")]
+    assert contestants.errors(found, truth) == [0, float("inf"), float("inf")]
 
 
 def test_the_slice_is_what_the_float64_reference_can_hold():
     tensors = [torch.arange(16384.0)[:, None].expand(1, 8, 16384, 64)] * 4 + [torch.ones(8, 64)]
-    q, *_, radius = accuracy.parity_slice(tensors)
+    q, *_, radius = contestants.parity_slice(tensors)
     assert q.shape == (1, 2, 512, 64)
     assert q[0, 0, -1, 0] == 16383
     assert radius.shape == (2, 64)
@@ -181,7 +208,7 @@ def test_the_slice_is_what_the_float64_reference_can_hold():
 @pytest.mark.parametrize(("counts", "inside"), [("half", "high"), ("precise", "highest"), (None, "highest")])
 def test_the_matmul_precision_is_given_back(counts, inside):
     before = torch.get_float32_matmul_precision()
-    contestant = accuracy.Contestant(sinc_attention, torch.float32, counts)
+    contestant = contestants.Contestant(sinc_attention, torch.float32, counts)
     with contestant.precision():
         assert torch.get_float32_matmul_precision() == inside
     assert torch.get_float32_matmul_precision() == before
@@ -190,17 +217,17 @@ def test_the_matmul_precision_is_given_back(counts, inside):
 @pytest.mark.parametrize("name", ["reference", "direct, compiled"])  # on a CPU both hold every intermediate
 def test_the_formula_is_left_out_where_it_does_not_fit(name):
     args = SimpleNamespace(deadline=float("inf"), device="cpu")
-    reason = contestants.why_skipped(name, "forward", contestants.SHAPES["long"], args)
+    reason = contestants.why_skipped(name, "forward", kernel.SHAPES["long"], args)
     assert reason.startswith("4 x B H N N D numbers take 2.05e+03 GiB")
-    assert contestants.why_skipped("portable", "forward", contestants.SHAPES["long"], args) is None
+    assert contestants.why_skipped("portable", "forward", kernel.SHAPES["long"], args) is None
 
 
 def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatch):
     counts = {("forward", "half"): {16: 10}, ("backward", "half"): {16: 20}}
     monkeypatch.setattr(floors, "INSTRUCTIONS_PER_PAIR", counts)
     monkeypatch.setattr(floors, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
-    half = accuracy.Contestant(sinc_attention, torch.bfloat16, "half")
-    precise = accuracy.Contestant(sinc_attention, torch.float32, "precise")
+    half = contestants.Contestant(sinc_attention, torch.bfloat16, "half")
+    precise = contestants.Contestant(sinc_attention, torch.float32, "precise")
     causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
     every = ("issue", "matrix", "bandwidth", "cache")
 
@@ -261,15 +288,15 @@ def test_gpu_times_are_those_between_events(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    assert measure.times_cuda(call, [(1.0,), (2.0,), (4.0,)], 5) == [1, 2, 4, 1, 2]
+    assert clocks.times_cuda(call, [(1.0,), (2.0,), (4.0,)], 5) == [1, 2, 4, 1, 2]
 
 
 def test_the_printed_formula_compiles_without_a_break():
     function = functools.partial(sinc_attention, eps=1e-6, causal=True, backend="reference")
     compiled = torch.compile(lambda *t: function(*t), dynamic=False, fullgraph=True, backend="aot_eager")
     tensors = [torch.randn(1, 2, 9, 4) for _ in range(4)] + [torch.full((2, 4), 2.0)]
-    leaves, doutput = accuracy.as_call(tensors, torch.float32)
-    for ours, theirs in zip(*(accuracy.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
+    leaves, doutput = contestants.as_call(tensors, torch.float32)
+    for ours, theirs in zip(*(contestants.gradients(f, leaves, doutput) for f in (compiled, function)), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

@@ -12,7 +12,7 @@ PROGRAMS = sorted(path.stem for path in SOURCES if "argparse.ArgumentParser" in 
 
 
 def test_there_are_programs():
-    assert {"attention", "evaluation", "images", "kernel", "training"} <= set(PROGRAMS)
+    assert {"attention", "gpu", "kernel", "paper", "training"} <= set(PROGRAMS)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

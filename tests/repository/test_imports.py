@@ -95,15 +95,15 @@ def test_the_package_is_light():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_package_needs_neither_scripts_nor_benchmarks():
+def test_the_package_needs_no_tool_of_the_repository():
     """They are not installed with the package."""
     for path in FILES:
-        assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "scripts", "tests"}, path
+        assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "faults", "scripts", "tests"}, path
 
 
 @pytest.mark.full("imports torch and timm in a process of its own")
 def test_training_needs_neither_hydra_nor_omegaconf():
-    """Both belong to the command line; benchmarks/trainings.py trains without."""
+    """Both belong to the command line: a loop of one's own trains without them."""
     absent = "dict.fromkeys(('hydra', 'omegaconf', 'wandb', 'datasets'))"
     modules = ("training.loop", "tasks.language_objective", "tasks.classification_objective", "models.lm", "models.vit")
     code = f"import sys; sys.modules |= {absent}; import {', '.join(f'fourierformer.{name}' for name in modules)}"

@@ -65,6 +65,38 @@ def test_make_help_lists_every_target():
     assert set(re.findall(r"^ *make ([a-z-]+)", listed, flags=re.M)) == targets
 
 
+def evidence(tmp_path, program: str, *settings: str) -> subprocess.CompletedProcess:
+    """`make evidence-gpu` with a shell program in place of Python."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+    command = ["make", "--no-print-directory", "-o", "setup", "evidence-gpu", f"PY={python}", *settings]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+def test_evidence_runs_table_1_on_the_given_data(tmp_path):
+    done = evidence(tmp_path, 'echo "$@"', "DATA=/some/where", "ARGS=trainer.save_every=50")
+    training, last = done.stdout.splitlines()
+    script, *overrides = training.split()
+    assert (script, last) == ("train_lm.py", "all is done")
+    assert overrides == [
+        "sweep=table1",
+        "scale=wikitext2",
+        "seed=1,2,3",
+        "data.root=/some/where",
+        "trainer.save_every=50",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [("sleep 60", 0, "the time is up: the same command continues"), ("exit 3", 2, "")],
+)
+def test_a_piece_of_evidence_ends_with_the_time_or_the_error(tmp_path, program, code, words):
+    done = evidence(tmp_path, program, "PIECE=0.01")
+    assert (done.returncode, done.stdout.strip()) == (code, words)
+
+
 def test_every_command_is_a_script_of_one_line():
     """`fourierformer --help` lists them by the first lines of their docstrings."""
     listed = re.findall(r"^  (\w+)\b.* {2,}(\S.*)$", help_text(), flags=re.M)

@@ -1,11 +1,13 @@
 """The search for hyper-parameters: its trials, what is judged, and how it goes on after a stop. No run is trained."""
 
 import json
-import signal
+import subprocess
+import sys
 
 import pytest
 
 from fourierformer.errors import SetupError
+from tests.helpers.command_line import REPOSITORY
 
 pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[tune]'")
 tune = pytest.importorskip("scripts.tune")
@@ -23,20 +25,18 @@ def command(tmp_path, monkeypatch):
         outcomes[:] = ends
         trained = []
 
-        def wait(self):
-            chosen = self.command[5:]
+        def train(command):
+            chosen = command[5:]
             trained.append(chosen)
             code = outcomes.pop(0) if outcomes else 0
-            if code == 130:
-                self.stop = signal.SIGINT
-            elif code == 0:
+            if code == 0:
                 spec = tune.spec_of("lm", chosen)
                 spec.directory.mkdir(parents=True)
                 best = {"valid_ppl": 1 / spec.optim.lr + spec.model.layers}
                 (spec.directory / "summary.json").write_text(json.dumps({"best": best}))
             return code
 
-        monkeypatch.setattr(tune.Child, "wait", wait)
+        monkeypatch.setattr(tune, "train", train)
         given = ("lm", *(overrides or SPACE), f"runs_root={tmp_path}", "--trials", str(trials), "--name", name)
         monkeypatch.setattr("sys.argv", ["tune.py", *given])
         with pytest.raises(SystemExit) as end:
@@ -58,16 +58,31 @@ def test_a_study_goes_on_after_a_stop_with_the_values_it_was_trying(command, cap
     assert all(1e-4 <= rate <= 1e-2 for rate in rates)
     assert len(set(rates)) == 3
     assert {run[3] for run in [first[0], *second]} <= {f"model.layers={n}" for n in (1, 2, 3)}
-    assert f"optim.lr={max(rates)}" in capsys.readouterr().out.splitlines()[-1]
+    best = next(line for line in capsys.readouterr().out.splitlines() if "  python train_lm.py " in line)
+    assert f"optim.lr={max(rates)}" in best
     assert command(3) == (0, [])  # it has its three
 
 
 def test_a_diverged_trial_counts_and_a_set_up_error_ends_the_search(command, capsys):
     code, trained = command(2, ends=[3], name="diverging")
     assert (code, len(trained)) == (0, 2)
-    assert "diverged" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("  python train_lm.py ") == 1  # of the one that has a value
     code, trained = command(2, ends=[2], name="broken")
     assert (code, len(trained)) == (2, 1)
+
+
+def test_a_signal_reaches_the_training():
+    """As a scheduler sends it, to this process only; the training saves and ends with 143."""
+    code = "import sys; from scripts.tune import train; sys.exit(train(sys.argv[1:]))"
+    child = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143));"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, sys.executable, "-c", child]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.wait(60) == 143
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,9 @@
-"""Images in class folders, as ImageNet is unpacked."""
+"""Images in class folders, as ImageNet is unpacked.
+
+timm's ReaderImageFolder (1.0.31) is not used: it sorts paths in another order, so that earlier runs would resume on
+other batches; it makes a class of every nested folder, drops a class folder without images silently, follows a link
+that leads back, and keeps a million Python tuples that every loader process copies.
+"""
 
 import os
 from collections.abc import Iterable

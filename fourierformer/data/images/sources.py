@@ -6,6 +6,8 @@ folder):
 folder   train/<class>/*.jpeg
 tar      *train*.tar with class folders, or with class tars, or with WebDataset's key.jpg + key.cls; or train/*.tar
 parquet  train*.parquet with the columns image (or img) and label, also in data/ or in the folder of the hub's config
+
+timm (1.0.31) has no reader of parquet files: its ReaderHfds calls `datasets.load_dataset`, as this module does.
 """
 
 from collections.abc import Callable

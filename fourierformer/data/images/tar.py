@@ -2,6 +2,10 @@
 
 Three layouts are recognised: class folders (train/n01440764/x.JPEG), a tar of class tars (n01440764.tar inside
 ILSVRC2012_img_train.tar), and WebDataset shards (key.jpg beside key.cls or key.json).
+
+timm's readers (1.0.31) are not used: ReaderImageInTar takes a cut or damaged header for the end of the archive and
+leaves out the images behind it silently, keeps its index beside the data and trusts it after the archive has changed;
+ReaderWds reads shards as a stream, so that no step has a batch of its own and a run cannot resume at one.
 """
 
 import io

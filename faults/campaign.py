@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from itertools import cycle
 
-from tests.faults.crafted import crafted_checkpoints
-from tests.faults.damage import damaged_and_read, damaged_and_resumed, damaged_prepared_data
-from tests.faults.disks import failing_at_operations, may_mount, really_full
-from tests.faults.inputs import broken_streams, fuzzed_overrides
-from tests.faults.opened import opened
-from tests.faults.settings import Bench
-from tests.faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
-from tests.faults.trials import Trial, in_turn
+from faults.crafted import crafted_checkpoints
+from faults.damage import damaged_and_read, damaged_and_resumed, damaged_prepared_data
+from faults.disks import failing_at_operations, may_mount, really_full
+from faults.inputs import broken_streams, fuzzed_overrides
+from faults.opened import opened
+from faults.settings import Bench
+from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
+from faults.trials import Trial, in_turn
 
 TWO = ("language, 2 processes", "vision, 2 processes")
 NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged")

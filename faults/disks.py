@@ -4,11 +4,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.faults.children import in_child
-from tests.faults.operations import FileOperations, broken_disk, disk_full, not_permitted
-from tests.faults.settings import Bench
-from tests.faults.stops import operations_of
-from tests.faults.trials import Trial, Verdict, crashed, resumed, seeded
+from faults.children import in_child
+from faults.operations import FileOperations, broken_disk, disk_full, not_permitted
+from faults.settings import Bench
+from faults.stops import operations_of
+from faults.trials import Trial, Verdict, crashed, resumed, seeded
 
 ERRORS = {
     "no space, once": (disk_full, False),

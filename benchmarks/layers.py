@@ -1,20 +1,26 @@
-"""What benchmarks/attention.py asks about a layer: how long it takes, how much memory, whether to try more tokens."""
+"""Time and memory of an attention layer at a number of tokens, and their growth: for benchmarks/attention.py."""
 
+import argparse
+import contextlib
 import math
 import os
 import statistics
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from benchmarks.measure import peak_cpu, peak_cuda, take_turns, times_cuda
+from benchmarks.clocks import peak_cpu, peak_cuda, take_turns, times_cpu, times_cuda
 from fourierformer.attention import Geometry, build, mechanism
+from fourierformer.errors import SetupError, short
 from fourierformer.training.precision import autocast
 
 FIT_FROM = 2048  # tokens; below, what does not grow with N still shows
+LARGEST_SLOPE = 1.15  # of what is called linear
+LABELS = {"milliseconds": "milliseconds", "mebibytes": "peak MiB"}
 PEER = "softmax"
 WHAT = ("forward", "forward+backward")
 MEASURED = "measured"
@@ -69,9 +75,7 @@ class Layer:
     def milliseconds(self, what: str) -> float:
         if self.device.type == "cuda":
             return times_cuda(self.call, [(what,)], 1)[0]
-        start = time.process_time()
-        self.call(what)
-        return (time.process_time() - start) * 1e3
+        return times_cpu(self.call, [(what,)], 1, clock=time.process_time)[0]
 
     def mebibytes(self, what: str) -> float:
         """Peak of one call beyond input, weights and the output's gradient."""
@@ -84,20 +88,6 @@ def _grid(tokens: int) -> tuple[int, int]:
     """Rows and columns, as square as powers of 2 can be."""
     columns = 2 ** (int(math.log2(tokens)) // 2)
     return tokens // columns, columns
-
-
-def measure(row: Row, layer: Layer, peer: Layer | None, of_peer: Row | None, seconds: float, repeats: int) -> None:
-    """Fills in a row. Without `of_peer` (for softmax itself, or where it was left out) there are no ratios to it."""
-    clocks = [lambda: layer.milliseconds(row.what), *([lambda: peer.milliseconds(row.what)] if of_peer else [])]
-    began = time.monotonic()
-    clocks[0]()  # compiles
-    mine, *theirs = take_turns(clocks, repeats, seconds - (time.monotonic() - began))
-    row.milliseconds, row.repeats = statistics.median(mine), len(mine)
-    row.mebibytes = layer.mebibytes(row.what)
-    if of_peer:
-        row.softmax_milliseconds = statistics.median(theirs[0])
-        row.time_ratio = statistics.median(a / b for a, b in zip(mine, theirs[0], strict=True))
-        row.memory_ratio = row.mebibytes / of_peer.mebibytes
 
 
 @dataclass
@@ -170,3 +160,93 @@ def exponent(points: Sequence[tuple[int, float]], start: int = FIT_FROM) -> floa
 def claims_linear(cost: str) -> bool:
     """Whether the stated cost is linear in N for long inputs: what follows a semicolon holds for shorter ones only."""
     return not any(sign in cost.split(";")[0] for sign in FASTER)
+
+
+def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
+    """Short inputs first, so that what the time is too short for is the longest ones."""
+    refused = set()
+    for tokens in args.lengths:
+        for mask in args.masks:
+            peer, of_peer = None, {}
+            for name in args.names:
+                rows = [Row(name, mask, tokens, what) for what in WHAT]
+                layer = None
+                if (name, mask) not in refused and not all(limits.reason(row) for row in rows):
+                    layer, refusal = built(name, mask, tokens, args)
+                    if refusal:
+                        refused.add((name, mask))
+                        yield Row(name, mask, None, "", refusal)
+                if (name, mask) in refused:
+                    continue
+                for row in rows:
+                    attempt(row, layer, peer, of_peer.get(row.what), limits, args)
+                    if name == PEER and row.measured:
+                        of_peer[row.what] = row
+                    yield row
+                peer = layer if name == PEER else peer
+
+
+def built(name: str, mask: str, tokens: int, args: argparse.Namespace) -> tuple[Layer | None, str]:
+    """The layer, or the reason why there is none."""
+    try:
+        return Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device), ""
+    except SetupError as error:
+        return None, f"refused: {str(error).partition('. These can')[0]}"
+
+
+def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | None, limits: Limits, args) -> None:
+    """Measures, or says in the row why not. One that fails does not take the others with it."""
+    if reason := limits.reason(row):
+        row.status = f"skipped: {reason}"
+        return
+    try:
+        measure(row, layer, peer, of_peer, args.seconds, args.repeats)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU it has no class of its own
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+            row.status = f"skipped: {limits.out_of_memory(row)}"
+        else:
+            traceback.print_exc()
+            row.status = f"failed: {short(error)}"
+        if args.device == "cuda":
+            with contextlib.suppress(RuntimeError):  # after an illegal access every call raises, this one too
+                torch.cuda.empty_cache()
+    limits.note(row)
+
+
+def measure(row: Row, layer: Layer, peer: Layer | None, of_peer: Row | None, seconds: float, repeats: int) -> None:
+    """Fills in a row. Without `of_peer` (for softmax itself, or where it was left out) there are no ratios to it."""
+    clocks = [lambda: layer.milliseconds(row.what), *([lambda: peer.milliseconds(row.what)] if of_peer else [])]
+    began = time.monotonic()
+    clocks[0]()  # compiles
+    mine, *theirs = take_turns(clocks, repeats, seconds - (time.monotonic() - began))
+    row.milliseconds, row.repeats = statistics.median(mine), len(mine)
+    row.mebibytes = layer.mebibytes(row.what)
+    if of_peer:
+        row.softmax_milliseconds = statistics.median(theirs[0])
+        row.time_ratio = statistics.median(a / b for a, b in zip(mine, theirs[0], strict=True))
+        row.memory_ratio = row.mebibytes / of_peer.mebibytes
+
+
+def points(rows: list[Row], name: str, mask: str, what: str, quantity: str) -> list[tuple[int, float]]:
+    same = (r for r in rows if r.measured and (r.attention, r.mask, r.what) == (name, mask, what))
+    return [(r.tokens, getattr(r, quantity)) for r in same]
+
+
+def exponents(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
+    """The fitted exponents, and in words which of them contradict the stated cost."""
+    columns = [(mask, what, quantity) for mask in args.masks for what in WHAT for quantity in LABELS]
+    flags = []
+    yield f"\nExponents of N over N >= {FIT_FROM:,}: time / memory"
+    yield f"{'':26}" + "".join(f"{mask:>32}" for mask in args.masks)
+    directions = "".join(f"{what:>16}" for what in ("forward", "and backward"))
+    yield f"{'':26}" + directions * len(args.masks) + "  stated cost"
+    for name in args.names:
+        slopes = {column: exponent(points(rows, name, *column)) for column in columns}
+        cost = mechanism(name).cost
+        texts = ["-" if slope is None else f"{slope:.2f}" for slope in slopes.values()]
+        pairs = [f"{time} / {memory}" for time, memory in zip(texts[::2], texts[1::2], strict=True)]
+        yield f"{name:26}" + "".join(f"{pair:>16}" for pair in pairs) + f"  {cost}"
+        if claims_linear(cost):
+            flags += [(name, column, s) for column, s in slopes.items() if s is not None and s > LARGEST_SLOPE]
+    for name, (mask, what, quantity), slope in flags:
+        yield f"ABOVE {LARGEST_SLOPE}: {name}, {mask}, {what}: {LABELS[quantity]} as N^{slope:.2f}, stated is linear"

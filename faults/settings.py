@@ -18,11 +18,10 @@ from pathlib import Path
 
 import torch
 
+from faults.children import Ended, in_child
 from fourierformer.runs.stdio import exit_on_user_error
-from tests.faults.children import Ended, in_child
-from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, started, train_lm, train_vit
+from tests.helpers.command_line import IMAGES, MODEL, only_run, rows, started, train_lm, train_vit
 
-sys.path.insert(0, str(REPOSITORY / "scripts"))
 STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=2")
 # what a state may have otherwise: the offset counts digits of rates; a stop between a step and its evaluation saves
 # before the evaluation, which is then made again
@@ -137,11 +136,9 @@ def warm_up(bench: Bench) -> None:
 
 def read_by_programs(root: Path, page: bool = True) -> int:
     """Tables, the state of the sweep and the page of these runs, as the scripts make them. The highest exit code."""
-    import make_tables
-    import sweep_status
-
     from fourierformer.report import write_report
     from fourierformer.results import collect
+    from scripts import make_tables, sweep_status
 
     programs = [lambda: make_tables.main(make_tables.parse()), sweep_status.main]
     if page:

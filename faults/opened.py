@@ -4,24 +4,20 @@ each, so that hundreds of bits can be flipped."""
 import io
 import random
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from faults.damage import cut, empty, flip, zeroed
+from faults.settings import Bench, state_hash
+from faults.trials import REFUSED, SAME, SILENT, TRACEBACK, Trial, Verdict, seeded
 from fourierformer.data.images.corpus import load_images
 from fourierformer.data.text.corpus import load_corpus
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import UserError
 from fourierformer.training.checkpoint import Checkpoints
-from tests.faults.damage import cut, empty, flip, zeroed
-from tests.faults.settings import Bench, state_hash
-from tests.faults.trials import REFUSED, SAME, SILENT, TRACEBACK, Trial, Verdict, seeded
-from tests.helpers.command_line import REPOSITORY
-
-sys.path.insert(0, str(REPOSITORY / "tests" / "data"))
 from tests.helpers.image_cases import CLASSES, image_data, tar_of
 
 EACH = 150  # trials of each target, so that they do not outnumber everything else

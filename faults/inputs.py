@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.faults.children import in_child
-from tests.faults.settings import Bench
-from tests.faults.trials import REFUSED, SAME, SILENT, Trial, Verdict, compared, crashed, resumed, seeded
+from faults.children import in_child
+from faults.settings import Bench
+from faults.trials import REFUSED, SAME, SILENT, Trial, Verdict, compared, crashed, resumed, seeded
 from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, train_lm, train_vit
 
 NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1", "2", "3", "0.5", "1.5", "1e308", "-1e308", "1e-320")

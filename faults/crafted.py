@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from tests.faults.settings import Bench
-from tests.faults.trials import REFUSED, SILENT, Trial, Verdict, compared, crashed, seeded
+from faults.settings import Bench
+from faults.trials import REFUSED, SILENT, Trial, Verdict, compared, crashed, seeded
 
 
 def crafted_checkpoints(bench: Bench, name: str, seed: str) -> Iterator[Trial]:

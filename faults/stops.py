@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.faults.children import in_child
-from tests.faults.operations import FileOperations, kill
-from tests.faults.settings import Bench
-from tests.faults.trials import Trial, Verdict, crashed, resumed, seeded
+from faults.children import in_child
+from faults.operations import FileOperations, kill
+from faults.settings import Bench
+from faults.trials import Trial, Verdict, crashed, resumed, seeded
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 

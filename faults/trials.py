@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.children import Ended
-from tests.faults.settings import Bench, Setting, left_by
+from faults.children import Ended
+from faults.settings import Bench, Setting, left_by
 
 SAME, REFUSED, NAMED = "same result", "refused in one line", "named, not shown"
 TRACEBACK, DIFFERS, SILENT, HANGS = "traceback", "other weights", "silent change", "hang"

@@ -1,14 +1,16 @@
 """Training steps of the paper's models at the paper's batch, Fourier attention beside softmax, on random data.
 
-    python -m benchmarks.steps                          # on a GPU: three models, two attentions, three precisions
-    python -m benchmarks.steps --device cpu --small     # tiny models, a few steps: shows that it works
+    python -m benchmarks.paper                          # on a GPU: three models, two attentions, three precisions
+    python -m benchmarks.paper --device cpu --small     # tiny models, a few steps: shows that it works
 
-A step is the training loop's own, with transfer, mixing, clipping, optimizer, averaged weights and torch.compile where
-a training has them; loading data, evaluations and checkpoints come on top. `whole_hours` = whole_steps x step_ms: what
-the paper's run would take on this one device at this rate. Memory is the allocator's peak; on a CPU weights, optimizer
-states and what measure.PeakMemory sees beside them. `attention_share` is of a separate pass without torch.compile,
-which would merge operations across layers: the time between CUDA events around the attention layers (projections
-included, forward and backward) over that of the step. What does not fit is tried again with half the micro-batch.
+Configs are composed as a training composes them, so this needs hydra-core. A step is the training loop's own, with
+clipping, optimizer, averaged weights and torch.compile where a training has them; its batches are in memory already:
+loading and augmenting data, evaluations and checkpoints come on top. `whole_hours` = whole_steps x step_ms: the time of
+the paper's run on this one device at this rate. Memory: weights, optimizer states, and the peak of a step beside them
+(the allocator's; on a CPU clocks.PeakMemory's). `attention_share` is of a separate pass without torch.compile, which
+would merge operations across layers: the time between CUDA events around the attention layers (projections included,
+forward and backward) over the time of the step. What does not fit is tried again with half the micro-batch. On a GPU
+every configuration has a process of its own, so that its error leaves the others measured.
 """
 
 import argparse
@@ -17,18 +19,41 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.recipes import RECIPES, Recipe
-from fourierformer.errors import UserError, short
+from benchmarks.apart import APART, Ended, apart
+from benchmarks.training import start
+from fourierformer.errors import SetupError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
+from fourierformer.runs.stdio import exit_on_user_error
 
 ATTENTIONS = ("softmax", "fourier")
 PRECISIONS = ("bf16", "tf32", "fp32")
 MEASURED_STATUS = "measured"
 WARM_UP, BLOCKS, MOST_STEPS, WATCHED = 3, 3, 20, 2  # steps; times to take the median of; steps in each; in the pass
+
+
+@dataclass(frozen=True)
+class Model:
+    """One of the paper's trainings, as one GPU runs it."""
+
+    script: str
+    overrides: str
+    batch: int  # sequences or images in a step
+    least: int  # smallest micro-batch
+    small: str  # overrides that shrink it
+
+
+TINY_LM = "model.layers=2 model.dim=16 model.heads=2 model.inner=16 model.length=16"
+TINY_VIT = "model.image_size=32 model.dim=48 model.depth=2 augment.mix_batch=4"
+MODELS = {
+    "lm_small": Model("train_lm", "experiment=wt103_small", 96, 1, TINY_LM),
+    "lm_medium": Model("train_lm", "experiment=wt103_medium", 56, 1, TINY_LM),
+    # the paper's four GPUs have 256 images each; images are mixed in pairs
+    "deit_tiny": Model("train_vit", "experiment=imagenet_deit_tiny data.workers=0", 256, 2, TINY_VIT),
+}
 SMALL_BATCH = 4
 
 
@@ -72,62 +97,71 @@ def bench(args: argparse.Namespace) -> Iterator[Row]:
 
 def attempts(model: str, chosen: str, precision: str, args: argparse.Namespace) -> Iterator[Row]:
     """One row, and before it one for each size of micro-batch that did not fit."""
-    recipe = replace(RECIPES[model], batch=SMALL_BATCH) if args.small else RECIPES[model]
-    least = 2 if recipe.script == "train_vit" else 1  # images are mixed in pairs
-    micro = recipe.batch
+    micro = batch = SMALL_BATCH if args.small else MODELS[model].batch
     while True:
-        row = Row(f"{model}, tiny" if args.small else model, chosen, precision, recipe.batch, micro)
-        attempt(row, recipe, args)
+        row = Row(model, chosen, precision, batch, micro)
+        if time.monotonic() > args.deadline:
+            row.status = f"left out: the {args.minutes:g} minutes are used up"
+        else:
+            try:
+                (row,) = apart(attempt, row, args) if args.device in APART else attempt(row, args)
+            except Ended as error:
+                row.status = f"failed: it {error}"
+        row.model = f"{model}, tiny" if args.small else model
         yield row
-        if not row.status.startswith("out of memory") or micro == least:
+        if not row.status.startswith("out of memory") or micro == MODELS[model].least:
             return
-        micro = max(micro // 2, least)
+        micro = max(micro // 2, MODELS[model].least)
 
 
-def attempt(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
-    """Measures, or says in the row why not. One that fails does not take the others with it."""
+def attempt(row: Row, args: argparse.Namespace) -> Iterator[Row]:
+    """Yields the row with its numbers, or with the reason why it has none."""
     import torch
 
-    if time.monotonic() > args.deadline:
-        row.status = f"left out: the {args.minutes:g} minutes are used up"
-        return
-    torch.compiler.reset()  # a function is compiled only so many times
     try:
-        measure(row, recipe, args)
+        measure(row, args)
     except torch.OutOfMemoryError:
         row.status = f"out of memory with micro_batch_size={row.micro_batch}"
     except Exception as error:
         traceback.print_exc()
         row.status = f"failed: {short(error)}"
-    if args.device == "cuda":
-        torch.cuda.empty_cache()
+    yield row
 
 
-def measure(row: Row, recipe: Recipe, args: argparse.Namespace) -> None:
-    import torch
-
-    from benchmarks.measure import peak_of_step, seconds_per_step
-    from benchmarks.trainings import start
+def measure(row: Row, args: argparse.Namespace) -> None:
+    from benchmarks.clocks import memory_of_step, seconds_per_step
     from fourierformer.attention.base import layers_of
 
-    device = torch.device(args.device)
-    fit = start(recipe, row.attention, row.precision, device, row.micro_batch, small=args.small)
+    fit = begin(row, args)
     seconds_per_step(fit, WARM_UP)  # compiles
     steps = max(1, min(MOST_STEPS, int(args.seconds / BLOCKS / seconds_per_step(fit, 1))))
-    mebibytes, times = peak_of_step(fit), [seconds_per_step(fit, steps) for _ in range(BLOCKS)]
-    seconds = statistics.median(times)
-    row.backend = layers_of(fit.model)[0].backend_name(device)
-    row.step_ms, row.mebibytes = 1e3 * seconds, mebibytes
-    row.unit, row.per_second = fit.objective.unit, fit.objective.samples_per_step / seconds
-    row.whole_steps, row.whole_hours = recipe.whole_steps, recipe.whole_steps * seconds / 3600
+    seconds = statistics.median(seconds_per_step(fit, steps) for _ in range(BLOCKS))
+    row.mebibytes = sum(memory_of_step(fit))
+    row.backend = layers_of(fit.model)[0].backend_name(fit.device)
+    row.step_ms, row.unit = 1e3 * seconds, fit.objective.unit
+    row.per_second = fit.objective.samples_per_step / seconds
+    row.whole_steps, row.whole_hours = fit.config.steps, fit.config.steps * seconds / 3600
     row.attention_share = attention_share(fit)
+
+
+def begin(row: Row, args: argparse.Namespace):
+    """The training loop of a row."""
+    return start(MODELS[row.model].script, overrides_of(row, args), stand_in=True)
+
+
+def overrides_of(row: Row, args: argparse.Namespace) -> list[str]:
+    model = MODELS[row.model]
+    values = {"attention": row.attention, "trainer.precision": row.precision, "trainer.device": args.device}
+    values |= {"global_batch_size": row.batch, "trainer.micro_batch_size": row.micro_batch}
+    chosen = [*model.overrides.split(), *(model.small.split() if args.small else [])]
+    return [*chosen, *(f"{key}={value}" for key, value in values.items())]
 
 
 def attention_share(fit) -> float | None:
     """None where the pass does not fit: without torch.compile more has to be kept."""
     import torch
 
-    from benchmarks.measure import AttentionClock, seconds_per_step
+    from benchmarks.clocks import AttentionClock, seconds_per_step
 
     try:
         with torch.compiler.set_stance("force_eager"), AttentionClock(fit.model, fit.device) as clock:
@@ -160,7 +194,7 @@ def progress(row: Row) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--model", action="append", choices=RECIPES, help="may be given several times; default: all")
+    parser.add_argument("--model", action="append", choices=MODELS, help="may be given several times; default: all")
     parser.add_argument("--small", action="store_true", help="tiny models and batches")
     parser.add_argument("--seconds", type=float, default=3, help="for the timed steps of a configuration")
     parser.add_argument("--minutes", type=float, default=8, help="no configuration is started later")
@@ -175,7 +209,7 @@ def arguments() -> argparse.Namespace:
         parser.error("--device cpu goes with --small: the paper's models take hours there")
     part = args.small or args.device == "cpu" or args.model
     args.out = args.out or (REPOSITORY / "runs" if part else MEASURED) / "gpu_training.csv"
-    args.model = args.model or list(RECIPES)
+    args.model = args.model or list(MODELS)
     args.seconds = 0 if args.small else args.seconds
     args.deadline = time.monotonic() + 60 * args.minutes
     return args
@@ -184,15 +218,25 @@ def arguments() -> argparse.Namespace:
 def main() -> bool:
     args = arguments()
     rows: list[Row] = []
-    head = header("-m benchmarks.steps", machine=machine(args.device))
-    try:
+    head = header("-m benchmarks.paper", machine=machine(args.device))
+    with exit_on_user_error():
+        check_hydra()
         for row in bench(args):
             rows.append(row)
             print(progress(row), flush=True)
             write_csv(args.out, [asdict(row) for row in rows], head)
-    except UserError as error:
-        sys.exit(f"error: {error}")
     return not any(row.status.startswith("failed") for row in rows)
+
+
+def check_hydra() -> None:
+    """SetupError on a machine that has torch, Triton and timm only."""
+    try:
+        import hydra  # noqa: F401
+    except ImportError:
+        raise SetupError(
+            "hydra-core, which composes the models' configs, is not installed: pip install hydra-core. Without a "
+            "network: `pip wheel hydra-core` on another machine, and here `pip install` with the files that it makes"
+        ) from None
 
 
 if __name__ == "__main__":

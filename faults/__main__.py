@@ -1,6 +1,6 @@
-"""Injects faults for as long as asked and writes the table of what came of them: results/measured/faults.csv.
+"""Injects faults for some minutes and writes a table of the outcomes: results/measured/faults.csv.
 
-python -m tests.faults --minutes 30
+python -m faults --minutes 30
 """
 
 import argparse
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
+from faults.campaign import campaign
+from faults.settings import Bench, warm_up
+from faults.trials import BAD, Tally, perform
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, header, machine
-from tests.faults.campaign import campaign
-from tests.faults.settings import Bench, warm_up
-from tests.faults.trials import BAD, Tally, perform
 
 
 def main() -> None:
@@ -45,9 +45,11 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("fork")) as pool:
         for part in pool.map(inject, [f"{seed}-{number}" for number in range(arguments.processes)]):
             tally.join(part)
+    if not tally.total:
+        sys.exit("error: no time was left for a fault after the undisturbed runs: choose more --minutes")
     minutes = f"{(time.monotonic() - started) / 60:.0f}, in {arguments.processes} processes"
     facts = {"machine": machine(), "seed": str(seed), "minutes": minutes}
-    write_csv(arguments.out, tally.rows(), header("-m tests.faults", ("torch", "numpy", "hydra-core"), **facts))
+    write_csv(arguments.out, tally.rows(), header("-m faults", ("torch", "numpy", "hydra-core"), **facts))
     print(summary(tally))
     if tally.failures:
         print(f"the folders of the failures stay in {folder}")

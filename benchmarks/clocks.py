@@ -1,7 +1,7 @@
-"""What every benchmark asks: how long a call or a training step takes, and how much memory it needs.
+"""Times a call or a training step and measures its memory: every benchmark does it with these clocks.
 
-The clocks are our own: torch.utils.benchmark.Timer repeats one call, but here calls take turns with softmax and go
-through several sets of inputs, or busy moments and warm caches would favour one of them.
+They are not torch.utils.benchmark.Timer, which repeats one call: here calls take turns with softmax and go through
+several sets of inputs, since busy moments and warm caches would otherwise favour one of them.
 """
 
 import math
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.floors import query_gpu
 from fourierformer.attention.base import layers_of
+from fourierformer.training.loop import Fit
 
 PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
 
@@ -67,12 +68,15 @@ def take_turns(clocks: Sequence[Callable[[], float]], turns: int, seconds: float
     return times
 
 
-def times_cpu(call: Callable, sets: list[tuple], repeats: int) -> list[float]:
+def times_cpu(
+    call: Callable, sets: list[tuple], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Milliseconds of each call; with clock=time.process_time of processor time, which other programs disturb less."""
     times = []
     for number in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         call(*sets[number % len(sets)])
-        times.append((time.perf_counter() - start) * 1e3)
+        times.append((clock() - start) * 1e3)
     return times
 
 
@@ -122,8 +126,8 @@ def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softma
     return row | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
 
 
-def seconds_per_step(fit, steps: int) -> float:
-    """Of a training loop; on a GPU until it has done them all."""
+def seconds_per_step(fit: Fit, steps: int) -> float:
+    """Mean time of the next `steps` training steps; on a GPU until the last one is finished."""
     started = time.perf_counter()
     for _ in range(steps):
         fit.train_step()
@@ -132,30 +136,20 @@ def seconds_per_step(fit, steps: int) -> float:
     return (time.perf_counter() - started) / steps
 
 
-def peak_of_step(fit) -> float:
-    """MiB of weights, optimizer states and everything else in one training step."""
-    if fit.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        fit.train_step()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() / 2**20
-    kept = kept_tensors(fit)
-    return peak_beside(fit, kept) + sum(tensor.nbytes for tensor in kept) / 2**20
-
-
-def peak_beside(fit, kept: list[Tensor]) -> float:
-    """MiB of what PeakMemory sees in one training step, without `kept`."""
-    with PeakMemory() as memory:
-        memory.ignore(*kept)
-        fit.train_step()
-    return memory.peak / 2**20
-
-
-def kept_tensors(fit) -> list[Tensor]:
-    """Weights, their average, buffers and optimizer states: what is there between steps."""
+def memory_of_step(fit: Fit) -> tuple[float, float]:
+    """MiB that stay between steps (weights, their average, buffers, optimizer states), and the peak of one step beside
+    them. Call it after a first step, which makes the optimizer's states."""
     models = [fit.model] if fit.ema is None else [fit.model, fit.ema]
     states = [number for state in fit.optimizer.state.values() for number in state.values()]
-    return [*(tensor for model in models for tensor in (*model.parameters(), *model.buffers())), *states]
+    kept = [*(tensor for model in models for tensor in (*model.parameters(), *model.buffers())), *states]
+    if fit.device.type == "cuda":
+        peak = peak_cuda(lambda *_: fit.train_step(), [], torch.empty(0))
+    else:
+        with PeakMemory() as memory:
+            memory.ignore(*kept)
+            fit.train_step()
+        peak = memory.peak
+    return sum(tensor.nbytes for tensor in kept) / 2**20, peak / 2**20
 
 
 class AttentionClock:

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.faults.children import in_child
-from tests.faults.settings import Bench, read_by_programs
-from tests.faults.trials import NAMED, REFUSED, SAME, SILENT, Trial, Verdict, compared, crashed, resumed, seeded
+from faults.children import in_child
+from faults.settings import Bench, read_by_programs
+from faults.trials import NAMED, REFUSED, SAME, SILENT, Trial, Verdict, compared, crashed, resumed, seeded
 
 RUN_FILES = ("config.yaml", "data.json", "meta.json", "metrics.jsonl", "status.json")
 CHECKPOINT_FILES = ("MANIFEST.json", "state.pt")

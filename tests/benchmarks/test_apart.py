@@ -1,0 +1,36 @@
+"""A process for each measurement: what kills it, poisons it or hangs in it leaves the others measured."""
+
+import os
+import time
+
+import pytest
+
+from benchmarks.apart import Ended, apart
+
+
+def numbers(count: int, then: str = ""):
+    yield from range(count)
+    if then == "dies":
+        os._exit(7)
+    if then == "raises":
+        raise RuntimeError("an illegal memory access was encountered")
+    if then == "hangs":
+        time.sleep(600)
+
+
+def test_items_arrive_as_they_are_made():
+    assert list(apart(numbers, 3)) == [0, 1, 2]
+    assert list(apart(numbers, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "patience", "words"),
+    [("dies", 120, "exit code 7"), ("raises", 120, "exit code 1"), ("hangs", 1, "gives nothing for 1 s")],
+)
+def test_what_was_sent_before_the_end_stays(then, patience, words):
+    if then == "hangs":
+        list(apart(numbers, 1))  # the process that others fork from has started: a start takes longer than the patience
+    items = apart(numbers, 2, then, patience=patience)
+    assert [next(items), next(items)] == [0, 1]
+    with pytest.raises(Ended, match=words):
+        next(items)
