@@ -6,7 +6,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = ("fourierformer", "scripts", "benchmarks")
 ERRORS = {"SetupError", "UserError", "Diverged", "ValueError", "TypeError", "NotImplementedError", "RuntimeError"}
-OUTPUT = {"print", "say", "complain", "warn"}  # functions that show their argument to the user
+OUTPUT = {"print", "say", "print_error", "warn"}  # functions that show their argument to the user
 
 
 def listing() -> str:

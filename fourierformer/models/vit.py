@@ -28,7 +28,7 @@ Pool = Literal["", "avg", "avgmax", "max", "token", "map", "prr"]  # timm's word
 class StochasticDepth(nn.Module):
     """Drops a residual branch for some rows of the batch (Huang et al. 2016) and scales the others by 1 / (1 - rate).
 
-    `set_paths` sets which rows; without it the layer draws them itself, as timm's DropPath does.
+    `draw_stochastic_depth` sets which rows; without it the layer draws them itself, as timm's DropPath does.
     """
 
     def __init__(self, rate: float):
@@ -83,7 +83,7 @@ class ViT(VisionTransformer):
     def compile_blocks(self, **options) -> None:
         """Applies torch.compile block by block: all have the same shapes, so that one compilation is enough.
 
-        Train with `set_paths` then: rates differ, and a layer that draws its own numbers is compiled for its rate.
+        Train with `draw_stochastic_depth` then: a layer that draws its own numbers is compiled for its rate.
         """
         for block in self.blocks:
             block.compile(**options)
@@ -127,7 +127,7 @@ def build_vit(
     return model
 
 
-def set_paths(model: nn.Module, uniform: Tensor | None) -> None:
+def draw_stochastic_depth(model: nn.Module, uniform: Tensor | None) -> None:
     """Decides stochastic depth for the next forward passes: branch j of the model keeps row b iff uniform[j, b] >= its
     rate.
 

@@ -34,13 +34,13 @@ from fourierformer.results.comparison import (
     several_models,
     task_behind,
 )
-from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
 from fourierformer.results.statistics import SIGNIFICANT, change_text, p_text, verdict
 from fourierformer.results.tables import best_tables, columns_of, head_tables, quoted_columns
+from fourierformer.results.warnings import misleading
 from fourierformer.tasks import Column, Metric
 
 MANY = 4  # lines of a chart beyond which it takes the whole page
@@ -48,7 +48,7 @@ SHORT = 24  # letters of a label that leave half a page room for its line
 DIAGNOSTICS = {  # what attention layers log about themselves, by its key in metrics.jsonl: title, axis, largest value
     "radius": ("Learned radius per layer", "radius R", math.inf),
     "attended_share": (
-        "Attended share of the last query, per layer; eps takes the rest",
+        "Attended share of the last query, per layer: sum w / (eps + sum w)",
         "attended share",
         1.0,
     ),
@@ -244,7 +244,7 @@ def _sentence(table: Table, column: Column, means: list[tuple[Row, float]]) -> s
     sentence = (
         f"{first_is} {what}: {labels[0]} with {values[0]}, against {values[1]} for {labels[1]} ({change}){doubt}."
     )
-    return " ".join([sentence, *(f"But {reason}." for reason in doubts(first, table.rows))])
+    return " ".join([sentence, *(f"But {reason}." for reason in misleading(first, table.rows))])
 
 
 def _doubt(table: Table, column: Column, first: Row, baseline: Row) -> str:

@@ -24,10 +24,10 @@ from fourierformer.results.comparison import (
     row_label,
     several_models,
 )
-from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, Table, text_of
 from fourierformer.results.paper import scale_lines
 from fourierformer.results.statistics import difference_text, p_text
+from fourierformer.results.warnings import misleading
 from fourierformer.tasks import Column, Task
 
 Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
@@ -49,8 +49,8 @@ HEAD_COLUMNS = {
 }
 HEAD_NOTE = (
     "distances: of two heads' attention maps (or outputs), averaged over pairs, sequences and layers; larger = less "
-    "redundant. Attended share: what the weights of a query sum to; of Fourier attention eps takes the rest, and "
-    "mechanisms with signed weights have any sum"
+    "redundant. Attended share: sum of the weights of a query, sum w / (eps + sum w) for Fourier attention; "
+    "signed weights may have any sum"
 )
 
 
@@ -269,7 +269,7 @@ def _notes(rows: list[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     if dirty := sum(run.field("dirty") is True for run in runs):
         notes.append(f"{DAGGER} {dirty} of {len(runs)} runs were made with uncommitted changes")
-    notes += [doubt for row in rows for doubt in doubts(row, rows)]
+    notes += [doubt for row in rows for doubt in misleading(row, rows)]
     for row in rows:
         for run in row.runs:
             own = run.summary.get("notes")

@@ -16,7 +16,7 @@ from fourierformer.provenance import CONFIGS
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.hydra_errors import NO_NAME, explain
 from fourierformer.runs.start import run_job
-from fourierformer.runs.stdio import complain, make_streams_last
+from fourierformer.runs.stdio import print_error, survive_closed_streams
 from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
 from fourierformer.training.signals import exit_code
 
@@ -24,7 +24,7 @@ from fourierformer.training.signals import exit_code
 def launch(config_name: str) -> None:
     """Runs the command line with a config of configs/, and ends the process with an exit code: 0 done, 1 crash, 2
     set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
-    make_streams_last()
+    survive_closed_streams()
     if find_processes()[0].first and not _asks_for_text(sys.argv[1:]):
         print("loading ...", flush=True)  # torch takes seconds
     train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
@@ -68,22 +68,22 @@ def _ended(action: Callable[[], int | None]) -> int:
     except SystemExit as end:  # of one run, which has printed why; or of Hydra's argument parser
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        return complain(error, error.exit_code)
+        return print_error(error, error.exit_code)
     except Exception as error:
         if cause := interruption_behind(error):
             return exit_code(cause.signal_number)
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
-            return complain(explain(error), 2)
+            return print_error(explain(error), 2)
         if isinstance(error, OSError):
-            return complain(
+            return print_error(
                 f"{error.filename}: {error.strerror}. Make room, or choose another folder: runs_root=/some/path", 2
             )
         if type(error).__module__.startswith(("joblib", "submitit")):  # the process of a job was killed
-            return complain(first_line(error), 1)
+            return print_error(first_line(error), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
-            return complain("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
+            return print_error("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
         if _raised_in_hydra(error):
-            return complain(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
+            return print_error(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
         traceback.print_exc()
         return 1
 

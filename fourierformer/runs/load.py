@@ -103,7 +103,7 @@ def _folder(name: Path | str) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(str(name)))
     except (OSError, ValueError) as error:  # not found, no network, no such name
-        raise SetupError(f"{name}: no such folder, and the hub does not give it: {first_line(error)}") from None
+        raise SetupError(f"{name}: no such folder, and downloading it failed: {first_line(error)}") from None
 
 
 def without_paths(values: dict) -> dict:

@@ -14,7 +14,7 @@ from fourierformer.errors import UserError
 from fourierformer.files import read_json
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import Parts
+from fourierformer.runs.parts import RunObjects
 from fourierformer.runs.same_data import refuse_other_shapes
 from fourierformer.runs.spec import task_of
 from fourierformer.tasks import OnProgress, Poll, task_named
@@ -61,7 +61,7 @@ class Measurements:
 
 
 def measure_best(
-    parts: Parts,
+    parts: RunObjects,
     checkpoints: Checkpoints,
     directory: RunDirectory,
     poll: Poll,
@@ -104,7 +104,7 @@ def identity(spec: RunSpec) -> dict:
     }
 
 
-def run_summary(directory: RunDirectory, parts: Parts, progress: Progress, results: dict, meta: dict) -> dict:
+def run_summary(directory: RunDirectory, parts: RunObjects, progress: Progress, results: dict, meta: dict) -> dict:
     objective, unit = parts.objective, parts.task.unit
     seconds = max(progress.train_seconds, 1e-9)
     samples = objective.samples_after(progress.step)

@@ -23,7 +23,7 @@ from fourierformer.training.precision import set_matmul_precision
 
 
 @dataclass
-class Parts:
+class RunObjects:
     """The objects of a run, without optimizer and checkpoints."""
 
     spec: RunSpec
@@ -76,7 +76,9 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def build_parts(spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None) -> Parts:
+def build_parts(
+    spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None
+) -> RunObjects:
     """Builds the objects of a run, the data first (if not given), so that a missing file is known before a model is
     built."""
     processes, task, trainer = processes or Processes(), task_of(spec), spec.trainer
@@ -98,7 +100,7 @@ def build_parts(spec: RunSpec, processes: Processes | None = None, say=print, co
         torch._dynamo.config.suppress_errors = trainer.compile == "auto"
         model.compile_blocks() if isinstance(model, Compilable) else model.compile()
     in_steps = trainer.in_steps(objective.steps_per_epoch)
-    return Parts(spec, task, corpus, model, objective, device, in_steps, processes)
+    return RunObjects(spec, task, corpus, model, objective, device, in_steps, processes)
 
 
 def _load_data(task: Task, spec: RunSpec, processes: Processes, say) -> AnyCorpus:
@@ -116,7 +118,7 @@ def open_run(
     limit: int | None = None,
     last: bool = False,
     averaged: bool = False,
-) -> tuple[Parts, int]:
+) -> tuple[RunObjects, int]:
     """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step.
 
     `limit` bounds its evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights.

@@ -21,7 +21,7 @@ from fourierformer.runs.plan import plan_of_job, print_plan
 from fourierformer.runs.same_data import check_before_loading
 from fourierformer.runs.spec import read_command, task_of
 from fourierformer.runs.start import check_debug, done_message
-from fourierformer.runs.stdio import complain, make_streams_last
+from fourierformer.runs.stdio import print_error, survive_closed_streams
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, in_sweep, show
 from fourierformer.runs.train import train_and_measure
 from fourierformer.training.signals import StopSignal, exit_code
@@ -30,7 +30,7 @@ from fourierformer.training.signals import StopSignal, exit_code
 def main(config: DictConfig) -> None:
     """Runs one job, called by Hydra. A single run that fails ends the process with its exit code; in a sweep the result
     goes into the record, and the next job begins."""
-    make_streams_last()  # in a process of a launcher, too
+    survive_closed_streams()  # in a process of a launcher, too
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
     with job.command() if job else contextlib.nullcontext():
@@ -61,19 +61,19 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         # an error of all processes is printed by the first one
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
         label = job.name.prefix if job else "" if processes.first else f"process {processes.rank}: "
-        return error.exit_code if silent else complain(f"{label}{error}", error.exit_code), str(error)
+        return error.exit_code if silent else print_error(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
         return _stopped(stop, job)
     except OSError as error:  # of the disk, at a place without a message of its own
         label, told = job.name.prefix if job else "", f"{error.filename or 'the disk'}: {error.strerror or error}"
-        return complain(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
+        return print_error(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
     except Exception as error:
         if cause := interruption_behind(error):
             return _stopped(cause, job)
         short = out_of_memory_text(error)
         if not already_reported(error):
             if short:
-                complain(f"{job.name.prefix if job else ''}{short}", 1)
+                print_error(f"{job.name.prefix if job else ''}{short}", 1)
             else:
                 traceback.print_exc()
         return 1, short or f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from typing import TextIO
 from fourierformer.errors import UserError, out_of_memory_text
 
 
-def complain(message: object, code: int) -> int:
+def print_error(message: object, code: int) -> int:
     """Prints an error on stderr. Returns the exit code."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
@@ -19,18 +19,18 @@ def complain(message: object, code: int) -> int:
 @contextlib.contextmanager
 def exit_on_user_error():
     """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
-    make_streams_last()
+    survive_closed_streams()
     try:
         yield
     except UserError as error:
-        sys.exit(complain(error, error.exit_code))
+        sys.exit(print_error(error, error.exit_code))
     except Exception as error:
         if told := out_of_memory_text(error):
-            sys.exit(complain(told, 1))
+            sys.exit(print_error(told, 1))
         raise
 
 
-def make_streams_last() -> None:
+def survive_closed_streams() -> None:
     """Makes stdout and stderr survive a reader that leaves (`| head`), a full disk, a terminal that closes, and letters
     that their encoding lacks. A stream that was closed (`>&-`) leads to nothing.
 

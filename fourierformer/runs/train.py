@@ -22,13 +22,13 @@ from fourierformer.runs.measure import (
     peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import Parts, build_parts
+from fourierformer.runs.parts import RunObjects, build_parts
 from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
-from fourierformer.training.loop import Fit, Progress
+from fourierformer.training.loop import Progress, TrainingLoop
 from fourierformer.training.optim import build_optimizer
 from fourierformer.training.schedule import learning_rate
 from fourierformer.training.seeding import seed_everything
@@ -51,8 +51,8 @@ def train_and_measure(
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
-    checkpoints.say = say = console.say if console else _silent
-    on_progress, on_begin = (console.evaluating, console.measuring) if console else (_silent, _silent)
+    checkpoints.say = say = console.say if console else _ignore
+    on_progress, on_begin = (console.evaluating, console.measuring) if console else (_ignore, _ignore)
     trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
     code = 1
     try:
@@ -74,7 +74,7 @@ def train_and_measure(
         trackers.close(code)
 
 
-def _keep_facts_of_data(parts: Parts, directory: RunDirectory) -> None:
+def _keep_facts_of_data(parts: RunObjects, directory: RunDirectory) -> None:
     """The fingerprint by which a resumed run knows its data again, and what a user of the model must know of it."""
     directory.add_to_meta(data_fingerprint=parts.data_fingerprint)
     facts = parts.task.data_facts(parts.corpus)
@@ -88,7 +88,7 @@ def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
     return directory.write_meta(**identity(spec))
 
 
-def _silent(*arguments) -> None:
+def _ignore(*arguments) -> None:
     """Does nothing: the output of all processes but the first."""
 
 
@@ -105,7 +105,7 @@ def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[in
     return checkpoint
 
 
-def headline(parts: Parts, directory: RunDirectory) -> str:
+def headline(parts: RunObjects, directory: RunDirectory) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
     spec, world = parts.spec, parts.processes.world
@@ -117,7 +117,7 @@ def headline(parts: Parts, directory: RunDirectory) -> str:
     )
 
 
-def _console(parts: Parts, name: Name, step: int) -> ConsoleTracker:
+def _console(parts: RunObjects, name: Name, step: int) -> ConsoleTracker:
     return ConsoleTracker(
         parts.trainer.steps,
         parts.objective.samples_per_step,
@@ -131,7 +131,7 @@ def _console(parts: Parts, name: Name, step: int) -> ConsoleTracker:
     )
 
 
-def _trackers(parts: Parts, directory: RunDirectory, console: ConsoleTracker, name: Name) -> Trackers:
+def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracker, name: Name) -> Trackers:
     spec, wandb = parts.spec, None
     tracker, model, attention = spec.tracker, spec.model.name, spec.attention.name
     if tracker.name == "wandb":
@@ -166,7 +166,7 @@ def wandb_id(directory: RunDirectory) -> str:
     return drawn
 
 
-def make_fit(parts: Parts, trackers, checkpoints, stop, *, on_progress=_silent, on_log=_silent) -> Fit:
+def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=_ignore, on_log=_ignore) -> TrainingLoop:
     """The loop for these parts, at step 0."""
     trainer, model, spec = parts.trainer, parts.model, parts.spec
     ema = None
@@ -179,7 +179,7 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, on_progress=_silent, 
         config=spec.schedule,
         steps_per_epoch=parts.objective.steps_per_epoch,
     )
-    return Fit(
+    return TrainingLoop(
         objective=parts.objective,
         model=model,
         ema=ema,
@@ -198,7 +198,9 @@ def make_fit(parts: Parts, trackers, checkpoints, stop, *, on_progress=_silent, 
     )
 
 
-def _fit(parts: Parts, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, on_progress) -> Progress:
+def _fit(
+    parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, on_progress
+) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
     written = -math.inf

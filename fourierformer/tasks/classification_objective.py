@@ -28,7 +28,7 @@ from fourierformer.data.images.corpus import (
 )
 from fourierformer.data.images.sets import listed
 from fourierformer.errors import SetupError
-from fourierformer.models.vit import ViT, set_paths
+from fourierformer.models.vit import ViT, draw_stochastic_depth
 from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
 from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
@@ -100,14 +100,14 @@ class ClassificationObjective(Objective):
             yield self._prepared(batch)
 
     def loss(self, model: nn.Module, batch: TrainingBatch) -> Tensor:
-        set_paths(model, batch.paths)
+        draw_stochastic_depth(model, batch.paths)
         return self.criterion(model(batch.images).float(), batch.targets) * batch.share
 
     def rows(self, batch: TrainingBatch) -> tuple[Tensor, float]:
         return batch.rows, batch.share
 
     def row_losses(self, model: nn.Module, batch: TrainingBatch) -> Tensor:
-        set_paths(model, batch.paths)
+        draw_stochastic_depth(model, batch.paths)
         logits = model(batch.images).float()
         return (-batch.targets * logits.log_softmax(-1)).sum(-1)  # SoftTargetCrossEntropy is their mean
 

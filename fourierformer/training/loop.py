@@ -60,7 +60,7 @@ class Progress:
     wait_seconds: float = 0.0  # the part of train_seconds spent waiting for data
 
 
-class Fit:
+class TrainingLoop:
     """One run of the loop. `run()` returns the progress when all steps are done."""
 
     def __init__(

@@ -205,7 +205,7 @@ def _draw_shares(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
     axes.set_xticks(range(max(map(len, found.values()), default=1)))
     axes.margins(x=0.05)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}".replace("e-0", "e-")))
-    axes.set_title("attended share of each layer; eps takes the rest")
+    axes.set_title("attended share of each layer: sum w / (eps + sum w)")
 
 
 PANELS = (_draw_differences, _draw_against_tokens, _draw_against_time, _draw_shares)

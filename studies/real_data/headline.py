@@ -24,7 +24,7 @@ class Finding:
 
     @property
     def attended(self) -> float | None:
-        """What tokens get of the weights at the best rate, a mean over layers; eps takes the rest."""
+        """Attended share at the best rate, a mean over layers."""
         cell = self.best.cell((COLUMN[0], HEADS), "attended_share")
         return cell.mean if cell else None
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison, mean_text, metric
 from fourierformer.results.documents import write_parts
-from fourierformer.results.doubts import doubts
 from fourierformer.results.formats import DASH, markdown_grid
 from fourierformer.results.measured import read_measured
 from fourierformer.results.statistics import MARGIN, SIGNIFICANT, Dunnett, dunnett, p_text
 from fourierformer.results.tables import table_groups
+from fourierformer.results.warnings import misleading
 from fourierformer.tasks import Column
 
 # the sweeps over all mechanisms, and the evaluation by which they are sorted
@@ -49,7 +49,7 @@ def ranking(rows: list[Row], column: Column, file: str) -> str:
     grid = markdown_grid(header, lines, [True, False, False, False, False, True])
     notes = [f"{rows[0].model} on {rows[0].data}, from `studies/zoo/{file}`", *_test_notes(test, key)]
     by_name = {row.attention: row for row in rows}
-    notes += [doubt for name in ordered for doubt in doubts(by_name[name], rows)]
+    notes += [doubt for name in ordered for doubt in misleading(by_name[name], rows)]
     return f"{grid}\n\n" + "\n".join(f"- {note}" for note in notes)
 
 

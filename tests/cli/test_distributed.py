@@ -69,19 +69,19 @@ def test_layers_that_draw_and_learn_from_statistics_train_to_the_same_losses(att
 
 def stopped_at(step: int, world: int, root, monkeypatch) -> None:
     """A run of `world` processes that gets a signal to stop before it has trained `step` + 1 steps."""
-    from fourierformer.training.loop import Fit
+    from fourierformer.training.loop import TrainingLoop
 
-    boundary = Fit._boundary
+    boundary = TrainingLoop._boundary
 
     def stop_here(fit):
         if fit.progress.step == step and fit.processes.first:
             fit.stop.signal_number = signal.SIGTERM  # the first process alone knows: all of them have to agree
         boundary(fit)
 
-    monkeypatch.setattr(Fit, "_boundary", stop_here)
+    monkeypatch.setattr(TrainingLoop, "_boundary", stop_here)
     arguments = (*IMAGES, *IMAGE_STEPS, f"runs_root={root}")
     codes = together(world, "train_vit", *arguments) if world > 1 else [train_vit(*arguments)]
-    monkeypatch.setattr(Fit, "_boundary", boundary)
+    monkeypatch.setattr(TrainingLoop, "_boundary", boundary)
     assert codes == [143] * world
     assert status(only_run(root))["step"] == step
 

@@ -13,7 +13,7 @@ from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError
-from fourierformer.models.vit import StochasticDepth, ViT, ViTConfig, build_vit, set_paths
+from fourierformer.models.vit import StochasticDepth, ViT, ViTConfig, build_vit, draw_stochastic_depth
 from tests.helpers.command_line import CONFIGS
 
 
@@ -220,9 +220,9 @@ def test_impossible_shapes_are_refused(values, message):
 
 
 def handed(rate: float, uniform: torch.Tensor) -> StochasticDepth:
-    """One layer alone, as set_paths treats it; the parameter is there to have a device."""
+    """One layer alone, as draw_stochastic_depth treats it; the parameter is there to have a device."""
     holder = torch.nn.Sequential(torch.nn.Linear(1, 1), StochasticDepth(rate))
-    set_paths(holder, uniform[None])
+    draw_stochastic_depth(holder, uniform[None])
     return holder[1]
 
 
@@ -251,7 +251,7 @@ def test_it_is_off_in_evaluation():
     model = small(drop_path=0.5)
     images = torch.randn(4, 3, 32, 32)
     expected = model.eval()(images)
-    set_paths(model, torch.zeros(6, 4))  # drops whatever may be dropped
+    draw_stochastic_depth(model, torch.zeros(6, 4))  # drops whatever may be dropped
     assert torch.equal(model(images), expected)
     assert not torch.equal(model.train()(images), expected)
 
@@ -260,7 +260,7 @@ def test_each_branch_obeys_its_own_row():
     """Rates 0, 0.2, 0.4 in three blocks; the forward pass written out, one image at a time."""
     model, images = small(drop_path=0.4).train(), torch.randn(8, 3, 32, 32)
     uniform = torch.rand(6, 8, generator=torch.Generator().manual_seed(2))
-    set_paths(model, uniform)
+    draw_stochastic_depth(model, uniform)
     logits = model(images)
     dropped = 0
     for b in range(8):
@@ -280,11 +280,11 @@ def test_each_branch_obeys_its_own_row():
 def test_how_the_batch_is_divided_does_not_matter():
     model, images = small("fourier", drop_path=0.5).train(), torch.randn(6, 3, 32, 32)
     uniform = torch.rand(6, 6, generator=torch.Generator().manual_seed(4))
-    set_paths(model, uniform)
+    draw_stochastic_depth(model, uniform)
     together = model(images)
     parts = []
     for rows in ([4, 0, 2], [5], [1, 3]):
-        set_paths(model, uniform[:, rows])
+        draw_stochastic_depth(model, uniform[:, rows])
         parts.append(model(images[rows]))
     torch.testing.assert_close(torch.cat(parts), together[[4, 0, 2, 5, 1, 3]], rtol=1e-4, atol=1e-5)
 
@@ -306,7 +306,7 @@ def test_compiled_blocks_share_their_graphs_over_layers_and_steps(name):
         images = torch.randn(5, 3, 32, 32)
         uniform = torch.rand(20, 5, generator=torch.Generator().manual_seed(step))
         for model in (plain, compiled):
-            set_paths(model, uniform)
+            draw_stochastic_depth(model, uniform)
             model.zero_grad()
             model(images).square().mean().backward()
         graphs.append(counters["stats"]["unique_graphs"])

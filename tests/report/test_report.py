@@ -272,7 +272,7 @@ def test_the_attended_share_is_drawn_where_it_was_logged(tmp_path):
     ]
     write_run(tmp_path / "with", "fourier", 1, rows=rows)
     write_run(tmp_path / "without", "fourier", 1)
-    assert "Attended share of the last query, per layer; eps takes the rest" in page(tmp_path / "with").words
+    assert "Attended share of the last query, per layer: sum w / (eps + sum w)" in page(tmp_path / "with").words
     assert "Attended share" not in page(tmp_path / "without").words
 
 
@@ -342,4 +342,4 @@ def test_headline_says_that_two_kernels_were_not_tested_and_that_attention_is_of
         write_run(tmp_path, "gaussian", seed, 61 + seed**2)
     said = headline(*tables(comparison(collect(tmp_path))))
     assert "; not tested against each other. But fourier: on average over the layers the rank of the att" in said
-    assert "maps is 0.4: layers are partly switched off." in said
+    assert "maps is 0.4: in some layers attention.eps dominates the denominator." in said

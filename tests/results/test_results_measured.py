@@ -61,7 +61,7 @@ def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
         assert "performer_trig: on average over the layers attention.floor replaces" in text
         assert "40% of the queries" in text
         assert "performer: on average" not in text
-        assert "fourier: on average over the layers 45% of the weight of a sequence's last query goes to keys" in text
+        assert "fourier: on average over the layers the attended share of the last query of a sequence is 45%" in text
 
 
 def test_what_layers_logged_in_an_earlier_version_has_its_name_of_today(tmp_path):

@@ -15,7 +15,7 @@ from fourierformer.runs.spec import read_spec
 from fourierformer.runs.train import make_fit
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
-from fourierformer.training.loop import Fit
+from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.signals import StopSignal
 from fourierformer.transfer import to_device
 from tests.helpers.command_line import IMAGES, MODEL
@@ -32,7 +32,7 @@ TASKS = {
 CASES = [(script, attention) for script in TASKS for attention in ("softmax", "fourier")]
 
 
-def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
+def start(script: str, attention: str, directory, device: str = "cpu") -> TrainingLoop:
     overrides = [*TASKS[script], *RHYTHM, *VARIETY, f"trainer.steps={STEPS}", f"trainer.device={device}"]
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
         spec = read_spec(compose(script, overrides=[*overrides, f"attention={attention}"]))
@@ -40,7 +40,7 @@ def start(script: str, attention: str, directory, device: str = "cpu") -> Fit:
     return make_fit(parts, NoTrackers(), Checkpoints(directory), StopSignal())
 
 
-def watched(fit: Fit) -> list[tuple[object, str]]:
+def watched(fit: TrainingLoop) -> list[tuple[object, str]]:
     """The reads of a run, as (number of the step, or None between steps; operation)."""
     step, boundary, home = fit.train_step, fit._boundary, sys.modules[type(fit.objective).__module__]
     fit.reads_each_step = False  # as on a GPU

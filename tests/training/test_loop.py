@@ -20,7 +20,7 @@ from fourierformer.training import loop
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
-from fourierformer.training.loop import Fit
+from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
 from tests.helpers.command_line import CLOCK, read_metrics
@@ -55,7 +55,7 @@ def corpus():
     return SimpleNamespace(splits=splits, unit="word", notes=[], name="random")
 
 
-def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -> Fit:
+def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -> TrainingLoop:
     """A run in `directory`, resumed from its newest checkpoint if there is one: what run.py does."""
     trainer = TrainerConfig(**{**{f: getattr(TRAINER, f) for f in TRAINER.__dataclass_fields__}, **changes})
     torch.manual_seed(seed)
@@ -63,7 +63,7 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
     ema = None
     if trainer.ema_decay:
         ema = MovingAverage(model, trainer.ema_decay)
-    fit = Fit(
+    fit = TrainingLoop(
         objective=LanguageObjective(
             corpus(), model, global_batch_size=4, micro_batch_size=trainer.micro_batch_size, device=torch.device("cpu")
         ),
@@ -86,7 +86,7 @@ def start(directory, stop=None, seed=1, name="fourier", knobs=None, **changes) -
     return fit
 
 
-def outcome(directory, fit: Fit) -> dict:
+def outcome(directory, fit: TrainingLoop) -> dict:
     """Everything two runs must have in common, bit by bit; wall-clock numbers left out."""
     fit.tracker.close(0)
     rows = [{k: v for k, v in r.items() if k not in CLOCK} for r in read_metrics(directory / "metrics.jsonl")]
@@ -262,7 +262,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
         torch.testing.assert_close(gradients[micro], gradients[4], rtol=1e-4, atol=1e-7)
 
 
-def poison(fit: Fit, bad_steps: set[int]):
+def poison(fit: TrainingLoop, bad_steps: set[int]):
     """The loss of these steps is NaN, as a broken batch would make it."""
     loss = fit.objective.loss
     fit.objective.loss = lambda model, batch: (

@@ -19,7 +19,7 @@ from fourierformer.tracking.jsonl import JsonlTracker
 from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
-from fourierformer.training.loop import Fit
+from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.optim import OptimConfig, build_optimizer
 from tests.helpers.command_line import CLOCK, CONFIGS, read_metrics
 from tests.helpers.stops import StopAfter
@@ -41,7 +41,7 @@ def corpus():
     return load_images(ImageData(**config("data", "builtin_images")))
 
 
-def start(directory, corpus, workers: int, polls: int | None = None, **changes) -> Fit:
+def start(directory, corpus, workers: int, polls: int | None = None, **changes) -> TrainingLoop:
     trainer = replace(TRAINER, **changes)
     augment = AugmentConfig(**config("augment", "cifar"))
     torch.manual_seed(1)
@@ -68,7 +68,7 @@ def start(directory, corpus, workers: int, polls: int | None = None, **changes) 
         max_images=50,
         processes=Processes(),
     )
-    fit = Fit(
+    fit = TrainingLoop(
         objective=task,
         model=model,
         ema=MovingAverage(model, 0.9),

@@ -20,7 +20,7 @@ from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
-from fourierformer.training.loop import Fit
+from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.optim import OptimConfig, build_optimizer
 from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
@@ -48,14 +48,14 @@ class Rows(NoTrackers):
         self.rows.append(row)
 
 
-def start(directory, optimizer="adam", **changes) -> Fit:
+def start(directory, optimizer="adam", **changes) -> TrainingLoop:
     draw = np.random.default_rng(0)
     splits = {name: draw.integers(0, 30, size, dtype=np.uint16) for name, size in (("train", 400), ("valid", 200))}
     torch.manual_seed(0)
     radius = {"radius_lr_multiplier": RADIUS_RATE}
     model = WordLM(SHAPE, 30, [10, 20], partial(attention.build, "fourier", **radius)).double()
     config = OptimConfig(name=optimizer, lr=1.0, betas=list(BETAS), eps=EPS, weight_decay=DECAY)
-    return Fit(
+    return TrainingLoop(
         objective=LanguageObjective(
             SimpleNamespace(splits=splits, unit="word", notes=[], name="random"),
             model,

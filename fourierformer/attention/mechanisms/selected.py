@@ -54,7 +54,7 @@ class Informer(WeightedAttention):
     s = q.k / sqrt(D), get their softmax; for the others all visible keys weigh alike.
 
     M is taken over all visible keys: the paper's estimate of it from a sample of keys saves time, and depends on
-    chance. The paper's choice compares queries over the whole sequence, which tells the past of the future even under
+    chance. The paper's choice compares queries over the whole sequence, which leaks future tokens even under
     a causal mask. So in a causal model query i is chosen if it is among the ceil(factor ln n) largest of queries 0..i,
     n the keys that it sees. The first queries then all are.
     """

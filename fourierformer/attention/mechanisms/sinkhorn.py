@@ -34,7 +34,7 @@ class Sinkhorn(WeightedAttention):
     Bidirectional: S is the matrix of q_i.k_j / sqrt(D) of the blocks' means, with Gumbel noise in training, over
     `temperature`, made doubly stochastic by `iterations` of Sinkhorn's normalisation. (The paper scores blocks with a
     network of as many outputs as blocks; inner products do for any number of blocks.)
-    Causal: normalising columns would tell the past of the future. S_i is a softmax over the blocks before i, scored by
+    Causal: normalising columns would leak future tokens. S_i is a softmax over the blocks before i, scored by
     the mean of the queries up to the first token of block i. The first block has no other, so its own is needed.
     """
 

@@ -1,7 +1,7 @@
 """The embedded corpus: English text from the Python installed on this machine, so that a first run needs no download.
 
 Paragraphs from docstrings and comments of the standard library and numpy, and Python's own help topics: about half a
-million words of technical English. Parts that a Linux distribution may leave out (test, tkinter, idlelib) are left out
+million words of technical English. Modules that some Linux distributions lack (test, tkinter, idlelib) are left out
 everywhere, so that the same version of Python gives the same corpus. Another version gives another: a note states the
 versions, and perplexities are comparable only within one.
 """
