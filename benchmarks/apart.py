@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 
 APART = ("cuda",)  # devices where an error stays with the process
 PATIENCE = 120  # seconds that one item may take, compiling included
+# imported once, by the process that the others fork from; none of them may touch the GPU
 PRELOADED = [
-    "torch",
-    "benchmarks.contestants",
-    "benchmarks.training",
-]  # imported once, by the process that the others fork from
+    *("benchmarks.contestants", "benchmarks.clocks", "hydra", "fourierformer.runs.train", "fourierformer.models.lm"),
+    *("fourierformer.tasks.language_objective", "fourierformer.tasks.classification_objective", "torch._dynamo"),
+]
 
 
 class Ended(Exception):

@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.floors import query_gpu
 from fourierformer.attention.base import layers_of
-from fourierformer.training.loop import TrainingLoop
 
 PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
 
@@ -126,7 +125,7 @@ def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softma
     return row | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
 
 
-def seconds_per_step(fit: TrainingLoop, steps: int) -> float:
+def seconds_per_step(fit, steps: int) -> float:
     """Mean time of the next `steps` training steps; on a GPU until the last one is finished."""
     started = time.perf_counter()
     for _ in range(steps):
@@ -136,7 +135,7 @@ def seconds_per_step(fit: TrainingLoop, steps: int) -> float:
     return (time.perf_counter() - started) / steps
 
 
-def memory_of_step(fit: TrainingLoop) -> tuple[float, float]:
+def memory_of_step(fit) -> tuple[float, float]:
     """MiB that stay between steps (weights, their average, buffers, optimizer states), and the peak of one step beside
     them. Call it after a first step, which makes the optimizer's states."""
     models = [fit.model] if fit.ema is None else [fit.model, fit.ema]

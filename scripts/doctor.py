@@ -26,7 +26,7 @@ INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
 
 
 class Problem(Exception):
-    """Its text is what is wrong and, after the arrow, what to do."""
+    """A failed check; its text has the failure, an arrow, and the fix."""
 
 
 def python() -> str:

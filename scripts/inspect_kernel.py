@@ -2,7 +2,7 @@
 
     python scripts/inspect_kernel.py                           # every tile of the table for the shapes of the paper
     python scripts/inspect_kernel.py --width 16 --arch 90 --kernel forward --tile 128,64,8
-    python scripts/inspect_kernel.py --check                   # exit 1 where a kernel spills registers, say
+    python scripts/inspect_kernel.py --check                   # exit 1 for a kernel that spills registers, for example
 
 It compiles ahead of time, so no GPU is needed (NVIDIA's tools come with Triton). Instructions are counted in the loop
 over tiles, those of inner loops as often as they run, times threads, over the pairs of a tile: the cost of one pair,

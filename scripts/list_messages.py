@@ -1,31 +1,11 @@
-"""Lists every message that a user can meet, by file, for a person to read: python scripts/list_messages.py"""
+"""Prints every message that a user can meet, by file, for somebody who wants to read them all."""
 
 import ast
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-FOLDERS = ("fourierformer", "scripts", "benchmarks")
+REPOSITORY = Path(__file__).resolve().parent.parent
 ERRORS = {"SetupError", "UserError", "Diverged", "ValueError", "TypeError", "NotImplementedError", "RuntimeError"}
 OUTPUT = {"print", "say", "print_error", "warn"}  # functions that show their argument to the user
-
-
-def listing() -> str:
-    """The messages of all files, in the order of the tree."""
-    files = [path for folder in FOLDERS for path in sorted((REPOSITORY / folder).rglob("*.py"))]
-    parts = [(path.relative_to(REPOSITORY), messages(path)) for path in files]
-    return "\n".join("\n".join([f"{path}", *(f"    {line}" for line in lines), ""]) for path, lines in parts if lines)
-
-
-def messages(path: Path) -> list[str]:
-    texts: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and name_of(node) in ERRORS | OUTPUT:
-            texts += [text for text in map(text_of, node.args[:1]) if text and len(text.split()) > 2]
-    return sorted({" ".join(text.split()) for text in texts})
-
-
-def name_of(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def text_of(node: ast.expr) -> str | None:
@@ -41,6 +21,26 @@ def text_of(node: ast.expr) -> str | None:
         sides = [text_of(side) or f"{{{ast.unparse(side)}}}" for side in (node.left, node.right)]
         return "".join(sides) if any(text_of(side) for side in (node.left, node.right)) else None
     return None
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def messages(path: Path) -> list[str]:
+    texts: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and name_of(node) in ERRORS | OUTPUT:
+            texts += [text for text in map(text_of, node.args[:1]) if text and len(text.split()) > 2]
+    return sorted({" ".join(text.split()) for text in texts})
+
+
+def listing() -> str:
+    """The messages of all files, in the order of the tree."""
+    folders = ("fourierformer", "scripts", "benchmarks")
+    files = [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
+    parts = [(path.relative_to(REPOSITORY), messages(path)) for path in files]
+    return "\n".join("\n".join([f"{path}", *(f"    {line}" for line in lines), ""]) for path, lines in parts if lines)
 
 
 if __name__ == "__main__":
