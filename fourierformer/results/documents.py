@@ -151,7 +151,6 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
     "docs/reproduce.md": {"quickstart": lambda _, folder: quickstart(folder)},
     "docs/attention.md": {
         "attention": lambda *_: mechanism_table(),
-        "ranking": lambda *_: quoted("zoo", "ranking"),
     },
     "docs/measurements.md": {"files": lambda _, folder: measured_files(folder)},
     "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},
