@@ -171,17 +171,18 @@ def row_label(row: Row, rows: Iterable[Row]) -> str:
     """The attention's name, then whatever tells the row from others: knobs from rows of the same attention, all other
     settings from all rows of the model (`fourier eps=0 lr=0.002`). The group's hash where nothing known differs."""
     of_model = [other for other in rows if other.model == row.model]
+    known = [other for other in of_model if other.config]  # of a damaged or very old run nothing is known
     twins = [other for other in of_model if other.attention == row.attention]
     keys = dict.fromkeys(key for twin in twins for key in twin.config if key.startswith(ATTENTION))
     knobs = [key for key in keys if len({str(twin.config.get(key)) for twin in twins}) > 1]
     own = {other.group for other in twins}
     configs = [
         {key: other.config[key] for key in knobs if other.group in own and key in other.config} | setting_of(other)
-        for other in of_model
+        for other in known
     ]
-    labels = dict(zip((other.group for other in of_model), differing_values(configs), strict=True))
-    unique = len({labels[twin.group] for twin in twins}) == len(twins)
-    return f"{row.attention} {labels[row.group]}".strip() if unique else f"{row.attention} [{row.group[:8]}]"
+    labels = dict(zip((other.group for other in known), differing_values(configs), strict=True))
+    unique = len({labels.get(twin.group, "") for twin in twins}) == len(twins)
+    return f"{row.attention} {labels.get(row.group, '')}".strip() if unique else f"{row.attention} [{row.group[:8]}]"
 
 
 def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
@@ -191,8 +192,7 @@ def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
     (the keys of another optimizer, say) is left out of the others.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
-    known = [config for config in configs if config]  # of a damaged or very old run nothing is known
-    differing = [key for key in keys if len({str(config.get(key)) for config in known}) > 1]
+    differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
     short = Counter(key.rpartition(".")[2] for key in differing)
     names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
     return [
