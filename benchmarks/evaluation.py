@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 MODELS = Path(__file__).parent.parent / "configs" / "model"
 REPEATS = 3

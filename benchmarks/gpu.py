@@ -141,16 +141,16 @@ def arguments() -> argparse.Namespace:
     import torch  # after --help
 
     if args.device == "cuda" and not torch.cuda.is_available():
-        complain("no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small")
+        print_error("no GPU: torch sees none. On a CPU: python -m benchmarks.gpu --device cpu --small")
     if args.device == "cpu" and not args.small:
-        complain("--device cpu goes with --small: the paper's models take hours there")
+        print_error("--device cpu goes with --small: the paper's models take hours there")
     if not args.minutes > 0:
-        complain(f"--minutes {args.minutes:g}: more than 0")
+        print_error(f"--minutes {args.minutes:g}: more than 0")
     args.out = (args.out or (REPOSITORY / "runs" / "gpu_small" if args.small else MEASURED)).resolve()
     return args
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -171,9 +171,9 @@ def main() -> bool:
                 write_csv(args.out / FILES["tests"], [vars(part) for part in parts], head)
                 (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
     except UserError as error:
-        complain(str(error))
+        print_error(str(error))
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder")
+        print_error(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder")
     print(f"\n{summary(parts, head, args)}\n{args.out / 'gpu_summary.md'} has these tables; the rows are beside it")
     for part in parts:
         if not part.done:

@@ -22,9 +22,9 @@ from hydra.errors import HydraException
 from fourierformer.errors import SetupError
 from fourierformer.files import write_csv
 from fourierformer.provenance import CONFIGS, MEASURED, header, machine
+from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.hydra_errors import explain
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.launch import explain
 
 WARM_UP = 5  # steps
 

@@ -31,7 +31,7 @@ from fourierformer.analysis.rates import Row, bimodal, correlated_features, norm
 from fourierformer.files import write_csv
 from fourierformer.plots import estimators as charts
 from fourierformer.provenance import header, machine
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 CORRELATION = 0.8
 ROW_FIELDS = ("part", "case", "dim", "correlation", "kernel", "rule", "count", "radius")

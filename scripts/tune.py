@@ -24,15 +24,15 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep
 
-from fourierformer.__main__ import TRAIN
+from fourierformer.__main__ import trainings
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import read_json
 from fourierformer.provenance import CONFIGS
 from fourierformer.results.comparison import differing_values
-from fourierformer.runs.hydra_errors import explain
-from fourierformer.runs.jobs import Name
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.launch import explain
+from fourierformer.runs.sweep import Name
 from fourierformer.training.signals import exit_code
 
 SET_UP_ERROR, DIVERGED = 2, 3
@@ -40,7 +40,7 @@ SET_UP_ERROR, DIVERGED = 2, 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=TRAIN, help="what to train")
+    parser.add_argument("kind", choices=trainings(), help="what to train")
     parser.add_argument("overrides", nargs="+", help="of which at least one is searched")
     parser.add_argument("--trials", type=int, default=20, help="finished trials of the whole study (default: 20)")
     parser.add_argument("--name", default="study", help="of the study; another search needs another one")
@@ -120,11 +120,13 @@ def _plain(text: str) -> object:
 
 def spec_of(kind: str, overrides: list[str]) -> RunSpec:
     """The run that a command trains. SetupError for a mistake in its overrides, before anything is trained."""
-    from fourierformer.runs.spec import read_command
+    from fourierformer.runs.spec import check_mechanism, read_command
 
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            return read_command(compose(TRAIN[kind], overrides))
+            spec = read_command(compose(trainings()[kind], overrides))
+        check_mechanism(spec)
+        return spec
     except SetupError:
         raise
     except Exception as error:  # Hydra's
@@ -240,7 +242,7 @@ def show(study, primary: str, file: Path) -> None:
         values = " ".join(f"{key}={value}" for key, value in best[0].params.items())
         kind, *overrides = study.user_attrs["command"]
         fixed = " ".join(split(overrides)[0])
-        print(f"\npython {TRAIN[kind]}.py {fixed} {values}")
+        print(f"\npython {trainings()[kind]}.py {fixed} {values}")
 
 
 if __name__ == "__main__":

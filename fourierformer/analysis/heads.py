@@ -28,7 +28,7 @@ from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, read_json, write_json
-from fourierformer.runs.parts import Parts, open_run
+from fourierformer.runs.parts import RunObjects, open_run
 from fourierformer.training.precision import set_matmul_precision
 
 FILE = "heads.json"  # in the run directory
@@ -131,7 +131,7 @@ def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> t
 
 
 def attention_inputs(
-    parts: Parts, run: Path, split: str | None, sequences: int
+    parts: RunObjects, run: Path, split: str | None, sequences: int
 ) -> tuple[str, int, Callable[[Tensor], object], Iterable[Tensor]]:
     """(split, number of sequences, what to call with a batch, batches) to measure the layers of a run."""
     set_matmul_precision("fp32")  # whatever it was trained in: differences of maps may be small
@@ -143,7 +143,7 @@ def attention_inputs(
     return split, planned, getattr(parts.model, "hidden", parts.model), batches
 
 
-def _checked_split(parts: Parts, run: Path, split: str | None) -> str:
+def _checked_split(parts: RunObjects, run: Path, split: str | None) -> str:
     split = split or ("test" if "test" in parts.corpus.splits else "valid")
     if split not in parts.corpus.splits:
         raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")

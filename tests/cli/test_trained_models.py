@@ -15,8 +15,8 @@ from PIL import Image
 import fourierformer
 from fourierformer.errors import SetupError
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.export import export_run
 from fourierformer.runs.parts import open_run
+from fourierformer.runs.trained import export_run
 from fourierformer.tasks import task_named
 from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
 
@@ -178,7 +178,7 @@ def test_the_hub_and_back(exported, tmp_path, monkeypatch):
 def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
     with pytest.raises(SetupError) as error:
         fourierformer.from_pretrained("someone/no-such-model")
-    assert "no such folder, and the hub does not give it" in str(error.value)
+    assert "no such folder, and downloading it failed" in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 from tests.faults.children import Ended, in_child
 from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, only_run, rows, started, train_lm, train_vit
 

@@ -18,11 +18,11 @@ ORDER = (
     *("errors", "files", "network", "seeds", "provenance", "checking", "processes", "transfer", "marks"),
     *("training/config", "config"),
     *("data", "kernels", "attention", "models", "tracking", "training", "tasks", "tracking/console"),
-    *("runs/cpu", "runs/directory", "runs/spec", "runs/same_data", "runs/parts"),
+    *("runs/cpu", "runs/directory", "runs/spec", "runs/state", "runs/parts"),
     *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
-    "hydra": {"runs/launch", "runs/hydra_errors", "runs/sweep", "runs/jobs", "runs/start"},
+    "hydra": {"runs/launch", "runs/sweep"},
     "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},

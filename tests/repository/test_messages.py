@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 SNAPSHOT = HERE / "messages.txt"
 ERRORS = {"SetupError", "UserError", "Diverged", "ValueError", "TypeError", "NotImplementedError", "RuntimeError"}
-OUTPUT = {"print", "say", "complain", "warn"}  # functions that show their argument to the user
+OUTPUT = {"print", "say", "print_error", "warn"}  # functions that show their argument to the user
 
 
 def text_of(node: ast.expr) -> str | None:

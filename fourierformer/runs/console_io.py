@@ -1,16 +1,18 @@
-"""Standard output and error: an error is one line, and a run goes on without a console, because its files are the
-truth."""
+"""Standard output and error, and the options that scripts share. An error is one line, and a run goes on without a
+console, because its files are the truth."""
 
+import argparse
 import contextlib
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from fourierformer.errors import UserError, out_of_memory_text
 
 
-def complain(message: object, code: int) -> int:
+def print_error(message: object, code: int) -> int:
     """Prints an error on stderr. Returns the exit code."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
@@ -19,18 +21,18 @@ def complain(message: object, code: int) -> int:
 @contextlib.contextmanager
 def exit_on_user_error():
     """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
-    make_streams_last()
+    survive_closed_streams()
     try:
         yield
     except UserError as error:
-        sys.exit(complain(error, error.exit_code))
+        sys.exit(print_error(error, error.exit_code))
     except Exception as error:
         if told := out_of_memory_text(error):
-            sys.exit(complain(told, 1))
+            sys.exit(print_error(told, 1))
         raise
 
 
-def make_streams_last() -> None:
+def survive_closed_streams() -> None:
     """Makes stdout and stderr survive a reader that leaves (`| head`), a full disk, a terminal that closes, and letters
     that their encoding lacks. A stream that was closed (`>&-`) leads to nothing.
 
@@ -79,3 +81,20 @@ def _occupy(number: int) -> None:
         if opened != number:
             os.dup2(opened, number)
             os.close(opened)
+
+
+# -- the options of scripts that take a trained run -------------------------------------------------------------------
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
+    """Adds the run, which of its checkpoints, which weights, and the device."""
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
+    parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")
+    if device:
+        parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
+def chosen_weights(arguments: argparse.Namespace) -> dict[str, bool]:
+    """The arguments `last` and `averaged` of functions that load a run."""
+    return {"last": arguments.checkpoint == "last", "averaged": arguments.weights == "ema"}

@@ -8,9 +8,9 @@ import pytest
 
 PROGRAM = """
 import sys
-from fourierformer.runs.stdio import make_streams_last
-make_streams_last()
-make_streams_last()
+from fourierformer.runs.console_io import survive_closed_streams
+survive_closed_streams()
+survive_closed_streams()
 with open(sys.argv[1], "w") as file:
     for _ in range(3):
         print("a line of a table ─────", flush=True)
