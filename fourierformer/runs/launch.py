@@ -101,7 +101,7 @@ def _raised_in_hydra(error: Exception) -> bool:
     return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
 
 
-# -- Hydra's errors, each as one line with the nearest valid name --------------------------------------------------------
+# -- Hydra's errors, each as one line with the nearest valid name ---------------------------------------------------
 
 
 def explain(error: Exception) -> str:

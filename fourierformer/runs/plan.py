@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import SetupError, UserError
@@ -23,7 +24,7 @@ def print_plan(spec: RunSpec) -> None:
     it, after the rest."""
     task, device = task_of(spec), pick_device(spec.trainer.device)
     corpus, problem = _data(spec)
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutValues():
         model = task.build_model(spec, attention_of(spec), corpus)
     parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
     lines = {
@@ -56,6 +57,17 @@ def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupE
     hours, origin = _hours(spec, corpus)
     say(f"{spec.directory} ({state.word}): {_steps(spec, corpus)}{f', {origin}' if origin else ''}")
     return {"done": isinstance(state, Done), "hours": hours, "device": _kind(spec)}, problem
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Leaves out random initial values, which tensors on the meta device do not have: torch would import its compiler
+    for them, which takes as long as all the rest."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]  # a tensor's method, or torch.nn.init's function
+        return func(*args, **kwargs)
 
 
 def _data(spec: RunSpec) -> tuple[AnyCorpus | None, SetupError | None]:
@@ -101,8 +113,8 @@ def _cost_line(spec: RunSpec, corpus, state: State) -> str:
 
 
 def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
-    """The hours of the run with their origin, by the time per step of a finished run with another seed, on the same kind
-    of device of a machine like this one; None where there is none."""
+    """The hours of the run and their origin: the time per step of a finished run with another seed, on a machine and
+    device like these. None where there is none."""
     epoch = task_of(spec).steps_per_epoch(spec, corpus)
     device, here = pick_device(spec.trainer.device).type, describe()[0]
     if spec.trainer.steps is None and epoch is None:

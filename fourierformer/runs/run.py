@@ -47,11 +47,14 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
     if job and not spec.dry_run:
         job.write(run=str(directory.path.resolve()))
     if _is_done(directory, spec, processes, name):
-        return _show(directory, job)
+        _show(directory, job)
+        return
     with _reported_once(processes):
         check_mechanism(spec)
     if spec.dry_run:
-        return _plan(spec, job) if processes.first else None
+        if processes.first:
+            _plan(spec, job)
+        return
     from fourierformer.runs.parts import check_device, pick_device
     from fourierformer.runs.train import train
 
@@ -125,7 +128,8 @@ def _plan(spec: RunSpec, job: Job | None) -> None:
     from fourierformer.runs.plan import plan_of_job, print_plan
 
     if job is None:
-        return print_plan(spec)
+        print_plan(spec)
+        return
     plan, problem = plan_of_job(spec, job.name.say)
     job.write(plan=plan)
     if problem:

@@ -1,4 +1,4 @@
-"""Reads a composed or stored config as the RunSpec of its task. A config is read here only: resolved once, checked once.
+"""Reads a composed or stored config as the RunSpec of its task, here only: resolved once, checked once.
 
 `read_command` needs no torch, so that a finished run answers soon. `check_mechanism` makes the one check that does: the
 attention and its knobs. `read_spec` does both.
