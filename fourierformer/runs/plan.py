@@ -24,7 +24,7 @@ def print_plan(spec: RunSpec) -> None:
     it, after the rest."""
     task, device = task_of(spec), pick_device(spec.trainer.device)
     corpus, problem = _data(spec)
-    with torch.device("meta"), _WithoutValues():
+    with _WithoutWeights():
         model = task.build_model(spec, attention_of(spec), corpus)
     parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
     lines = {
@@ -59,14 +59,18 @@ def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupE
     return {"done": isinstance(state, Done), "hours": hours, "device": _kind(spec)}, problem
 
 
-class _WithoutValues(TorchFunctionMode):
-    """Leaves out random initial values, which tensors on the meta device do not have: torch would import its compiler
-    for them, which takes as long as all the rest."""
+class _WithoutWeights(TorchFunctionMode):
+    """Makes uninitialised tensors on the meta device, where they take no memory, and leaves out their random initial
+    values. With all tensors there (torch.device("meta")), arithmetic would import the compiler, which takes seconds."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func is torch.empty:
+            return func(*args, **kwargs | {"device": "meta"})
         if getattr(func, "__name__", "") in ("normal_", "uniform_"):
-            return args[0] if args else kwargs["tensor"]  # a tensor's method, or torch.nn.init's function
+            tensor = args[0] if args else kwargs["tensor"]  # a tensor's method, or torch.nn.init's function
+            if tensor.is_meta:
+                return tensor
         return func(*args, **kwargs)
 
 

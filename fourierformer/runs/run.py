@@ -81,10 +81,9 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
             "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
         )
     chosen = choices().get("debug")
-    scripts = {task.script: task for task in tasks() if chosen and task.debug == chosen}
-    if scripts and (task := task_named(config.get("task"))).script not in scripts:
-        other = next(iter(scripts.values()))
-        raise SetupError(f"debug={chosen} is for task={other.name}: {task.command} debug={task.debug}")
+    owners = [task for task in tasks() if chosen and task.debug == chosen]
+    if owners and (task := task_named(config.get("task"))).script not in [owner.script for owner in owners]:
+        raise SetupError(f"debug={chosen} is for task={owners[0].name}: {task.command} debug={task.debug}")
 
 
 def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name: Name) -> bool:

@@ -206,9 +206,7 @@ def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=igno
     )
 
 
-def _fit(
-    parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, on_progress
-) -> Progress:
+def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
     written = -math.inf
