@@ -35,11 +35,9 @@ def test_the_rate_passes_through_a_dozen_files(smoke, tmp_path):
         if frame.f_code.co_name == ENDS[-1]:
             sys.setprofile(None)
         while frame:
-            code = frame.f_code
-            if code.co_filename.startswith(str(REPOSITORY / "fourierformer")) and any(
-                map(holds, frame.f_locals.values())
-            ):
-                stack.append(f"{code.co_filename.removeprefix(f'{REPOSITORY}/')}:{code.co_name}")
+            name, values = frame.f_code.co_filename, frame.f_locals.values()
+            if name.startswith(str(REPOSITORY / "fourierformer")) and any(map(holds, values)):
+                stack.append(f"{name.removeprefix(f'{REPOSITORY}/')}:{frame.f_code.co_name}")
             frame = frame.f_back
         road.extend(reversed(stack))
 

@@ -84,6 +84,22 @@ def test_imports_follow_the_order(part):
                 assert rank(rest.replace(".", "/")) <= rank(part_of(path)), f"{path} imports {name}, which comes after"
 
 
+@pytest.mark.parametrize("part", ["runs", "tasks"])
+def test_files_of_a_part_import_each_other_without_a_circle(part):
+    """Inside functions too. Files that only import files which are left out already are left out, until none is left."""
+    files = {part_of(path): imports(path) for path in FILES if part_of(path).split("/")[0] == part}
+
+    def file_of(name: str) -> str | None:
+        dotted = {other: f"fourierformer.{other.replace('/', '.')}." for other in files}
+        return max((other for other in files if f"{name}.".startswith(dotted[other])), key=len, default=None)
+
+    left = {name: {file_of(imported) for imported in used} - {None, name} for name, used in files.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert left == {}
+
+
 def test_the_package_is_light():
     """Attention and kernels run where neither trackers nor data sets nor Hydra are installed."""
     code = (
