@@ -86,7 +86,7 @@ def test_imports_follow_the_order(part):
 
 @pytest.mark.parametrize("part", ["runs", "tasks"])
 def test_files_of_a_part_import_each_other_without_a_circle(part):
-    """Inside functions too. Files that only import files which are left out already are left out, until none is left."""
+    """Inside functions too. Files that import only files that were taken out are taken out, until none is left."""
     files = {part_of(path): imports(path) for path in FILES if part_of(path).split("/")[0] == part}
 
     def file_of(name: str) -> str | None:

@@ -244,3 +244,15 @@ def test_it_is_evaluated_again_and_planned(tmp_path, monkeypatch, capsys):
     assert "noisy, 20 waves scored" in out
     run_job(config(tmp_path, dry_run=True))
     assert "12 of 6 waves = 72 waves = 3.0 epochs of 4 steps" in capsys.readouterr().out
+
+
+def test_its_file_is_found_in_the_folder_and_its_objective_is_not_loaded(tmp_path, monkeypatch):
+    source = f"from {__name__} import Sine\nfrom fourierformer import tasks\ntasks.register(Sine())"
+    (tmp_path / "waves.py").write_text(source)
+    (tmp_path / "waves_objective.py").write_text("raise AssertionError('loaded before a run is built')")
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(tmp_path)])
+    del tasks._tasks["sine"]
+    try:
+        assert type(tasks.task_named("sine")).__name__ == "Sine"
+    finally:
+        sys.modules.pop("fourierformer.tasks.waves", None)
