@@ -25,8 +25,8 @@ from pathlib import Path
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
+from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.cpu import keep_freed_memory
-from fourierformer.runs.stdio import exit_on_user_error
 
 MASKS = ["causal", "full"]
 LENGTHS, QUICK_LENGTHS = [2**n for n in range(8, 15)], [64, 128]

@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 NEEDS = {"tests": ("pytest", "hypothesis"), "kernel": (), "training": ("hydra",)}  # modules besides torch's
 TESTS = "tests/kernels/test_sinc_fused.py"

@@ -27,7 +27,7 @@ from benchmarks.training import start
 from fourierformer.errors import SetupError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 ATTENTIONS = ("softmax", "fourier")
 PRECISIONS = ("bf16", "tf32", "fp32")
@@ -146,7 +146,7 @@ def measure(row: Row, args: argparse.Namespace) -> None:
 
 def begin(row: Row, args: argparse.Namespace):
     """The training loop of a row."""
-    return start(MODELS[row.model].script, overrides_of(row, args), stand_in=True)
+    return start(MODELS[row.model].script, overrides_of(row, args), random_data=True)
 
 
 def overrides_of(row: Row, args: argparse.Namespace) -> list[str]:

@@ -20,25 +20,26 @@ from pathlib import Path
 from fourierformer.errors import SetupError
 from fourierformer.files import write_csv
 from fourierformer.provenance import CONFIGS, MEASURED, header, machine
+from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.stdio import exit_on_user_error
 
 WARM_UP = 5  # steps
 
 
-def start(script: str, overrides: list[str], *, stand_in: bool = False):
+def start(script: str, overrides: list[str], *, random_data: bool = False):
     """The training loop of `python SCRIPT.py OVERRIDES` at step 0; it writes nothing.
 
-    With `stand_in` it needs no data: every step gets the same batches of random data of the published sizes, which are
-    in memory already, so that nothing is read, decoded, augmented or transferred.
+    With `random_data` it needs no data: every step gets the same batches of random data of the published sizes, which
+    are in memory already, so that nothing is read, decoded, augmented or transferred.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 
+    from benchmarks.random_data import random_corpus
     from fourierformer.processes import Processes
-    from fourierformer.runs.hydra_errors import explain
+    from fourierformer.runs.launch import explain
     from fourierformer.runs.parts import build_parts
-    from fourierformer.runs.spec import read_spec, task_of
+    from fourierformer.runs.spec import read_spec
     from fourierformer.runs.train import make_fit
     from fourierformer.tracking import NoTrackers
     from fourierformer.training.checkpoint import Checkpoints
@@ -49,9 +50,9 @@ def start(script: str, overrides: list[str], *, stand_in: bool = False):
             spec = read_spec(compose(script, overrides=overrides))
     except HydraException as error:
         raise SetupError(explain(error)) from error
-    corpus = task_of(spec).stand_in(spec) if stand_in else None
+    corpus = random_corpus(spec) if random_data else None
     parts = build_parts(spec, Processes(), say=lambda line: None, corpus=corpus)
-    if stand_in:
+    if random_data:
         parts.objective = SameBatches(parts.objective)
     fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     fit.model.train()

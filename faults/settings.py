@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from faults.children import Ended, in_child
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 from tests.helpers.command_line import IMAGES, MODEL, only_run, rows, started, train_lm, train_vit
 
 STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=2")

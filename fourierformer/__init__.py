@@ -128,9 +128,9 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
         >>> len(model.encode("one two three"))
         3
     """
-    from fourierformer.runs import load
+    from fourierformer.runs import trained
 
-    return load.load_run(run, device, last=last, averaged=averaged)
+    return trained.load_run(run, device, last=last, averaged=averaged)
 
 
 def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
@@ -148,9 +148,9 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
         >>> model.step == fourierformer.load_run("runs/my_run").step
         True
     """
-    from fourierformer.runs import load
+    from fourierformer.runs import trained
 
-    return load.from_pretrained(name, device)
+    return trained.from_pretrained(name, device)
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,6 @@ from pathlib import Path
 from fourierformer.errors import did_you_mean
 from fourierformer.provenance import SHARE
 
-TRAIN = {"lm": "train_lm", "vit": "train_vit"}  # with the config of this name
 # in the order of use; scripts that are not here are for work on the repository itself
 SCRIPTS = (
     *("doctor", "prepare_data", "tune", "sweep_status", "report", "make_tables"),
@@ -38,20 +37,28 @@ def main() -> None:
 
 def help_text() -> str:
     """The module's own lines, and one of each script."""
-    commands = {"train lm | vit": "trains a language model or a vision transformer; --help has examples"}
+    commands = {f"train {' | '.join(trainings())}": "trains a model; --help has examples"}
     commands |= {name: _first_line(_script(name)) for name in SCRIPTS}
     listed = "\n".join(f"  {name:16} {line}" for name, line in commands.items())
     return f"{(__doc__ or '').strip()}\n\n{listed}\n\nEach of them takes --help."
 
 
+def trainings() -> dict[str, str]:
+    """The words after `train`, each with the config of its script: {"lm": "train_lm", "vit": "train_vit"}."""
+    from fourierformer.tasks import tasks
+
+    return {task.subcommand: f"train_{task.subcommand}" for task in sorted(tasks(), key=lambda task: task.script)}
+
+
 def _train(arguments: list[str]) -> None:
     kind, *overrides = arguments or [""]
-    if kind not in TRAIN:
-        _refuse(f"train what? fourierformer train {' | '.join(TRAIN)} [overrides]")
+    configs = trainings()
+    if kind not in configs:
+        _refuse(f"train what? fourierformer train {' | '.join(configs)} [overrides]")
     from fourierformer.runs.launch import launch
 
     sys.argv = [f"fourierformer train {kind}", *overrides]
-    launch(TRAIN[kind])
+    launch(configs[kind])
 
 
 def _script(name: str) -> Path:

@@ -20,23 +20,21 @@ SMALLEST, LARGEST = 1.2e-38, 3.4e38
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
-def check_config(config: DictConfig | dict, schema: Schema) -> dict:
-    """The config as plain resolved values. SetupError for the first key or value that does not fit the schema."""
-    values = plain_values(config)
+def check_config(values: dict, schema: Schema) -> None:
+    """SetupError for the first key or value that does not fit the schema."""
     sections = {name for name in schema if name}
     for key in values:
         if key not in sections and key not in schema[""]:
             raise SetupError(f"unknown key '{key}'{did_you_mean(key, sections | set(schema['']))}")
-    _check_section("", {k: v for k, v in values.items() if k not in sections}, schema[""])
+    check_section("", {k: v for k, v in values.items() if k not in sections}, schema[""])
     for section in sorted(sections):
         if not isinstance(values.get(section), dict):
             raise SetupError(f"'{section}' must be a config group, got {values.get(section)!r}")
-        _check_section(f"{section}.", values[section], schema[section])
-    return values
+        check_section(f"{section}.", values[section], schema[section])
 
 
 def plain_values(config: DictConfig | dict) -> dict:
-    """The config as plain values. SetupError for a value that is missing, or that cannot be resolved."""
+    """Resolves a config into plain values. SetupError for a value that is missing, or that cannot be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -56,7 +54,8 @@ def plain_values(config: DictConfig | dict) -> dict:
     return {str(k): v for k, v in values.items() if k != "scale"}
 
 
-def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:
+def check_section(prefix: str, values: dict, expected: dict[str, object]) -> None:
+    """SetupError unless these are the keys of a section, with values of their types."""
     for key, value in values.items():
         if key not in expected:
             raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
@@ -68,7 +67,7 @@ def _check_section(prefix: str, values: dict, expected: dict[str, object]) -> No
 
 
 def has_type(value: object, hint: typing.Any) -> bool:
-    """Whether a value is what an annotation says."""
+    """Whether a value is of an annotated type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return any(value == a and type(value) is type(a) for a in arguments)

@@ -6,7 +6,6 @@ models and the training loop do without it.
 
 from __future__ import annotations
 
-import inspect
 import os
 import typing
 from collections.abc import Iterator
@@ -144,13 +143,12 @@ def sections(spec: type[RunSpec]) -> dict[str, type]:
     return {name: owner for name, owner in owners.items() if owner is not AttentionConfig}
 
 
-def schema(spec: type[RunSpec], knobs: typing.Mapping[str, inspect.Parameter]) -> Schema:
-    """The keys a config may have, with their types: fields of `spec` and of its sections, and the attention's knobs."""
+def schema(spec: type[RunSpec]) -> Schema:
+    """The keys a config may have, with their types: fields of `spec` and of its sections. The knobs of `attention` are
+    checked by runs/spec.py: reading them imports the mechanism, and torch with it."""
     fixed = sections(spec)
-    top = {name: hint for name, hint in types_of(spec).items() if name not in (*fixed, "attention", "values")}
-    return {"": top, "attention": {"name": str, **types_of(knobs)}} | {
-        section: types_of(owner) for section, owner in fixed.items()
-    }
+    top = {name: hint for name, hint in types_of(spec).items() if name not in (*fixed, "values")}
+    return {"": top | {"attention": dict[str, object]}} | {name: types_of(owner) for name, owner in fixed.items()}
 
 
 def make_spec(spec: type[RunSpec], values: dict) -> RunSpec:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import REPOSITORY, describe, header
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 REFERENCE = REPOSITORY / "results" / "reference"
 ATTENTIONS = ("softmax", "fourier")

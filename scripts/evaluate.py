@@ -6,20 +6,15 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 
 import argparse
 
+from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.options import add_run_options, chosen_weights
-from fourierformer.runs.stdio import exit_on_user_error
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_run_options(parser)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
-    parser.add_argument(
-        "--protocol",
-        choices=["segment", "overlapping", "sliding", "greedy"],
-        help="text only; default: sliding, for pixels and masked words segment, for answers greedy",
-    )
+    parser.add_argument("--protocol", help="of those of its task, for text only; default: what a paper would quote")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
     parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
     arguments = parser.parse_args()
@@ -70,6 +65,8 @@ def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:
     split = arguments.split or ("test" if "test" in parts.corpus.splits else "valid")
     if arguments.protocol and not known:
         raise SetupError(f"{arguments.run} can be evaluated in one way only: leave out --protocol")
+    if arguments.protocol and arguments.protocol not in known:
+        raise SetupError(f"{arguments.run} is measured with --protocol {' or '.join(known)}, not {arguments.protocol}")
     if split not in parts.corpus.splits:
         raise SetupError(f"{arguments.run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
     return split, arguments.protocol or (known[-1] if known else "")

@@ -9,8 +9,7 @@ classifier also with timm (docs/library.md).
 
 import argparse
 
-from fourierformer.runs.options import add_run_options, chosen_weights
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 
 
 def main() -> None:
@@ -19,7 +18,7 @@ def main() -> None:
     parser.add_argument("--to", required=True, metavar="FOLDER|hub:OWNER/NAME", help="a new folder, or a repository")
     arguments = parser.parse_args()
     with exit_on_user_error():
-        from fourierformer.runs.export import export_run
+        from fourierformer.runs.trained import export_run
 
         print(export_run(arguments.run, arguments.to, **chosen_weights(arguments)))
 

@@ -7,9 +7,8 @@ python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march
 import argparse
 import sys
 
+from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
-from fourierformer.runs.options import add_run_options, chosen_weights
-from fourierformer.runs.stdio import exit_on_user_error
 
 
 def main() -> None:
@@ -30,7 +29,7 @@ def main() -> None:
 
 def generate(arguments: argparse.Namespace) -> None:
     from fourierformer.errors import SetupError
-    from fourierformer.runs.load import load_run
+    from fourierformer.runs.trained import load_run
     from fourierformer.tasks.trained import TrainedEncoderDecoder, TrainedLanguageModel
 
     trained = load_run(arguments.run, arguments.device, **chosen_weights(arguments))

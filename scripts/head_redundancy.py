@@ -6,7 +6,7 @@ python scripts/head_redundancy.py runs/wt103_small/lm_small-fourier-s1-<hash> [R
 import argparse
 from pathlib import Path
 
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 
 def main() -> None:

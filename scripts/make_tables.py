@@ -21,7 +21,7 @@ from fourierformer.results.formats import latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.measured import committed, gather, refusal, write_measured
 from fourierformer.results.tables import best_tables, head_tables
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 
 def parse() -> argparse.Namespace:

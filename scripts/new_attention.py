@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.provenance import REPOSITORY
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 CLASS = '''\
 """Attention with a Cauchy kernel: weights that fall with the distance between query and key, but slowly."""

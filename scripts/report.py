@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ python scripts/show_attention.py runs/builtin/lm_tiny-... RUN ...  several runs 
 import argparse
 from pathlib import Path
 
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from fourierformer.errors import SetupError
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
+from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.directory import process_exists
-from fourierformer.runs.stdio import exit_on_user_error
 
 STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every log, evaluations take minutes
 

@@ -20,19 +20,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Transformer
 from hydra.errors import HydraException
 
-from fourierformer.__main__ import TRAIN
+from fourierformer.__main__ import trainings
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import read_json
 from fourierformer.provenance import CONFIGS
-from fourierformer.runs.hydra_errors import explain
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.launch import explain
 
 DIVERGED, STOPPED = 3, (130, 143)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=TRAIN, help="what to train")
+    parser.add_argument("kind", choices=trainings(), help="what to train")
     parser.add_argument("overrides", nargs="+", help="of which at least one is searched")
     parser.add_argument("--trials", type=int, default=20, help="finished trials of the whole study (default: 20)")
     parser.add_argument("--name", default="study", help="of the study; another search needs another one")
@@ -90,7 +90,7 @@ def search(arguments: argparse.Namespace) -> int:
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     for trial in sorted(complete, key=lambda trial: trial.value, reverse=maximise)[:5]:
         chosen = [f"{key}={value}" for key, value in trial.params.items()]
-        print(f"  {trial.value:10.4g}  python {TRAIN[arguments.kind]}.py {' '.join([*fixed, *chosen])}")
+        print(f"  {trial.value:10.4g}  python {trainings()[arguments.kind]}.py {' '.join([*fixed, *chosen])}")
     return 0
 
 
@@ -132,13 +132,15 @@ def split(overrides: list[str]) -> tuple[list[str], dict]:
 
 def spec_of(kind: str, overrides: list[str]):
     """The run that a command trains. SetupError for a mistake in its overrides, before anything is trained."""
-    from fourierformer.runs.spec import read_command
+    from fourierformer.runs.spec import check_mechanism, read_command
 
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            return read_command(compose(TRAIN[kind], overrides))
+            spec = read_command(compose(trainings()[kind], overrides))
     except HydraException as error:
         raise SetupError(explain(error)) from None
+    check_mechanism(spec)
+    return spec
 
 
 if __name__ == "__main__":

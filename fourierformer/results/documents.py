@@ -99,7 +99,7 @@ def _mechanism_line(name: str) -> tuple[str, ...]:
     cls = attention.mechanism(name)
     language = name in attention.available(causal=True, grid=False)
     vision = name in attention.available(causal=False)
-    where = " and ".join(["language"] * language + ["vision"] * vision)
+    where = " and ".join(["text"] * language + ["images"] * vision)
     added = f"{_added(name, LANGUAGE if language else VISION):+,}".replace("+0", "0")
     return f"`{name}`", attention.idea(name), where, cls.cost, cls.state, added, cls.source
 

@@ -31,12 +31,6 @@ from fourierformer.results.warnings import misleading
 from fourierformer.tasks import Column, Task
 
 Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
-EMBEDDED_TEXT = "embedded corpus: not comparable with WikiText numbers"
-EMBEDDED_DIGITS = "embedded digits: not comparable with CIFAR-10 or ImageNet numbers"
-EMBEDDED = {
-    **dict.fromkeys(("builtin_text", "builtin_bytes"), EMBEDDED_TEXT),
-    **dict.fromkeys(("builtin_images", "builtin_pixels"), EMBEDDED_DIGITS),
-}
 DAGGER = "†"  # beside rows with runs that were made with uncommitted changes
 OVER_SEEDS = "± is the sample standard deviation over n seeds"
 HEAD_COLUMNS = {
@@ -254,8 +248,8 @@ def protocol_lines(rows: list[Row], columns: list[Column]) -> list[str]:
 
 def _notes(rows: list[Row]) -> list[str]:
     notes = [note for row in rows for note in row.notes]
-    if rows[0].data in EMBEDDED:
-        notes.append(EMBEDDED[rows[0].data])
+    if rows[0].data in rows[0].task.embedded:
+        notes.append(rows[0].task.embedded[rows[0].data])
     if any(row.n > 1 for row in rows):
         notes.append(OVER_SEEDS)
     if len(rows) > 1 and any(row.n == 1 for row in rows):

@@ -14,35 +14,13 @@ from fourierformer.errors import UserError
 from fourierformer.files import read_json
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import RunObjects
-from fourierformer.runs.same_data import refuse_other_shapes
+from fourierformer.runs.parts import RunObjects, refuse_other_shapes
 from fourierformer.runs.spec import task_of
+from fourierformer.runs.state import measured_in
 from fourierformer.tasks import OnProgress, Poll, task_named
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress
 from fourierformer.training.precision import autocast
-
-
-def read_or_none(path: Path) -> dict | None:
-    """The content of a JSON file that the run can write again; None where it is missing, or damaged (with a
-    message)."""
-    try:
-        return read_json(path)
-    except UserError as error:
-        print(f"{error} This run writes it again.")
-        return None
-
-
-def measured_in(stored: dict) -> dict[str, dict[str, dict]]:
-    """The results of a summary or of evaluation.json, {split: {protocol: numbers}}; what has another form is left
-    out."""
-    results = stored.get("results")
-    splits = results.items() if isinstance(results, dict) else ()
-    return {
-        split: {protocol: numbers for protocol, numbers in protocols.items() if isinstance(numbers, dict)}
-        for split, protocols in splits
-        if isinstance(protocols, dict)
-    }
 
 
 class Measurements:
@@ -51,8 +29,15 @@ class Measurements:
 
     def __init__(self, directory: RunDirectory, step: int, processes: Processes):
         self.directory, self.step, self.processes = directory, step, processes
-        stored = processes.on_first(lambda: read_or_none(directory.evaluation)) or {}
+        stored = processes.on_first(self._read)
         self.results = measured_in(stored) if stored.get("step") == step else {}
+
+    def _read(self) -> dict:
+        try:
+            return read_json(self.directory.evaluation) or {}
+        except UserError as error:
+            print(f"{error} This run writes it again.")
+            return {}
 
     def add(self, split: str, protocol: str, numbers: dict) -> None:
         self.results.setdefault(split, {})[protocol] = numbers

@@ -1,6 +1,8 @@
 """Builds the objects of a run from its RunSpec: data, model, objective, device. For training and for the scripts."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +16,8 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
 from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
-from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
 from fourierformer.runs.spec import attention_of, meta_layer, stored_spec, task_of, with_changes
+from fourierformer.runs.state import check_same_data
 from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
@@ -148,13 +150,29 @@ def stored_checkpoint(run: Path, *, last: bool = False) -> tuple[int, dict]:
 
 
 def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:
-    """Those of the model in a checkpoint, or with `averaged` their moving average."""
-    return averaged_weights(state, run) if averaged else state["model"]
-
-
-def averaged_weights(state: dict, run_dir: Path) -> dict:
-    """The averaged weights of a checkpoint, without the prefix of torch's AveragedModel."""
+    """The weights of the model in a checkpoint, or with `averaged` their moving average."""
+    if not averaged:
+        return state["model"]
     if state.get("ema") is None:
-        raise SetupError(f"{run_dir} was trained without averaged weights (trainer.ema_decay=null)")
-    prefix = "module."
+        raise SetupError(f"{run} was trained without averaged weights (trainer.ema_decay=null)")
+    prefix = "module."  # of torch's AveragedModel
     return {key.removeprefix(prefix): value for key, value in state["ema"].items() if key.startswith(prefix)}
+
+
+@contextlib.contextmanager
+def refuse_other_shapes(run: Path) -> Iterator[None]:
+    """A context for loading a checkpoint: a SetupError where it does not fit the model. A run without a fingerprint may
+    have been trained on a text with another vocabulary; or somebody has put another checkpoint there."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {misfit(error)[:200]}"
+        raise SetupError(
+            f"{run}: the weights of its checkpoint do not fit the model ({reason}). Is data.root= (--data-root) the "
+            "data that it was trained on? If so, restore the checkpoint from a copy, or start again with fresh=true."
+        ) from None
+
+
+def misfit(error: Exception) -> str:
+    """The last line of load_state_dict's error, about a weight; its first line names the model's class."""
+    return " ".join(str(error).split("\n")[-1].split())

@@ -1,65 +1,77 @@
-"""The plan of a command (dry_run=true): what it would do, and how long it would take. In a sweep one line per job."""
+"""The plan of a command (dry_run=true): what would run, where and how large. It trains nothing and writes no run
+directory."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from fourierformer.config import RunSpec, to_yaml
-from fourierformer.errors import SetupError
+from fourierformer.config import RunSpec, from_yaml
+from fourierformer.errors import SetupError, UserError
 from fourierformer.processes import find_processes
-from fourierformer.runs.cost import StepCost, hours_text, step_cost
+from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import pick_device
+from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.spec import attention_of, task_of
+from fourierformer.runs.state import Done, Other, State, state_of
+from fourierformer.runs.sweep import hours_text
 from fourierformer.tasks import AnyCorpus
-
-DONE = "done"
 
 
 def print_plan(spec: RunSpec) -> None:
-    """Prints size, steps, memory, data, directory and cost, then the config. SetupError if data is missing, after the
-    rest."""
-    task = task_of(spec)
+    """Prints size, steps, memory, data, directory and cost. SetupError if data is missing, or this machine cannot run
+    it, after the rest."""
+    task, device = task_of(spec), pick_device(spec.trainer.device)
     corpus, problem = _data(spec)
-    with torch.device("meta"):
+    with _WithoutWeights():
         model = task.build_model(spec, attention_of(spec), corpus)
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
     lines = {
-        "device": f"{pick_device(spec.trainer.device)}, {spec.trainer.precision}",
+        "model": f"{spec.model.name} with {spec.attention.name} attention",
+        "device": f"{device}, {spec.trainer.precision}",
         "parameters": f"{parameters:,}",
         "steps": _steps(spec, corpus),
         "memory": f"about {_memory(spec, parameters) / 2**30:.1f} GiB to train, per process",
         "data": str(problem or task.data_line(corpus)),
+        "": "\n".join(corpus.notes if corpus else []),
+        "directory": f"{spec.directory} ({state.word})",
+        "cost": _cost_line(spec, corpus, state),
     }
     for name, text in lines.items():
-        print(f"{name:12} {text}")
-    for note in corpus.notes if corpus else []:
-        print(f"{'':12} {note}")
-    print(f"directory    {spec.directory} ({_state(spec)})", flush=True)
-    cost = step_cost(spec, corpus)
-    if cost is None:
-        print("cost         unknown: no sizes of this data are published, by which it could be timed without it")
-    else:
-        hours = hours_text(cost.hours(_length(spec, corpus)), _device(spec))
-        print(f"cost         {hours}: {cost.seconds:.3g} s per step ({_origin(cost, corpus)})")
-    print(f"\n{to_yaml(spec.values)}")
+        for number, line in enumerate(text.splitlines()):
+            print(f"{'' if number else name:12} {line}")
+    if isinstance(state, Other):
+        raise SetupError(state.sentence)
+    check_device(spec)
     if problem:
         raise SetupError("the data is missing (see above): nothing would run")
 
 
 def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupError | None]:
-    """Prints the plan of a sweep's job in one line. Returns its cost, which is 0 if it is done, and what is wrong with
-    its data."""
-    state, device = _state(spec), _device(spec)
+    """Prints the plan of a sweep's job in one line. Returns whether it is done with the hours that it takes, if they
+    are known, and what is wrong with its data."""
     corpus, problem = _data(spec)
-    cost = step_cost(spec, corpus)
-    if cost is None:
-        raise problem or SetupError("nothing to time")
-    steps = _length(spec, corpus)
-    hours = cost.hours(steps) if state != DONE else 0.0
-    what = f"{steps:,} steps of {cost.seconds:.3g} s, {hours_text(hours, device)}"
-    say(f"{spec.directory} ({state}): {what} ({_origin(cost, corpus)})")
-    return {"hours": hours, "device": device}, problem
+    state = state_of(RunDirectory(spec.directory), spec)
+    check_device(spec)
+    hours, origin = _hours(spec, corpus)
+    say(f"{spec.directory} ({state.word}): {_steps(spec, corpus)}{f', {origin}' if origin else ''}")
+    return {"done": isinstance(state, Done), "hours": hours, "device": _kind(spec)}, problem
+
+
+class _WithoutWeights(TorchFunctionMode):
+    """Makes uninitialised tensors on the meta device, where they take no memory, and leaves out their random initial
+    values. With all tensors there (torch.device("meta")), arithmetic would import the compiler, which takes seconds."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.empty:
+            return func(*args, **kwargs | {"device": "meta"})
+        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            tensor = args[0] if args else kwargs["tensor"]  # a tensor's method, or torch.nn.init's function
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
 
 
 def _data(spec: RunSpec) -> tuple[AnyCorpus | None, SetupError | None]:
@@ -72,21 +84,8 @@ def _data(spec: RunSpec) -> tuple[AnyCorpus | None, SetupError | None]:
         return None, error
 
 
-def _origin(cost: StepCost, corpus: AnyCorpus | None) -> str:
-    return cost.origin if corpus else f"{cost.origin}, on random data in place of the missing one"
-
-
-def _state(spec: RunSpec) -> str:
-    state = (RunDirectory(spec.directory).read_status() or {}).get("state")
-    return DONE if state == "completed" else f"{state}: resumes" if state else "new"
-
-
-def _device(spec: RunSpec) -> str:
+def _kind(spec: RunSpec) -> str:
     return "GPU" if pick_device(spec.trainer.device).type == "cuda" else "CPU"
-
-
-def _length(spec: RunSpec, corpus) -> int:
-    return spec.trainer.in_steps(task_of(spec).steps_per_epoch(spec, corpus) or 1).steps
 
 
 def _steps(spec: RunSpec, corpus) -> str:
@@ -95,7 +94,7 @@ def _steps(spec: RunSpec, corpus) -> str:
     samples, epoch = task.samples_per_step(spec), task.steps_per_epoch(spec, corpus)
     if spec.trainer.steps is None and epoch is None:
         return f"{spec.trainer.epochs:g} epochs of steps of {samples:,} {task.unit}"
-    steps = _length(spec, corpus)
+    steps = spec.trainer.in_steps(epoch or 1).steps
     text = f"{steps:,} of {samples:,} {task.unit} = {steps * samples:,} {task.unit}"
     return text + (f" = {steps / epoch:.1f} epochs of {epoch:,} steps" if epoch else "")
 
@@ -105,3 +104,42 @@ def _memory(spec: RunSpec, parameters: int) -> int:
     share = -(-spec.global_batch_size // find_processes()[0].world)
     micro = min(spec.trainer.micro_batch_size or share, share)
     return 16 * parameters + task_of(spec).activation_bytes(spec, micro)
+
+
+# -- the cost, from a finished run that differs only in its seed ------------------------------------------------------
+
+
+def _cost_line(spec: RunSpec, corpus, state: State) -> str:
+    if isinstance(state, Done):
+        return "none: it is done"
+    _, origin = _hours(spec, corpus)
+    return origin or "unknown until a run with another seed is finished here; a run that is started shows its ETA"
+
+
+def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
+    """The hours of the run and their origin: the time per step of a finished run with another seed, on a machine and
+    device like these. None where there is none."""
+    epoch = task_of(spec).steps_per_epoch(spec, corpus)
+    device, here = pick_device(spec.trainer.device).type, describe()[0]
+    if spec.trainer.steps is None and epoch is None:
+        return None, ""
+    for path in sorted(spec.directory.parent.glob("*/summary.json")):
+        if seconds := _seconds_per_step(path.parent, spec, device, here):
+            hours = seconds * spec.trainer.in_steps(epoch or 1).steps / 3600
+            return hours, f"{hours_text(hours, _kind(spec))}: {seconds:.3g} s per step, as in {path.parent.name}"
+    return None, ""
+
+
+def _seconds_per_step(run: Path, spec: RunSpec, device: str, here: dict) -> float | None:
+    """The device time of a step: 4 for one that takes a second on four GPUs."""
+    directory = RunDirectory(run)
+    try:
+        summary, meta = directory.read_summary() or {}, directory.read_meta() or {}
+        same_machine = all(meta.get(key) == here[key] for key in ("cpu", "cpus", "gpus"))
+        if not (same_machine and summary.get("group") == spec.group and summary.get("device") == device):
+            return None
+        if from_yaml(directory.config)["trainer"]["compile"] != spec.trainer.compile or not summary.get("steps"):
+            return None
+    except UserError:  # damaged: that run will say so when it is started again
+        return None
+    return summary["seconds"] * summary.get("processes", 1) / summary["steps"]

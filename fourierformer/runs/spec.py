@@ -1,20 +1,26 @@
-"""Makes the RunSpec of its task from a composed or stored config. A config is read here only, and checked here."""
+"""Reads a composed or stored config as the RunSpec of its task, here only: resolved once, checked once.
+
+`read_command` needs no torch, so that a finished run answers soon. `check_mechanism` makes the one check that does: the
+attention and its knobs. `read_spec` does both.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from fourierformer.attention import Attention, Geometry, available, build, knobs
-from fourierformer.checking import check_config, plain_values
+from fourierformer.checking import check_config, check_section, plain_values
 from fourierformer.config import (
     RunSpec,
     config_hash,
     from_yaml,
     make_spec,
     schema,
+    types_of,
     with_experiment_of_data,
     with_missing_keys,
 )
@@ -23,34 +29,21 @@ from fourierformer.files import read_json
 from fourierformer.processes import find_processes
 from fourierformer.tasks import Task, task_named, tasks
 
+if TYPE_CHECKING:
+    from fourierformer.attention import Attention, Geometry
+
 
 def read_spec(config: DictConfig | dict) -> RunSpec:
     """The spec of a config. SetupError for every mistake that can be recognised without data and without a model."""
-    chosen = config.get("attention")
-    name = (chosen or {}).get("name")
-    if name is None and chosen is not None:
-        raise SetupError("the yaml of the chosen attention lacks its name: write `name: ...` as its class registers it")
-    if name is None:
-        raise SetupError("no attention chosen: attention=fourier, or another of " + ", ".join(available()))
-    if not isinstance(name, str):
-        raise SetupError(f"attention.name={name!r}: expected text")
-    task = task_named(config.get("task"))
-    _check_groups(task, config)
-    spec = make_spec(task.spec, check_config(config, schema(task.spec, knobs(name))))
-    world = find_processes()[0].world
-    if spec.global_batch_size % world:
-        raise SetupError(
-            f"global_batch_size={spec.global_batch_size} cannot be shared equally by {world} processes: choose a "
-            f"multiple of {world}"
-        )
-    task.check_attention(spec)
-    meta_layer(spec)
+    spec = _of_values(plain_values(config))
+    check_mechanism(spec)
     return spec
 
 
 def read_command(config: DictConfig) -> RunSpec:
-    """The spec of a command's config. SetupError also for data.root= where nothing reads it."""
-    spec = read_spec(with_experiment_of_data(plain_values(config)))
+    """The spec of a command's config, all but its mechanism checked. SetupError also for data.root= where nothing reads
+    it."""
+    spec = _of_values(with_experiment_of_data(plain_values(config)))
     source, root = (getattr(spec.data, key, None) for key in ("source", "root"))
     if source == "builtin" and root:
         raise SetupError(
@@ -58,6 +51,17 @@ def read_command(config: DictConfig) -> RunSpec:
             "Choose the data set in that folder (data=wikitext2, data=cifar10, ...), or leave data.root out"
         )
     return spec
+
+
+def check_mechanism(spec: RunSpec) -> None:
+    """SetupError for an attention or a knob that does not exist, and where the mechanism refuses its place in the
+    model."""
+    from fourierformer.attention import knobs
+
+    name = spec.attention.name
+    check_section("attention.", spec.values["attention"], {"name": str, **types_of(knobs(name))})
+    task_of(spec).check_attention(spec)
+    meta_layer(spec)
 
 
 def stored_spec(run: Path) -> RunSpec:
@@ -74,11 +78,20 @@ def stored_spec(run: Path) -> RunSpec:
 
 def spec_of_values(values: dict) -> RunSpec:
     """The spec of a stored config, of this version or of an earlier one."""
+    from fourierformer.attention import knobs
+
     chosen = values["attention"]
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}
         values = values | {"attention": defaults | chosen}
     return read_spec(with_missing_keys(task_named(values.get("task")).spec, values))
+
+
+def with_changes(spec: RunSpec, **sections: dict) -> RunSpec:
+    """The spec with some values of some sections replaced, and its hash with them: with_changes(spec, optim={"lr":
+    0.1})."""
+    changed = {name: spec.values[name] | values for name, values in sections.items()}
+    return make_spec(type(spec), spec.values | changed)
 
 
 def task_of(spec: RunSpec) -> Task:
@@ -87,6 +100,8 @@ def task_of(spec: RunSpec) -> Task:
 
 def attention_of(spec: RunSpec) -> Callable[[Geometry], Attention]:
     """A function that builds the chosen mechanism, with its knobs, for a geometry."""
+    from fourierformer.attention import build
+
     return partial(build, spec.attention.name, **spec.attention.knobs)
 
 
@@ -99,18 +114,38 @@ def meta_layer(spec: RunSpec) -> Attention:
         return attention_of(spec)(task_of(spec).geometry(spec))
 
 
-def with_changes(spec: RunSpec, **sections: dict) -> RunSpec:
-    """The spec with some values of some sections replaced: with_changes(spec, trainer={"device": "cpu"})."""
-    return replace(spec, **{name: replace(getattr(spec, name), **values) for name, values in sections.items()})
+def _of_values(values: dict) -> RunSpec:
+    """Plain values as a spec, checked without torch."""
+    chosen = values.get("attention")
+    name = (chosen or {}).get("name")
+    if name is None and chosen is not None:
+        raise SetupError("the yaml of the chosen attention lacks its name: write `name: ...` as its class registers it")
+    if name is None:
+        from fourierformer.attention import available
+
+        raise SetupError("no attention chosen: attention=fourier, or another of " + ", ".join(available()))
+    if not isinstance(name, str):
+        raise SetupError(f"attention.name={name!r}: expected text")
+    task = task_named(values.get("task"))
+    _check_groups(task, values)
+    check_config(values, schema(task.spec))
+    spec = make_spec(task.spec, values)
+    world = find_processes()[0].world
+    if spec.global_batch_size % world:
+        raise SetupError(
+            f"global_batch_size={spec.global_batch_size} cannot be shared equally by {world} processes: choose a "
+            f"multiple of {world}"
+        )
+    return spec
 
 
-def _check_groups(task: Task, config: DictConfig | dict) -> None:
+def _check_groups(task: Task, values: dict) -> None:
     """SetupError for a model or data group of another task, which would otherwise fail at one of its keys, with a
     misleading message."""
     for section in ("model", "data"):
-        chosen = config.get(section) or {}
-        owners = [other for other in tasks() if set(chosen) == set(schema(other.spec, {})[section])]
+        chosen = values.get(section) or {}
+        owners = [other for other in tasks() if set(chosen) == set(schema(other.spec)[section])]
         if owners and task not in owners:
-            owner, origin = owners[0], f"{section}={chosen.get('name')} (of {config.get('experiment_name')})"
+            owner, origin = owners[0], f"{section}={chosen.get('name')} (of {values.get('experiment_name')})"
             command = f"experiment={owner.experiment}" if owner.script == task.script else f"python {owner.script}"
             raise SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")

@@ -7,29 +7,51 @@ folder.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
+from fourierformer.config import NOT_HASHED
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text, json_object
-from fourierformer.runs.jobs import Name, names_of_jobs
+from fourierformer.results.comparison import differing_values
 from fourierformer.training.signals import SIGNALS, exit_code, how_to_abort, stop_signals
 
+LONGEST = 100  # characters of a name; wandb takes 128
 NOT_BEGUN = "not begun: the sweep was stopped"
 STOPPED = {exit_code(number) for number in SIGNALS}
 PROGRAM = "FOURIERFORMER_PROGRAM"  # environment variable: the program that the user started, also in processes of jobs
+
+
+class Name(NamedTuple):
+    """How a run is called where it stands beside others."""
+
+    label: str = ""  # in a sweep '2/4 softmax lr=0.002', with its seed where seeds differ
+    differs: str = ""  # 'lr=0.002': without what is part of the name of every run, its attention and seed
+
+    @property
+    def prefix(self) -> str:
+        """'[2/4 softmax lr=0.002] ', which begins each of its lines; empty where it runs by itself."""
+        return f"[{self.label}] " if self.label else ""
+
+    def say(self, text: str) -> None:
+        """Prints a text, each of its lines with the prefix."""
+        print("\n".join(self.prefix + line for line in text.splitlines()), flush=True)
 
 
 class SweepRecord(Callback):
@@ -42,11 +64,18 @@ class SweepRecord(Callback):
         # an override that cannot be read, or a disk that cannot be written: the sweep or its first run has the message
         with contextlib.suppress(HydraException, OmegaConfBaseException, OSError):
             SweepRecord.current.mkdir(parents=True, exist_ok=True)
-            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps({"names": names_of_jobs(config)}))
+            parameters = config.hydra.sweeper.get("params") or {}
+            named = names([*(f"{k}={v}" for k, v in parameters.items()), *config.hydra.overrides.task])
+            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps({"names": named}))
 
 
 def in_sweep() -> bool:
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def choices() -> Mapping[str, str | None]:
+    """The option of each config group that this command chose: {"attention": "softmax", "debug": None}."""
+    return HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
 
 
 class Job:
@@ -125,6 +154,51 @@ def read_names(record: Path) -> list[Name]:
         return []
 
 
+# -- the names of jobs, before they run -------------------------------------------------------------------------------
+
+
+def names(overrides: Sequence[str]) -> list[Name]:
+    """The names of a sweep's jobs, in their order, from the overrides of its command."""
+    jobs = _expanded(overrides)
+    labels = differing_values([{"attention": None} | job for job in jobs])
+    others = differing_values([{k: v for k, v in job.items() if k not in ("attention", "seed")} for job in jobs])
+    return [
+        Name(f"{number}/{len(jobs)} {label.removeprefix('attention=')}".strip()[:LONGEST], other[:LONGEST])
+        for number, (label, other) in enumerate(zip(labels, others, strict=True), 1)
+    ]
+
+
+def values_of_command() -> str:
+    """'lr=0.002 layers=2': the single values that the command of this run sets and that change what it computes."""
+    if not HydraConfig.initialized():
+        return ""
+    (values,) = _expanded(HydraConfig.get().overrides.task)
+    single = {k: v for k, v in values.items() if "." in k and k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
+    return differing_values([single, {}])[0][:LONGEST]
+
+
+def _expanded(overrides: Iterable[str]) -> list[dict[str, object]]:
+    """The values of each job, {"attention": "softmax", "optim.lr": 0.002}, in the order of Hydra's own sweeper."""
+    loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
+    choices: dict[str, list[object]] = {}
+    for override in OverridesParser.create(config_loader=loader).parse_overrides(list(overrides)):
+        is_several = override.is_sweep_override()
+        texts = override.sweep_string_iterator() if is_several else [override.get_value_element_as_str()]
+        choices[override.get_key_element().lstrip("+~")] = [_number(text) for text in texts]
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def _number(text: str) -> object:
+    """As the config will have it, so that 2e-3 is 0.002 here too."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+# -- stopping, and the end -------------------------------------------------------------------------------------------
+
+
 class StopSweep:
     """Handles signals in the process that waits for jobs in other processes: passes the signal on to them, begins no
     more, and goes on waiting, so that each can save. (Jobs in this process install their own, see signals.py.)"""
@@ -201,13 +275,20 @@ def _counts(begun: int, failed: list[dict], not_begun: int) -> str:
 
 
 def _total(plans: list[dict]) -> str:
-    """The line about the cost of a whole sweep, without the jobs whose plan failed."""
-    from fourierformer.runs.cost import hours_text
+    """The line about a whole sweep, without the jobs whose plan failed; with its cost where that is known of all."""
+    left = [plan for plan in plans if not plan["done"]]
+    line = f"\n{len(left)} of {len(plans)} runs are to be done"
+    if left and all(plan["hours"] is not None for plan in left):
+        hours = hours_text(sum(plan["hours"] for plan in left), left[0]["device"])
+        line += f": {hours} at this machine's time per step; data preparation and evaluations come on top"
+    return line
 
-    hours, device = sum(plan["hours"] for plan in plans), plans[0]["device"]
-    left = sum(plan["hours"] > 0 for plan in plans)
-    cost = f"{left} of {len(plans)} runs are to be done: {hours_text(hours, device)} at this machine's time per step"
-    return f"\n{cost}; data preparation and evaluations come on top"
+
+def hours_text(hours: float, device: str) -> str:
+    """'0.1 CPU-minutes' or '120 GPU-hours'."""
+    if 0 < hours < 1:
+        return f"{60 * hours:.1f} {device}-minutes"
+    return f"{hours:,.{1 if hours < 100 else 0}f} {device}-hours"
 
 
 def show(runs: list[Path], report: Path) -> None:

@@ -1,19 +1,19 @@
-"""Builds, resumes, trains, measures and summarises one run. Its caller, run.py, locks the directory and keeps
-status."""
+"""Builds, resumes, trains, measures and summarises one run, and keeps its status. Its caller, run.py, has locked the
+directory."""
 
 import contextlib
 import math
 import os
 import re
 import time
+import traceback
 import uuid
 from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
-from fourierformer.errors import Interrupted, SetupError, UserError
+from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.jobs import Name
 from fourierformer.runs.measure import (
     final_numbers,
     forget_peak_memory,
@@ -22,8 +22,9 @@ from fourierformer.runs.measure import (
     peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import RunObjects, build_parts
-from fourierformer.runs.same_data import check_same_data, refuse_other_shapes
+from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes
+from fourierformer.runs.state import check_same_data
+from fourierformer.runs.sweep import Name
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
@@ -37,7 +38,14 @@ from fourierformer.training.signals import StopSignal, exit_code
 HEARTBEAT_SECONDS = 10.0  # status.json is written to the disk: some 10 ms, which short steps would feel at every row
 
 
-def train_and_measure(
+def train(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name) -> None:
+    """Trains the run to its last step and measures it. status.json has how that ends."""
+    with _status(directory, processes):
+        stop.poll()
+        _train_and_measure(spec, directory, stop, processes, name)
+
+
+def _train_and_measure(
     spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name
 ) -> None:
     seed_everything(spec.seed)
@@ -47,16 +55,16 @@ def train_and_measure(
     for split, protocol in parts.task.measured_at_end(spec):
         parts.objective.check_measure(split, protocol)
     if processes.first:
-        name.say(headline(parts, directory))
+        name.say(headline(parts))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
-    checkpoints.say = say = console.say if console else _ignore
-    on_progress, on_begin = (console.evaluating, console.measuring) if console else (_ignore, _ignore)
+    checkpoints.say = say = console.say if console else ignore
+    on_progress, on_begin = (console.evaluating, console.measuring) if console else (ignore, ignore)
     trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
     code = 1
     try:
-        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, say, on_progress)
+        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress)
         results = parts.objective.from_training(progress.records)
         results |= measure_best(parts, checkpoints, directory, stop.poll, on_progress, on_begin)
         summary = run_summary(directory, parts, progress, results, meta)
@@ -88,8 +96,8 @@ def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
     return directory.write_meta(**identity(spec))
 
 
-def _ignore(*arguments) -> None:
-    """Does nothing: the output of all processes but the first."""
+def ignore(*arguments) -> None:
+    """Takes the output of all processes but the first, and does nothing."""
 
 
 def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[int, dict] | None:
@@ -105,7 +113,7 @@ def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[in
     return checkpoint
 
 
-def headline(parts: RunObjects, directory: RunDirectory) -> str:
+def headline(parts: RunObjects) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
     spec, world = parts.spec, parts.processes.world
@@ -113,7 +121,7 @@ def headline(parts: RunObjects, directory: RunDirectory) -> str:
         f"{spec.model.name} with {spec.attention.name} attention ({parts.backend}) on {spec.data.name}: "
         f"{parameters:,} parameters, {parts.trainer.steps:,} steps of {parts.objective.samples_per_step:,} "
         f"{parts.task.unit}, {parts.device} {parts.trainer.precision}"
-        f"{f', {world} processes' if world > 1 else ''}\n  {directory.path}{notes}"
+        f"{f', {world} processes' if world > 1 else ''}{notes}"
     )
 
 
@@ -166,7 +174,7 @@ def wandb_id(directory: RunDirectory) -> str:
     return drawn
 
 
-def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=_ignore, on_log=_ignore) -> TrainingLoop:
+def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=ignore, on_log=ignore) -> TrainingLoop:
     """The loop for these parts, at step 0."""
     trainer, model, spec = parts.trainer, parts.model, parts.spec
     ema = None
@@ -198,9 +206,7 @@ def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=_ign
     )
 
 
-def _fit(
-    parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, say, on_progress
-) -> Progress:
+def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress) -> Progress:
     """Trains to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
     written = -math.inf
@@ -218,13 +224,12 @@ def _fit(
 
     fit = make_fit(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=heartbeat)
     if checkpoint:
-        step, state = checkpoint
+        _, state = checkpoint
         recorded = state.get("data_fingerprint")
         on_first(lambda: check_same_data(parts.spec, directory.path, recorded, parts.data_fingerprint))
         with refuse_other_shapes(directory.path):
             fit.restore(state)
         state.clear()  # else it would keep a second copy of weights and moments for the whole training
-        say(f"resuming at step {step:,} of {steps:,}")
     else:
         trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
     on_first(lambda: _keep_facts_of_data(parts, directory))
@@ -233,3 +238,27 @@ def _fit(
         return fit.run()
     finally:
         keep_status(fit.progress)  # status.json has the last step, however this ended
+
+
+class _status:
+    """A context that writes to status.json how the run inside it ends."""
+
+    def __init__(self, directory: RunDirectory, processes: Processes):
+        self.directory, self.processes = directory, processes
+
+    def __enter__(self):
+        if self.processes.first:
+            self.directory.write_status("running")
+
+    def __exit__(self, kind, error, trace):
+        if not self.processes.first:
+            return
+        if error is None:
+            self.directory.write_status("completed")
+            return
+        stopped = (Interrupted, KeyboardInterrupt, SystemExit)
+        state = "diverged" if kind is Diverged else "interrupted" if issubclass(kind, stopped) else "failed"
+        text = "".join(traceback.format_exception(kind, error, trace))
+        is_sentence = isinstance(error, UserError | Interrupted)
+        message = str(error) if is_sentence else f"{kind.__name__}: {error}"
+        self.directory.write_status(state, error=message, traceback=text)

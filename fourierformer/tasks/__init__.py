@@ -1,6 +1,12 @@
-"""The kinds of training there are, by name. A new one is one file that registers an object: docs/extend.md."""
+"""The kinds of training there are, by name. A new one is one file of this folder that registers an object:
+docs/extend.md.
 
-from importlib import import_module
+Objectives and trained models need torch, which takes seconds to load: they are in files of their own, imported when a
+run is built.
+"""
+
+import importlib
+import pkgutil
 
 from fourierformer.errors import SetupError
 from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Task
@@ -20,8 +26,6 @@ __all__ = [
     "tasks",
 ]
 
-# each registers itself on import
-BUILT_IN = tuple(f"fourierformer.tasks.{name}" for name in ("language", "classification", "masked", "seq2seq"))
 _tasks: dict[str, Task] = {}
 
 
@@ -30,9 +34,10 @@ def register(task: Task) -> None:
 
 
 def tasks() -> list[Task]:
-    """Every task, in the order of their registration."""
-    for module in BUILT_IN:
-        import_module(module)
+    """Every task, in the order of their registration. Each file of this folder registers its own: no list is edited."""
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.endswith(("_objective", "trained")):
+            importlib.import_module(f"{__name__}.{module.name}")
     return list(_tasks.values())
 
 

@@ -1,15 +1,17 @@
 """The interface of a kind of training: a `Task` with all its facts, and the `Objective` that it builds for one run.
 
-There is one object per task. It imports nothing heavy and is registered by its name (configs: `task: language`); all
-other code asks it and names no task itself. The Objective has batches, loss and measurements on real data.
+There is one object per task. It imports nothing heavy and is registered by its name (configs: `task: language`); other
+code reads its facts and names no task, script or data set itself. The Objective has batches, loss and measurements on
+real data.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from fourierformer.config import RunSpec
@@ -86,12 +88,15 @@ class Task(ABC, Generic[Spec]):
     Examples:
         >>> from fourierformer.tasks import tasks
         >>> [(task.name, task.script) for task in tasks()]
-        [('language', 'train_lm.py'), ('vision', 'train_vit.py'), ('masked', 'train_lm.py'), ('seq2seq', 'train_lm.py')]
+        [('vision', 'train_vit.py'), ('language', 'train_lm.py'), ('masked', 'train_lm.py'), ('seq2seq', 'train_lm.py')]
     """
 
     name: ClassVar[str]
-    script: ClassVar[str]  # the script that trains it
+    script: ClassVar[str]  # the script that trains it, train_<subcommand>.py
     experiment: ClassVar[str | None] = None  # one of it, where its script trains several tasks
+    debug: ClassVar[str | None] = None  # the option of configs/debug that makes its runs small
+    # data sets that are made here, whose rows are for tests and no claims: their names, each with a line for tables
+    embedded: ClassVar[dict[str, str]] = {}
     spec: ClassVar[type[RunSpec]]
     unit: ClassVar[str]  # in which training data is counted: "tokens"; a summary has <unit> and <unit>_per_s
     short_unit: ClassVar[str]  # the unit on the console: "tok"
@@ -107,6 +112,17 @@ class Task(ABC, Generic[Spec]):
     waits_for_data: ClassVar[bool] = False  # whether tables show how long training waited for data
     pipeline: ClassVar[str | None] = None  # the hub's word for what a trained model does: "text-generation"
     limit_key: ClassVar[str]  # the key of `evaluation` that bounds how much is evaluated
+
+    @property
+    def subcommand(self) -> str:
+        """The word of `fourierformer train lm`, for train_lm.py."""
+        return self.script.removeprefix("train_").removesuffix(".py")
+
+    @property
+    def command(self) -> str:
+        """The command that trains it, by a script or by the installed command, as this process was started."""
+        by_script = sys.argv[0].endswith(".py")
+        return f"python {self.script}" if by_script else f"fourierformer train {self.subcommand}"
 
     @abstractmethod
     def primary(self, spec: Spec) -> str:
@@ -128,14 +144,6 @@ class Task(ABC, Generic[Spec]):
     @abstractmethod
     def load_data(self, spec: Spec, say: Callable[[str], None]) -> AnyCorpus:
         """Loads the data, and prepares it first where that has not been done."""
-
-    def stand_in(self, spec: Spec) -> AnyCorpus | None:
-        """Data without a meaning, of the published sizes, by which a plan times steps where the data is not there; None
-        where no sizes are published."""
-
-    def with_batch(self, spec: Spec, size: int) -> Spec:
-        """The same run with another batch: a plan times small ones on a CPU."""
-        return replace(spec, global_batch_size=size)
 
     def fingerprint(self, spec: Spec, corpus: Any) -> str | None:
         """Hex digits that another content of the data would change; the folder may move. Without a corpus only if they

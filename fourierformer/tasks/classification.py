@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fourierformer.config import RunSpec
@@ -43,7 +43,8 @@ class Classification(Task[VisionSpec]):
     """A protocol names the weights that were measured: at the best evaluation or the last, raw or averaged."""
 
     name = "vision"
-    script = "train_vit.py"
+    script, debug = "train_vit.py", "smoke_vit"
+    embedded: ClassVar = {"builtin_images": "embedded digits: not comparable with CIFAR-10 or ImageNet numbers"}
     spec = VisionSpec
     unit, short_unit = "images", "img"
     metrics = (
@@ -81,14 +82,6 @@ class Classification(Task[VisionSpec]):
         from fourierformer.data.images.corpus import load_images
 
         return load_images(spec.data, say)
-
-    def stand_in(self, spec: VisionSpec) -> ImageCorpus | None:
-        from fourierformer.data.images.corpus import stand_in
-
-        return stand_in(spec.data, spec.model.image_size)
-
-    def with_batch(self, spec: VisionSpec, size: int) -> VisionSpec:
-        return replace(super().with_batch(spec, size), augment=replace(spec.augment, mix_batch=None))
 
     def fingerprint(self, spec: VisionSpec, corpus: ImageCorpus | None) -> str | None:
         # Without a corpus unknown: listing the 1.28 million files of ImageNet takes 13 seconds.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fourierformer.config import RunSpec
-from fourierformer.data.text.spec import TextData
+from fourierformer.data.text.spec import METRIC_OF_UNIT, TextData
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import LMConfig
 from fourierformer.tasks import register
@@ -15,7 +15,7 @@ from fourierformer.tasks.base import Column, Metric, Task
 if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
 
-METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}  # exp(mean loss); mean loss / ln 2 for the other two
+EMBEDDED = "embedded corpus: not comparable with WikiText numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,12 @@ class LanguageSpec(RunSpec):
 
 class Language(Task[LanguageSpec]):
     name = "language"
-    script, experiment = "train_lm.py", "builtin"
+    script, experiment, debug = "train_lm.py", "builtin", "smoke"
+    embedded: ClassVar[dict[str, str]] = {
+        "builtin_text": EMBEDDED,
+        "builtin_bytes": EMBEDDED,
+        "builtin_pixels": "embedded digits: not comparable with CIFAR-10 or ImageNet numbers",
+    }
     spec: ClassVar[type[LanguageSpec]] = LanguageSpec
     unit, short_unit = "tokens", "tok"
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -71,12 +76,6 @@ class Language(Task[LanguageSpec]):
         from fourierformer.data.text.corpus import load_corpus
 
         return load_corpus(spec.data, say)
-
-    def stand_in(self, spec: LanguageSpec) -> Corpus | None:
-        from fourierformer.data.text.corpus import stand_in
-
-        steps = 16  # enough to time
-        return stand_in(spec.data, self.vocabulary(spec, None), steps * self.samples_per_step(spec))
 
     def fingerprint(self, spec: LanguageSpec, corpus: Corpus | None) -> str | None:
         from fourierformer.data.text.corpus import quick_fingerprint

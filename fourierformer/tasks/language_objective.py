@@ -22,12 +22,12 @@ from torch import Tensor
 
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.sequences import ShuffledSequences, shifted
+from fourierformer.data.text.spec import METRIC_OF_UNIT
 from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.processes import Processes
-from fourierformer.tasks.language import METRIC_OF_UNIT
 from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 

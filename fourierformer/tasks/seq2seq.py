@@ -62,7 +62,7 @@ class Seq2SeqSpec(RunSpec):
 
 class Seq2Seq(Task[Seq2SeqSpec]):
     name = "seq2seq"
-    script, experiment = "train_lm.py", "builtin_seq2seq"
+    script, experiment, debug = "train_lm.py", "builtin_seq2seq", "smoke_seq2seq"
     spec = Seq2SeqSpec
     unit, short_unit = "pairs", "pairs"
     metrics = (

@@ -27,7 +27,7 @@ import numpy as np
 
 from fourierformer.files import write_csv
 from fourierformer.provenance import header, machine
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 from studies.estimators import charts
 from studies.estimators.analyse import TITLE
 from studies.estimators.correlations import GAUSSIAN, BestError, best_errors

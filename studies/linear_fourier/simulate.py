@@ -28,7 +28,7 @@ from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import sinc_attention
 from fourierformer.plots.picture import Key, Picture, logarithmic, new_panels, series_colour
 from fourierformer.provenance import header, machine
-from fourierformer.runs.stdio import exit_on_user_error
+from fourierformer.runs.console_io import exit_on_user_error
 
 POWER, RADIUS, TOKENS, SETS = 4, 2.0, 256, 8
 # how a method's name begins -> its legend

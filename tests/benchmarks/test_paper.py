@@ -31,7 +31,7 @@ def test_a_whole_run_has_the_papers_steps(args):
     args.device = "cpu"
     row = paper.Row("deit_tiny", "softmax", "fp32", 256, 2)
     overrides = paper.overrides_of(row, args)
-    fit = start("train_vit", [*overrides, *paper.TINY_VIT.split()[:3], "augment.mix_batch=2"], stand_in=True)
+    fit = start("train_vit", [*overrides, *paper.TINY_VIT.split()[:3], "augment.mix_batch=2"], random_data=True)
     assert fit.config.steps == 300 * 1251 * 4
 
 

@@ -197,14 +197,14 @@ def test_a_reader_that_leaves_early_makes_no_noise():
 @pytest.mark.parametrize(
     ("train", "arguments", "right"),
     [
-        (train_vit, "debug=smoke", "debug=smoke is for language models: python train_vit.py debug=smoke_vit"),
+        (train_vit, "debug=smoke", "debug=smoke is for task=language: python train_vit.py debug=smoke_vit"),
         (train_lm, "experiment=imagenet_deit_tiny", "Its command: python train_vit.py experiment=imagenet_deit_tiny"),
         (
             train_lm,
             "task=vision debug=smoke",
-            "debug=smoke is for language models: python train_vit.py debug=smoke_vit",
+            "debug=smoke is for task=language: python train_vit.py debug=smoke_vit",
         ),
-        (train_lm, "debug=smoke_vit", "debug=smoke_vit is for images: python train_lm.py debug=smoke"),
+        (train_lm, "debug=smoke_vit", "debug=smoke_vit is for task=vision: python train_lm.py debug=smoke"),
         (train_vit, "experiment=wt103_small", "python train_lm.py"),
     ],
 )

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fourierformer.results.documents import described, public_names
-from fourierformer.runs.export import export_run
+from fourierformer.runs.trained import export_run
 from tests.helpers.command_line import MODEL, REPOSITORY, train_lm
 
 OPTIONAL = "transformers"

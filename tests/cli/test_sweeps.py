@@ -152,7 +152,8 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
     saved = {seed: saved_step(tmp_path, seed) for seed in (1, 2)}
     output = stopped_while_two_train(*sweep)
     for seed, step in saved.items():
-        assert f"[{seed}/3 seed={seed}] resuming at step {step:,} of" in output
+        assert f"[{seed}/3 seed={seed}] resumes " in output
+        assert f" at step {step:,} of" in output
         assert saved_step(tmp_path, seed) > step
 
 

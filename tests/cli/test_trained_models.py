@@ -15,8 +15,8 @@ from PIL import Image
 import fourierformer
 from fourierformer.errors import SetupError
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.export import export_run
 from fourierformer.runs.parts import open_run
+from fourierformer.runs.trained import export_run
 from fourierformer.tasks import task_named
 from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
 

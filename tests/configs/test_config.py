@@ -9,14 +9,19 @@ from hydra import compose, initialize_config_dir
 
 from fourierformer import attention, checking
 from fourierformer import config as configs
+from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
-from fourierformer.runs.spec import read_spec, stored_spec
+from fourierformer.runs.spec import read_spec, stored_spec, with_changes
 from tests.helpers.command_line import CONFIGS, REPOSITORY, one_job
 
 
-def composed(*overrides: str, script: str = "train_lm") -> dict:
+def spec_of(*overrides: str, script: str = "train_lm") -> RunSpec:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return read_spec(compose(script, list(overrides))).values
+        return read_spec(compose(script, list(overrides)))
+
+
+def composed(*overrides: str, script: str = "train_lm") -> dict:
+    return spec_of(*overrides, script=script).values
 
 
 def script_of(text: str) -> str:
@@ -252,7 +257,7 @@ def test_a_folder_that_is_no_run_is_told_from_the_run_that_was_meant(tmp_path):
 )
 def test_types(hint, fitting, others):
     for value in fitting:
-        assert checking.check_config({"key": value}, {"": {"key": hint}}) == {"key": value}
+        checking.check_config({"key": value}, {"": {"key": hint}})
     for value in others:
         with pytest.raises(SetupError, match=r"key=.*: expected"):
             checking.check_config({"key": value}, {"": {"key": hint}})
@@ -267,3 +272,14 @@ def test_configs_have_no_folders_of_one_machine():
     for path in CONFIGS.rglob("*.yaml"):
         assert str(REPOSITORY) not in path.read_text()
         yaml.compose(path.read_text())
+
+
+def test_with_changes_changes_fields_values_and_hash_together():
+    spec, asked = (spec_of(f"optim.lr={rate}") for rate in (0.25, 0.5))
+    changed = with_changes(spec, optim={"lr": 0.5}, trainer={"device": "cpu"})
+    assert changed.optim.lr == changed.values["optim"]["lr"] == 0.5
+    assert (changed.hash, changed.group, changed.directory) == (asked.hash, asked.group, asked.directory)
+    assert spec.values["optim"]["lr"] == spec.optim.lr == 0.25
+    assert with_changes(spec, trainer={"device": "cpu"}).hash == spec.hash  # where it runs is not part of a hash
+    with pytest.raises(SetupError, match=r"optim\.lr"):
+        with_changes(spec, optim={"lr": -1.0})

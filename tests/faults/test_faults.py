@@ -157,5 +157,5 @@ def test_a_seed_decides_the_weights_and_a_moved_run_goes_on(bench, tmp_path, mon
     monkeypatch.setattr("time.time", lambda clock=time.time: clock() - 10**7)
     ended = bench.run(setting, tmp_path / "elsewhere")
     assert ended.code == 0, ended.text
-    assert "resuming at step 4" in ended.output
+    assert " at step 4 of " in ended.output
     assert compared(bench, setting, tmp_path / "elsewhere").kind == SAME

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 import fourierformer
 import fourierformer.integrations.hugging_face
 from fourierformer.attention import available
-from fourierformer.runs.load import without_paths
 from fourierformer.runs.spec import attention_of, read_spec, task_of
+from fourierformer.runs.trained import without_paths
 from tests.helpers.command_line import REPOSITORY
 
 SMALL = ["model.layers=2", "model.dim=32", "model.heads=2", "model.inner=16", "model.length=8", "seed=3"]

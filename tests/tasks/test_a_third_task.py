@@ -19,7 +19,7 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import Interrupted
 from fourierformer.report import write_report
 from fourierformer.results import collect, comparison, render_text
-from fourierformer.runs.run import main
+from fourierformer.runs.run import run_job
 from fourierformer.tasks import Metric, Objective, Task
 from tests.helpers.command_line import REPOSITORY
 
@@ -192,7 +192,7 @@ def weights(run):
 
 def test_it_trains_and_has_its_row_in_table_and_report(tmp_path, capsys):
     for attention in ("softmax", "alibi"):
-        main(config(tmp_path, attention))
+        run_job(config(tmp_path, attention))
     assert "20 waves scored" in capsys.readouterr().out
     runs = collect(tmp_path)
     text = render_text(comparison(runs))
@@ -210,7 +210,7 @@ def test_it_trains_and_has_its_row_in_table_and_report(tmp_path, capsys):
 
 
 def test_it_resumes_bit_by_bit(tmp_path, monkeypatch):
-    main(config(tmp_path / "whole"))
+    run_job(config(tmp_path / "whole"))
     loss, calls = SineObjective.loss, []
 
     def stopping(self, model, batch):
@@ -221,8 +221,8 @@ def test_it_resumes_bit_by_bit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(SineObjective, "loss", stopping)
     with pytest.raises(Interrupted):
-        main(config(tmp_path / "stopped"))
-    main(config(tmp_path / "stopped"))
+        run_job(config(tmp_path / "stopped"))
+    run_job(config(tmp_path / "stopped"))
     assert len(calls) == STEPS + 1
     one, two = (weights(only_run(tmp_path / name)) for name in ("whole", "stopped"))
     assert all(torch.equal(one[key], two[key]) for key in one)
@@ -230,7 +230,7 @@ def test_it_resumes_bit_by_bit(tmp_path, monkeypatch):
 
 def test_it_is_evaluated_again_and_planned(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
-    main(config(tmp_path))
+    run_job(config(tmp_path))
     run = only_run(tmp_path)
     capsys.readouterr()
     sys.modules.pop("evaluate", None)
@@ -242,5 +242,17 @@ def test_it_is_evaluated_again_and_planned(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert f"rms {measured:.3f}" in out
     assert "noisy, 20 waves scored" in out
-    main(config(tmp_path, dry_run=True))
+    run_job(config(tmp_path, dry_run=True))
     assert "12 of 6 waves = 72 waves = 3.0 epochs of 4 steps" in capsys.readouterr().out
+
+
+def test_its_file_is_found_in_the_folder_and_its_objective_is_not_loaded(tmp_path, monkeypatch):
+    source = f"from {__name__} import Sine\nfrom fourierformer import tasks\ntasks.register(Sine())"
+    (tmp_path / "waves.py").write_text(source)
+    (tmp_path / "waves_objective.py").write_text("raise AssertionError('loaded before a run is built')")
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(tmp_path)])
+    del tasks._tasks["sine"]
+    try:
+        assert type(tasks.task_named("sine")).__name__ == "Sine"
+    finally:
+        sys.modules.pop("fourierformer.tasks.waves", None)

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
-from fourierformer.data.images.memory import BlankSet, InMemorySet
+from fourierformer.data.images.memory import InMemorySet
 from fourierformer.data.images.order import ImageOrder, MicroBatch
 from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
@@ -161,14 +161,3 @@ def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:
     if data.source == "builtin":
         notes.append("embedded digits: for a quick check only, there are no published numbers to compare with")
     return notes
-
-
-def stand_in(data: ImageData, size: int) -> ImageCorpus | None:
-    """A corpus of equal images, to time training without the data; None if its sizes are not published. Reading and
-    decoding of the real ones come on top."""
-    expect = data.expect or {}
-    if not {"train", "valid", "classes"} <= set(expect):
-        return None
-    classes = [str(number) for number in range(expect["classes"])]
-    splits: dict[str, ImageSet] = {split: BlankSet(expect[split], classes, size) for split in ("train", "valid")}
-    return ImageCorpus(name=data.name, classes=classes, splits=splits, notes=[])

@@ -54,17 +54,3 @@ class InMemorySet(ImageSet):
         if index in self.unreadable:
             raise Unreadable(*self.unreadable[index])
         return super().read(index)
-
-
-class BlankSet(ImageSet):
-    """Equal grey images of one size, whose classes take turns: they stand in for images that are not there."""
-
-    def __init__(self, count: int, classes: list[str], size: int):
-        super().__init__(np.arange(count, dtype=np.int32) % len(classes), classes)
-        self.image = Image.new("RGB", (size, size), "grey")
-
-    def name_of(self, index: int) -> str:
-        return f"stand-in {index}"
-
-    def open(self, index: int) -> Image.Image:
-        return self.image

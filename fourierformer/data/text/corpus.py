@@ -210,26 +210,3 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
         f"  (b) {elsewhere}\n"
         f"  (c) train without it, on {embedded}"
     )
-
-
-def stand_in(data: TextData, vocabulary: int, tokens: int) -> Corpus | None:
-    """A corpus of so many random tokens, to time training without the data; None if its sizes are not published.
-
-    Ids are ranks by frequency. They are drawn with a probability of about 1 / rank (Zipf's law), since the time of an
-    adaptive softmax depends on how often words are rare.
-    """
-    if not data.expect:
-        return None
-    uniform = np.random.default_rng(0).random(tokens)
-    ids = np.minimum(np.exp(uniform * np.log(vocabulary)).astype(np.int32) - 1, vocabulary - 1)
-    splits = dict.fromkeys(SPLITS, ids)
-    return Corpus(
-        name=data.name,
-        unit=data.unit,
-        vocab_size=vocabulary,
-        splits=splits,
-        manifest={"fingerprint": None},  # of nothing that could be compared
-        notes=[],
-        folder=Path(),
-        sequence=data.expect.get("sequence"),
-    )

@@ -7,7 +7,8 @@ from fourierformer.data.location import DataLocation
 from fourierformer.errors import SetupError
 
 COUNTS = ("train", "valid", "test", "vocabulary", "lines", "sequence")
-UNITS = ("word", "byte", "pixel")
+# the metric of a model of these tokens: exp(mean loss); mean loss / ln 2 for the other two
+METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +23,8 @@ class TextData(DataLocation):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.unit not in UNITS:
-            raise SetupError(f"data.unit={self.unit} is unknown (valid: {', '.join(UNITS)})")
+        if self.unit not in METRIC_OF_UNIT:
+            raise SetupError(f"data.unit={self.unit} is unknown (valid: {', '.join(METRIC_OF_UNIT)})")
         if self.unit != "word" and self.vocabulary_size is not None:
             raise SetupError("data.vocabulary_size is for words; bytes always have 256: data.vocabulary_size=null")
         if self.vocabulary_size is not None and self.vocabulary_size < 3:

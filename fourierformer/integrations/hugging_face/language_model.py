@@ -17,6 +17,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.runs.spec import attention_of, spec_of_values
+from fourierformer.tasks.language import Language
 
 
 class FourierFormerConfig(PreTrainedConfig):
@@ -39,7 +40,7 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: FourierFormerConfig):
         super().__init__(config)
-        if not config.run or config.run.get("task") != "language":
+        if not config.run or config.run.get("task") != Language.name:
             raise SetupError("config.json holds no run of a language model: write it with scripts/export.py")
         spec = spec_of_values(config.run)
         # on the CPU, also where transformers builds without memory: buffers that are not saved must have their values

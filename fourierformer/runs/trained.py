@@ -1,22 +1,33 @@
-"""Trained models, ready to use in two lines: from a run directory, from a folder that was exported, from the hub."""
+"""Trained models, ready to use in two lines: from a run directory, from a folder that was exported, from the hub. And
+their export as such a folder.
+
+FOLDER/model.safetensors    the weights
+FOLDER/config.json          how the model is built, for from_pretrained, transformers (language) and timm (vision)
+FOLDER/data.json            vocabulary or names of classes
+FOLDER/README.md            the model card
+"""
 
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 
+from fourierformer import __version__
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, UserError, first_line
-from fourierformer.files import read_json
+from fourierformer.files import atomic_write_text, read_json
+from fourierformer.results.card import model_card
+from fourierformer.results.runs import read_run
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import pick_device, stored_checkpoint, weights_of
-from fourierformer.runs.same_data import misfit
+from fourierformer.runs.parts import misfit, pick_device, stored_checkpoint, weights_of
 from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
 from fourierformer.tasks.trained import TrainedModel
 
 WEIGHTS, CONFIG, FACTS = "model.safetensors", "config.json", "data.json"  # the files of an exported model
+HUB = "hub:"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -112,3 +123,68 @@ def without_paths(values: dict) -> dict:
     values |= {"runs_root": "runs", "run_dir": None}
     values["data"] |= {key: "data" for key in ("root", "cache") if values["data"].get(key) is not None}
     return values
+
+
+# -- export -----------------------------------------------------------------------------------------------------------
+
+
+def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged: bool = False) -> str:
+    """Writes the model of a run into the folder `to`, or uploads it to "hub:owner/name"; returns where it is."""
+    if not str(to).startswith(HUB):
+        folder = Path(to)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise SetupError(f"{folder} exists and is not empty: choose another folder")
+        _write(Path(run), folder, last=last, averaged=averaged)
+        return str(folder)
+    name = str(to).removeprefix(HUB)
+    if not HUB_NAME.fullmatch(name):
+        raise SetupError(f"--to {to}: a repository of the hub is written hub:owner/name")
+    with tempfile.TemporaryDirectory() as temporary:
+        _write(Path(run), Path(temporary), last=last, averaged=averaged)
+        return _upload(Path(temporary), name)
+
+
+def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
+    from safetensors.torch import save
+
+    trained = load_run(run, "cpu", last=last, averaged=averaged)
+    task = task_of(trained.spec)
+    config = {
+        "fourierformer": __version__,
+        "run": without_paths(trained.spec.values),
+        "step": trained.step,
+        **task.export_config(trained.spec, trained.model, trained.corpus),
+    }
+    card = model_card(read_run(run), trained.step, trained.spec.values["attention"], task.pipeline)
+    # a copy of each: safetensors refuses tensors that share memory
+    weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # not save_file: its files can be read by their owner only
+        (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+        atomic_write_text(folder / FACTS, json.dumps(_facts(run, trained), ensure_ascii=False) + "\n")
+        atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+        atomic_write_text(folder / "README.md", card)
+    except OSError as error:
+        raise SetupError(f"{folder} cannot be written ({error.strerror or error}): choose another folder") from None
+
+
+def _facts(run: Path, trained: TrainedModel) -> dict:
+    facts = task_of(trained.spec).data_facts(trained.corpus)
+    if facts is None:
+        raise SetupError(f"{run}: models of task={trained.spec.task} cannot be exported, they need their data set")
+    return facts
+
+
+def _upload(folder: Path, name: str) -> str:
+    import huggingface_hub
+
+    client = huggingface_hub.HfApi()
+    try:
+        client.create_repo(name, exist_ok=True)
+        client.upload_folder(repo_id=name, folder_path=folder, commit_message="Model exported by fourierformer")
+    except Exception as error:  # no network, no token, no right to write: the client's errors have no common base
+        raise SetupError(
+            f"{name} was not uploaded: {first_line(error)} (it needs a network, and a token: `hf auth login`)"
+        ) from None
+    return f"https://huggingface.co/{name}"

@@ -1,10 +1,12 @@
-"""Standard output and error: an error is one line, and a run goes on without a console, because its files are the
-truth."""
+"""Standard output and error, and the options that scripts share. An error is one line, and a run goes on without a
+console, because its files are the truth."""
 
+import argparse
 import contextlib
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from fourierformer.errors import UserError, out_of_memory_text
@@ -79,3 +81,20 @@ def _occupy(number: int) -> None:
         if opened != number:
             os.dup2(opened, number)
             os.close(opened)
+
+
+# -- the options of scripts that take a trained run -------------------------------------------------------------------
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
+    """Adds the run, which of its checkpoints, which weights, and the device."""
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
+    parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")
+    if device:
+        parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
+def chosen_weights(arguments: argparse.Namespace) -> dict[str, bool]:
+    """The arguments `last` and `averaged` of functions that load a run."""
+    return {"last": arguments.checkpoint == "last", "averaged": arguments.weights == "ema"}

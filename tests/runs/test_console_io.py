@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from fourierformer.runs.stdio import survive_closed_streams
+from fourierformer.runs.console_io import survive_closed_streams
 survive_closed_streams()
 survive_closed_streams()
 with open(sys.argv[1], "w") as file:
