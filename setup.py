@@ -9,7 +9,7 @@ setup(
     packages=[*find_packages(include=["fourierformer*"]), *SHARE],
     package_dir=SHARE,
     package_data={
-        "fourierformer": ["py.typed", "templates/*", "kernels/sinc/native/*"],
+        "fourierformer": ["py.typed", "report/templates/*", "kernels/sinc/native/*"],
         "fourierformer.share.configs": ["**/*.yaml"],
         "fourierformer.share.results": ["paper.csv", "measured/*.csv"],
     },

@@ -106,7 +106,7 @@ def plot(rows: list, args: argparse.Namespace) -> None:
     import torch
 
     from benchmarks.layers import BATCH, LABELS, WHAT, points
-    from fourierformer.plots.charts import cost_chart
+    from fourierformer.report.charts import cost_chart
 
     def curves(mask: str, quantity: str) -> dict:
         lines = {name: points(rows, name, mask, WHAT[1], quantity) for name in args.names}

@@ -76,7 +76,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def write_docs() -> None:
     """The generated parts of README and docs/, and the gallery of patterns."""
-    from fourierformer.plots.patterns import save_gallery  # here: torch takes seconds to load, and tables need none
+    from fourierformer.report.patterns import save_gallery  # here: torch takes seconds to load, and tables need none
     from fourierformer.results.documents import write_documents
 
     write_documents(REPOSITORY)

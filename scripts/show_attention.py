@@ -37,7 +37,7 @@ def main() -> None:
 def show_pattern(arguments: argparse.Namespace):
     from fourierformer.attention import mechanism
     from fourierformer.errors import check_range
-    from fourierformer.plots.patterns import pattern_picture
+    from fourierformer.report.patterns import pattern_picture
 
     needs_grid = mechanism(arguments.what).needs_grid
     grid = grid_of(arguments.grid) if arguments.grid else (8, 8) if needs_grid else None
@@ -69,7 +69,7 @@ def knobs_of(words: list[str]) -> dict[str, object]:
 
 
 def show_run(arguments: argparse.Namespace):
-    from fourierformer.plots.patterns import map_pictures
+    from fourierformer.report.patterns import map_pictures
 
     run = Path(arguments.what)
     mean, layers = maps_of([run], arguments)
@@ -77,7 +77,7 @@ def show_run(arguments: argparse.Namespace):
 
 
 def show_runs(arguments: argparse.Namespace):
-    from fourierformer.plots.patterns import compared_maps_picture
+    from fourierformer.report.patterns import compared_maps_picture
     from fourierformer.results.runs import read_run
 
     runs = [Path(arguments.what), *map(Path, arguments.more)]

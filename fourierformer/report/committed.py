@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.files import CsvFile, read_csv
-from fourierformer.plots.charts import time_chart
-from fourierformer.plots.picture import Picture
-from fourierformer.report.section import Charts, Section, Sheet, slug
-from fourierformer.results.formats import DASH
+from fourierformer.report.charts import time_chart
+from fourierformer.report.picture import Picture
+from fourierformer.report.section import Charts, Section, slug
+from fourierformer.results.formats import DASH, Table
 
 Rows = list[dict[str, str]]
 KERNEL_COLUMNS = ("shape", "batch", "what", "name")  # by which a file of benchmarks/kernel.py is recognised
@@ -41,15 +41,15 @@ def _section(files: list[Path], make: Callable[[dict[str, CsvFile]], Section]) -
 
 
 def _kernel_section(files: dict[str, CsvFile]) -> Section:
-    parts: list[Sheet | Charts] = []
+    parts: list[Table | Charts] = []
     for name, file in files.items():
-        parts += [_kernel_sheet(name, file.rows), Charts(_kernel_pictures(name, file.rows), small=True)]
+        parts += [_kernel_table(name, file.rows), Charts(_kernel_pictures(name, file.rows), small=True)]
     gpus = {row["gpu"] for file in files.values() for row in file.rows if row.get("gpu")}
     headline = f"Measured on {', '.join(sorted(gpus))}." if gpus else NO_GPU
     return Section("Time and memory of the kernels", "kernels", parts, headline)
 
 
-def _kernel_sheet(name: str, rows: Rows) -> Sheet:
+def _kernel_table(name: str, rows: Rows) -> Table:
     shown = [key for key in KERNEL_NUMBERS if any(row.get(key) for row in rows)]
     kinds = ["dtype"] if any(row.get("dtype") for row in rows) else []
     header = ["shape", "pass", "kernel", *kinds, *(key.replace(" x ", " x\n") for key in shown)]
@@ -59,12 +59,12 @@ def _kernel_sheet(name: str, rows: Rows) -> Sheet:
         + [_digits(row.get(key)) for key in shown]
         for row in rows
     ]
-    starts = frozenset(i for i in range(1, len(body)) if body[i][0] != body[i - 1][0])
+    starts = {i for i in range(1, len(body)) if body[i][0] != body[i - 1][0]}
     # within one file a setting has one value, but for the number of threads
     values = {key: " and ".join(dict.fromkeys(row[key] for row in rows if row.get(key))) for key in KERNEL_SETTINGS}
     settings = ", ".join(f"{key} {value}" for key, value in values.items() if value)
     lines = ["median times; MiB is the peak beyond the inputs", settings, f"from results/measured/{name}.csv"]
-    return Sheet("One line per kernel and pass.", header, body, lines, starts=starts)
+    return Table("One line per kernel and pass.", [], header, body, starts=starts, notes=lines)
 
 
 def _kernel_pictures(name: str, rows: Rows) -> list[Picture]:

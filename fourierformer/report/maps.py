@@ -4,7 +4,7 @@ import contextlib
 import sys
 
 from fourierformer.errors import SetupError
-from fourierformer.plots.picture import Picture
+from fourierformer.report.picture import Picture
 from fourierformer.report.section import Charts
 from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, row_label
@@ -32,7 +32,7 @@ def _trained(row: Row) -> list[Run]:
 
 def _picture(runs: dict[str, Run], anchor: str) -> Picture:
     from fourierformer.analysis.maps import mean_maps  # torch takes seconds to load
-    from fourierformer.plots.patterns import compared_maps_picture
+    from fourierformer.report.patterns import compared_maps_picture
 
     with contextlib.redirect_stdout(sys.stderr):  # loading data talks
         maps = {label: mean_maps(run.path, sequences=1) for label, run in runs.items()}

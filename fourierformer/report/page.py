@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.files import atomic_write_text
-from fourierformer.plots.picture import Picture
+from fourierformer.report.picture import Picture
 from fourierformer.report.runs import result_of, run_sections
 from fourierformer.report.section import Charts, Section
 from fourierformer.results import Run
@@ -15,7 +15,7 @@ from fourierformer.results.formats import TEXT_COLUMNS
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 WORDS = TEXT_COLUMNS | {"estimator", "data", "kernel", "radius grows", "shape", "pass", "dtype"}  # stand to the left
 MANY_RUNS = 12  # completed runs beyond which their list is folded
 STATES = ("completed", "failed", "diverged", "damaged")  # those with a colour of their own

@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
-from fourierformer.plots.charts import difference_chart
-from fourierformer.plots.curves import (
+from fourierformer.report.charts import difference_chart
+from fourierformer.report.curves import (
     Curve,
     comparison_chart,
     diagnostic_chart,
@@ -15,9 +15,9 @@ from fourierformer.plots.curves import (
     time_curves,
     validation_metric,
 )
-from fourierformer.plots.picture import Picture
 from fourierformer.report.maps import map_charts
-from fourierformer.report.section import Charts, Section, Sheet, sheet_of, slugs, without_columns
+from fourierformer.report.picture import Picture
+from fourierformer.report.section import Charts, Section, slugs
 from fourierformer.results import Run, Table, comparison, tables
 from fourierformer.results.baseline import BASELINE, baselines_of, pairs
 from fourierformer.results.comparison import (
@@ -74,22 +74,21 @@ def run_sections(runs: list[Run], maps: bool = False) -> list[Section]:
     # an installed copy of the package comes without the paper's numbers
     papers = [table for table in paper_tables(rows) if table.rows] if read_paper() else []
     if papers:
-        sheets = [sheet_of(table, table.title) for table in papers]
-        sections.append(Section("The paper's tables beside ours", "the-papers-tables", sheets))
+        sections.append(Section("The paper's tables beside ours", "the-papers-tables", papers))
     return sections
 
 
 def _section(table: Table, anchor: str, maps: bool) -> Section:
-    sheet = sheet_of(table, _caption(table))
     best = best_tables(table.rows)
     curves = _metric_pictures(table, anchor)
     beside = sum(not picture.wide for picture in curves) % 2 == 1  # a free place beside one of them
-    parts: list[Sheet | Charts] = [Charts([*_difference_pictures(table, anchor, beside), *curves])]
-    parts.append(replace(sheet, findings=[*_missing_seeds(table.rows), *sheet.findings]))
-    parts += [sheet_of(fair, OWN_SETTINGS, leave_out=table.lines) for fair in best]
-    parts += [_intervals(intervals, table.lines) for intervals in interval_tables(table.rows)]
+    parts: list[Table | Charts] = [Charts([*_difference_pictures(table, anchor, beside), *curves])]
+    findings = [*_missing_seeds(table.rows), *table.findings]
+    parts.append(replace(table.with_differences(), title=_caption(table), findings=findings))
+    parts += [_shown(fair.with_differences(), OWN_SETTINGS, table) for fair in best]
+    parts += [_intervals(intervals, table) for intervals in interval_tables(table.rows)]
     for heads in head_tables(table.rows):
-        parts += [sheet_of(heads, HEADS, leave_out=table.lines), Charts(_layer_pictures(heads, anchor))]
+        parts += [_shown(heads, HEADS, table), Charts(_layer_pictures(heads, anchor))]
     parts.append(Charts([picture for name in DIAGNOSTICS for picture in _diagnostic_pictures(table, anchor, name)]))
     parts += map_charts(table.rows, anchor) if maps else []
     shown = [part for part in parts if not isinstance(part, Charts) or part.pictures]
@@ -112,13 +111,17 @@ def _missing_seeds(rows: list[Row]) -> list[str]:
     return [f"no run of {label} with seed {', '.join(map(str, lacking))}" for label, lacking in missing if lacking]
 
 
-def _intervals(table: Table, leave_out: list[str]) -> Sheet:
+def _shown(table: Table, caption: str, above: Table) -> Table:
+    return replace(table.without_lines(above.lines), title=caption)
+
+
+def _intervals(table: Table, above: Table) -> Table:
     """Beside the paper's numbers where it has some."""
     printed = table.header.index("paper")
     if any(line[printed] != DASH for line in table.body):
-        return sheet_of(table, "Every number with its interval, and what the paper prints in its place.", leave_out)
-    sheet = sheet_of(table, "Every number with its interval; the paper prints nothing to compare it with", leave_out)
-    return replace(without_columns(sheet, PAPERS), folded=True)
+        return _shown(table, "Every number with its interval, and what the paper prints in its place.", above)
+    caption = "Every number with its interval; the paper prints nothing to compare it with"
+    return replace(_shown(table.without_columns(PAPERS), caption, above), folded=True)
 
 
 def _difference_pictures(table: Table, anchor: str, beside: bool) -> list[Picture]:

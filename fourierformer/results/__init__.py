@@ -1,10 +1,19 @@
 """Run directories in, tables out: the only road from a training run to a number that is shown to anyone.
 
-runs.py reads run directories and measured.py committed files of them; comparison.py groups them over seeds and names
-their numbers; statistics.py tests their differences. tables.py lays the groups out, intervals.py makes the long tables
-beside the numbers of paper.py, hypotheses.py that of docs/results.md. formats.py writes all of them for the terminal,
-as Markdown and as LaTeX, documents.py into README and docs/.
-Two rules hold everywhere: a run that cannot be used is named with its state, and a value that is not there is a dash.
+| file | content |
+|---|---|
+| runs.py, measured.py | reads run directories, and committed CSV files of them |
+| comparison.py | groups runs over seeds; names of the metrics |
+| statistics.py, baseline.py | tests of differences; which rows may be compared with softmax |
+| tables.py, intervals.py, paper.py | tables of rows, intervals beside the paper's numbers |
+| formats.py | a table for the terminal, in Markdown, in LaTeX |
+| documents.py | generated parts of README and docs/ |
+| warnings.py | results whose loss is misleading |
+| card.py | the model card of an exported run |
+
+A measured number changes its form five times until it stands in README: number, JSON (summary.json), CSV cell
+(`make_tables.py --collect`), `Run`, `Cell` (its values by seed), text. Two rules hold everywhere: an unusable run is named
+with its state, and a missing value is a dash.
 """
 
 from fourierformer.results.comparison import Cell, Row, comparison

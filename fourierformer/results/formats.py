@@ -48,6 +48,7 @@ class Table:
     findings: list[str] = field(default_factory=list)  # how its rows differ from softmax
     differences: list[str] = field(default_factory=list)  # to softmax, for each line of the body; empty where none is
     own_settings: bool = False  # each attention stands at its own best settings, and is compared there
+    folded: bool = False  # on the page: opened by a click
 
     @property
     def primary(self) -> str:
@@ -57,7 +58,37 @@ class Table:
     @property
     def lines(self) -> list[str]:
         """Everything that stands under the table: scale and protocol, then what to know before believing it."""
-        return [*self.scale, *self.protocols, *self.notes, *self.findings]
+        return [*self.context, *self.findings]
+
+    @property
+    def context(self) -> list[str]:
+        return [*self.scale, *self.protocols, *self.notes]
+
+    def without_columns(self, names: Iterable[str]) -> "Table":
+        kept = [j for j, name in enumerate(self.header) if name not in set(names)]
+        header, *body = ([line[j] for j in kept] for line in (self.header, *self.body))
+        best = {(i, kept.index(j)) for i, j in self.best if j in kept}
+        return replace(self, header=header, body=body, best=best)
+
+    def without_lines(self, lines: Iterable[str]) -> "Table":
+        """Without those that stand elsewhere already."""
+        known = set(lines)
+        scale, protocols, notes, findings = (
+            [line for line in lines if line not in known]
+            for lines in (self.scale, self.protocols, self.notes, self.findings)
+        )
+        return replace(self, scale=scale, protocols=protocols, notes=notes, findings=findings)
+
+    def with_differences(self) -> "Table":
+        """With a further column, behind the last number that is compared."""
+        if not self.differences:
+            return self
+        place = 1 + max(column for _, column in self.best) if self.best else len(self.header)
+        cells = ["against\nsoftmax", *(text or DASH for text in self.differences)]
+        header, *body = (
+            [*line[:place], cell, *line[place:]] for line, cell in zip([self.header, *self.body], cells, strict=True)
+        )
+        return replace(self, header=header, body=body, differences=[])
 
 
 def text_of(tables: Iterable[Table], colour: bool = False, width: int | None = None) -> str:
@@ -95,7 +126,7 @@ def _fitting(table: Table, width: int) -> Table:
     for name in [*dispensable, *(name for name in table.header if tested and name.startswith("valid"))]:
         if _width_of(table) <= width:
             break
-        table = _without(table, table.header.index(name))
+        table = table.without_columns([name])
         left_out.append(name.replace("\n", " "))
     note = [f"not shown at {width} columns: {', '.join(left_out)}"] if left_out else []
     return replace(table, notes=[*table.notes, *note])
@@ -107,12 +138,6 @@ def _width_of(table: Table) -> int:
     columns = zip(table.header, *table.body, strict=True)
     lengths = [max(len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
     return sum(length + star.get(j, 0) + 2 for j, length in enumerate(lengths))
-
-
-def _without(table: Table, column: int) -> Table:
-    header, *body = ([*line[:column], *line[column + 1 :]] for line in (table.header, *table.body))
-    best = {(i, j - (j > column)) for i, j in table.best if j != column}
-    return replace(table, header=header, body=body, best=best)
 
 
 def _grid(table: Table):

@@ -55,7 +55,7 @@ def _train_and_measure(
     for split, protocol in parts.task.measured_at_end(spec):
         parts.objective.check_measure(split, protocol)
     if processes.first:
-        name.say(headline(parts))
+        name.say(start_sentence(parts))
     checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
@@ -113,7 +113,7 @@ def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[in
     return checkpoint
 
 
-def headline(parts: RunObjects) -> str:
+def start_sentence(parts: RunObjects) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
     spec, world = parts.spec, parts.processes.world

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fourierformer.plots.picture import (
+from fourierformer.report.picture import (
     DASH_DOTTED,
     DASHED,
     DOTTED,
@@ -45,7 +45,7 @@ class ErrorLine:
 
 
 @dataclass(frozen=True)
-class Panel:
+class RatePanel:
     """`theorem`: the exponent of N that a theorem states. It is drawn above the first points, for a slope is stated and
     no height."""
 
@@ -54,13 +54,13 @@ class Panel:
     theorem: float | None = None
 
 
-def rate_panels(part: str, rates: Rows, slopes: Rows) -> list[Panel]:
+def rate_panels(part: str, rates: Rows, slopes: Rows) -> list[RatePanel]:
     """Error against the number of samples: a panel for every case and dimension."""
     rows = [row for row in rates if row["part"] == part and row["rule"] in STYLES]
     stated = {(row["case"], str(row["dim"])): float(row["theorem"]) for row in slopes if _is_stated(row, part)}
     cases = dict.fromkeys((row["case"], str(row["dim"])) for row in rows)
     return [
-        Panel(
+        RatePanel(
             f"{case}, D = {dim}",
             _lines([row for row in rows if (row["case"], str(row["dim"])) == (case, dim)], "count"),
             stated.get((case, dim)),
@@ -73,10 +73,10 @@ def _is_stated(slope: Mapping, part: str) -> bool:
     return slope["part"] == part and slope["theorem"] not in ("", None)
 
 
-def correlation_panel(part: str, rates: Rows) -> Panel:
+def correlation_panel(part: str, rates: Rows) -> RatePanel:
     """Error against the correlation of two features, every kernel at its best radius."""
     rows = [row for row in rates if row["part"] == part and row["rule"] not in STYLES]
-    return Panel("", _lines(rows, "correlation"))
+    return RatePanel("", _lines(rows, "correlation"))
 
 
 def _lines(rows: list[Mapping], x: str) -> list[ErrorLine]:
@@ -88,7 +88,7 @@ def _lines(rows: list[Mapping], x: str) -> list[ErrorLine]:
     return lines
 
 
-def error_chart(panels: list[Panel], x_label: str, y_label: str, name: str, title: str) -> Picture:
+def error_chart(panels: list[RatePanel], x_label: str, y_label: str, name: str, title: str) -> Picture:
     figure, all_axes = _new_panels([panel.title for panel in panels], x_label, y_label)
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_errors(axes, panel)
@@ -102,7 +102,7 @@ def error_chart(panels: list[Panel], x_label: str, y_label: str, name: str, titl
     return Picture(figure, name, title, error_keys(panels))
 
 
-def _draw_errors(axes, panel: Panel) -> None:
+def _draw_errors(axes, panel: RatePanel) -> None:
     for line in reversed(panel.lines):  # many lie upon each other: the first of the legend on top
         colour, style = _colour(line.kernel).fixed, _style(line.kernel, line.rule)
         axes.errorbar(line.x, line.error, line.standard_error, color=colour, linewidth=0.6, fmt="none")
@@ -113,7 +113,7 @@ def _draw_errors(axes, panel: Panel) -> None:
         axes.plot(counts, stated, color=INK.fixed, linewidth=1, linestyle=DASH_DOTTED)
 
 
-def error_keys(panels: list[Panel]) -> list[Key]:
+def error_keys(panels: list[RatePanel]) -> list[Key]:
     """Colours are kernels, line styles are rules (what solid means stands in the caption): one legend for all."""
     lines = [line for panel in panels for line in panel.lines]
     kernels, rules = dict.fromkeys(line.kernel for line in lines), {line.rule for line in lines}

@@ -26,8 +26,8 @@ from fourierformer.attention.mechanisms.fourier_linear import radius_for
 from fourierformer.attention.mechanisms.polynomial import taylor_kernel
 from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import sinc_attention
-from fourierformer.plots.picture import Key, Picture, logarithmic, new_panels, series_colour
 from fourierformer.provenance import header, machine
+from fourierformer.report.picture import Key, Picture, logarithmic, new_panels, series_colour
 from fourierformer.runs.console_io import exit_on_user_error
 
 POWER, RADIUS, TOKENS, SETS = 4, 2.0, 256, 8

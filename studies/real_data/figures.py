@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fourierformer.files import read_csv
-from fourierformer.plots.curves import Curve, metric_curves
-from fourierformer.plots.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
+from fourierformer.report.curves import Curve, metric_curves
+from fourierformer.report.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
 from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison, full_label, metric
 from fourierformer.results.measured import read_measured

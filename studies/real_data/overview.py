@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from fourierformer.files import checksum
-from fourierformer.plots.picture import INK, Picture, series_colour
+from fourierformer.report.picture import INK, Picture, series_colour
 from fourierformer.results.comparison import Row
 from studies.real_data.headline import attended_text, findings, perplexity, rates
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fourierformer.plots.curves import STRETCHES, diagnostic_curves, metric_curves, time_curves
 from fourierformer.report import render, write_report
+from fourierformer.report.curves import STRETCHES, diagnostic_curves, metric_curves, time_curves
 from fourierformer.report.page import commands, origin
 from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables

@@ -8,9 +8,9 @@ import matplotlib.image
 import pytest
 from test_report import two_by_three
 
-from fourierformer.plots.picture import SERIES, layer_colour
 from fourierformer.report import write_report
 from fourierformer.report.page import save_figures
+from fourierformer.report.picture import SERIES, layer_colour
 from fourierformer.report.runs import run_sections
 from fourierformer.results import collect
 from tests.helpers.synthetic_runs import write_heads, write_run

@@ -7,12 +7,12 @@ import pytest
 from test_report import Page, two_by_three
 
 from fourierformer.errors import SetupError
-from fourierformer.plots.curves import layer_curves
 from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
+from fourierformer.report.curves import layer_curves
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.runs import run_sections
-from fourierformer.report.section import sheet_of, slugs
+from fourierformer.report.section import slugs
 from fourierformer.results import collect, comparison, tables
 from tests.helpers.command_line import train_lm
 from tests.helpers.synthetic_runs import evaluation, write_heads, write_run
@@ -161,10 +161,10 @@ def test_a_collected_run_has_means_of_heads_and_no_layers(tmp_path):
 def test_each_line_of_the_table_says_how_far_it_is_from_softmax(tmp_path):
     two_by_three(tmp_path)  # seed by seed 3 apart; sliding, which a paper would quote, nine tenths of that
     (table,) = tables(comparison(collect(tmp_path)))
-    sheet = sheet_of(table, "")
-    place = sheet.header.index("against\nsoftmax")
-    assert [line[place] for line in sheet.body] == ["-", "-2.70"]
-    assert all(sheet.header[column] == table.header[column] for _, column in table.best)
+    shown = table.with_differences()
+    place = shown.header.index("against\nsoftmax")
+    assert [line[place] for line in shown.body] == ["-", "-2.70"]
+    assert all(shown.header[column] == table.header[column] for _, column in table.best)
 
 
 def test_many_attentions_have_a_panel_each_on_one_scale(tmp_path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from test_report import Page
 
-from fourierformer.plots.curves import Curve, comparison_chart, validation_metric
 from fourierformer.report import render
+from fourierformer.report.curves import Curve, comparison_chart, validation_metric
 from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.comparison import metric, metric_text

@@ -19,7 +19,7 @@ ORDER = (
     *("training/config", "config"),
     *("data", "kernels", "attention", "models", "tracking", "training", "tasks", "tracking/console"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/state", "runs/parts"),
-    *("analysis", "results", "plots", "report", "runs", "integrations", "__main__"),
+    *("analysis", "results", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
     "hydra": {"runs/launch", "runs/sweep"},
@@ -29,9 +29,9 @@ ONLY = {
     "datasets": {"data"},
     "transformers": {"integrations"},
     "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
-    "scipy": {"results/statistics", "analysis/estimators", "analysis/radius"},
-    "sklearn": {"data/images/digits", "analysis/estimators"},
-    "matplotlib": {"plots"},
+    "scipy": {"results/statistics"},
+    "sklearn": {"data/images/digits"},
+    "matplotlib": {"report"},
     "jinja2": {"report"},
     "sacrebleu": {"tasks/seq2seq_objective"},
     "rich": {"tracking/console", "results/formats"},

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from fourierformer.plots.picture import SERIES
+from fourierformer.report.picture import SERIES
 from tests.helpers.command_line import REPOSITORY
 
-STYLE = (REPOSITORY / "fourierformer/templates/style.css").read_text()
+STYLE = (REPOSITORY / "fourierformer/report/templates/style.css").read_text()
 LIGHT, DARK = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in STYLE.split("prefers-color-scheme: dark"))
 
 

@@ -12,7 +12,7 @@ from fourierformer.analysis.maps import MeanMaps, by_offset
 from fourierformer.attention import Geometry, available, build, mechanism
 from fourierformer.attention.mechanisms.sparse import SparseAttention
 from fourierformer.errors import SetupError
-from fourierformer.plots.picture import INK, PAGE, Picture, series_colour
+from fourierformer.report.picture import INK, PAGE, Picture, series_colour
 
 NAME = "patterns"
 TITLE = "Who sees whom: queries downwards, keys to the right. Dark: the past, all that a causal model sees"
@@ -41,7 +41,7 @@ HOW_SHADED = "A row per query, up to its largest weight; paler as far as its wei
 
 
 @dataclass(frozen=True)
-class Panel:
+class MapPanel:
     title: str
     values: Tensor  # (queries, keys) or (rows, columns), from 0 to 1
     star: tuple[int, int] | None = None  # row and column of the query on an image
@@ -75,19 +75,19 @@ def head_patterns(layer: SparseAttention, tokens: int) -> list[tuple[str, Tensor
     ]
 
 
-def pattern_panels(layer: SparseAttention, tokens: int, title: str) -> list[Panel]:
+def pattern_panels(layer: SparseAttention, tokens: int, title: str) -> list[MapPanel]:
     """Of a mechanism the pattern of every kind of head; on a grid also what the patch in the middle sees."""
     patterns = head_patterns(layer, tokens)[:MOST]
-    panels = [Panel(f"{title}, {heads}" if len(patterns) > 1 else title, _shaded(p)) for heads, p in patterns]
+    panels = [MapPanel(f"{title}, {heads}" if len(patterns) > 1 else title, _shaded(p)) for heads, p in patterns]
     if layer.geometry.grid:
         panels += [patch_panel(f"one patch, {heads}", p, layer.geometry.grid) for heads, p in patterns]
     return panels
 
 
-def patch_panel(title: str, shares: Tensor, grid: tuple[int, int]) -> Panel:
+def patch_panel(title: str, shares: Tensor, grid: tuple[int, int]) -> MapPanel:
     """What the patch in the middle sees of the image."""
     row, column = grid[0] // 2, grid[1] // 2
-    return Panel(title, _shaded(shares)[row * grid[1] + column].reshape(grid), (row, column))
+    return MapPanel(title, _shaded(shares)[row * grid[1] + column].reshape(grid), (row, column))
 
 
 def _shaded(shares: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def _shaded(shares: Tensor) -> Tensor:
 
 
 def panel_picture(
-    rows: list[list[Panel]], name: str, title: str, description: str = "", inches: float = 1.9
+    rows: list[list[MapPanel]], name: str, title: str, description: str = "", inches: float = 1.9
 ) -> Picture:
     """All panels on one scale of colours, from 0 to 1."""
     from matplotlib.colors import LinearSegmentedColormap
@@ -137,7 +137,7 @@ def pattern_picture(name: str, tokens: int, grid: tuple[int, int] | None, knobs:
     return panel_picture(rows, f"attention_{name}", f"{name}{': ' if chosen else ''}{chosen}, {tokens} tokens")
 
 
-def gallery_panels() -> list[Panel]:
+def gallery_panels() -> list[MapPanel]:
     """Every mechanism with a pattern, bidirectional: what a causal one keeps is dark."""
     panels = []
     for name, knobs in GALLERY.items():
@@ -147,7 +147,7 @@ def gallery_panels() -> list[Panel]:
             extra = shares.shape[1] - TOKENS
             past = torch.ones_like(shares).tril(extra).bool()
             title = name if len(patterns) == 1 else f"{name}, {heads}"
-            panels.append(Panel(title, torch.where(past, _shaded(shares), FUTURE * _shaded(shares))))
+            panels.append(MapPanel(title, torch.where(past, _shaded(shares), FUTURE * _shaded(shares))))
         if layer.geometry.grid:
             panels.append(patch_panel(f"{name}, one patch", patterns[0][1], layer.geometry.grid))
     return panels
@@ -161,7 +161,9 @@ def map_pictures(mean: MeanMaps, layers: list[int], title: str) -> list[Picture]
     geometry = mean.geometry
     if geometry.grid and not geometry.causal:
         offsets = by_offset(mean.maps, geometry.grid, geometry.prefix)
-        rows = [[Panel(f"layer {i}, head {h + 1}", m / _largest(m)) for h, m in enumerate(offsets[i])] for i in layers]
+        rows = [
+            [MapPanel(f"layer {i}, head {h + 1}", m / _largest(m)) for h, m in enumerate(offsets[i])] for i in layers
+        ]
         text = f"{said}. By offset from the query in the middle"
         pictures.append(panel_picture(rows, "attention_by_offset", text))
     return pictures
@@ -184,12 +186,12 @@ def compared_maps_picture(maps: dict[str, MeanMaps], layers: list[int], name: st
     return replace(panel_picture(rows, name, "", inches=inches), title=title, caption=caption, wide=True)
 
 
-def _map_panel(title: str, weights: Tensor) -> Panel:
+def _map_panel(title: str, weights: Tensor) -> MapPanel:
     """The map of a head. A query is white if eps takes nearly all its weight: it attends to nothing, whatever the shape
     of its weights."""
     sizes = weights.abs()  # some mechanisms have weights below 0
     values = sizes / _largest(sizes, -1) * sizes.sum(-1, keepdim=True).clamp(max=1)
-    return Panel(title + _sum_text(float(weights.sum(-1).mean())), values)
+    return MapPanel(title + _sum_text(float(weights.sum(-1).mean())), values)
 
 
 def _largest(weights: Tensor, *axes: int) -> Tensor:
@@ -203,7 +205,7 @@ def _sum_text(mean: float) -> str:
     return f", sum {mean:.2f}" if abs(mean) >= 0.01 or mean == 0 else f", sum {mean:.0e}".replace("e-0", "e-")
 
 
-def fingerprint(panels: list[Panel]) -> str:
+def fingerprint(panels: list[MapPanel]) -> str:
     """Of every number that is drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
     text = "".join(f"{panel.title} {(100 * panel.values).round().int().tolist()}" for panel in panels)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fourierformer.plots.charts import difference_chart
+from fourierformer.report.charts import difference_chart
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import Charts
 from fourierformer.results import collect

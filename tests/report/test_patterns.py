@@ -8,7 +8,7 @@ from fourierformer.analysis.maps import MeanMaps
 from fourierformer.attention import Geometry
 from fourierformer.attention.mechanisms.sparse import SparseAttention
 from fourierformer.errors import SetupError
-from fourierformer.plots import patterns
+from fourierformer.report import patterns
 from tests.helpers.command_line import REPOSITORY
 
 

@@ -1,6 +1,6 @@
 """Differences with their intervals, times side by side, and costs against the number of tokens."""
 
-from fourierformer.plots.picture import (
+from fourierformer.report.picture import (
     INK,
     PAGE,
     SERIES,

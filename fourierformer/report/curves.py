@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fourierformer.plots.picture import (
+from fourierformer.report.picture import (
     DOTTED,
     INK,
     SERIES,
