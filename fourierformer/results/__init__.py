@@ -12,8 +12,8 @@
 | card.py | the model card of an exported run |
 
 A measured number changes its form five times until it stands in README: number, JSON (summary.json), CSV cell
-(`make_tables.py --collect`), `Run`, `Cell` (its values by seed), text. Two rules hold everywhere: an unusable run is named
-with its state, and a missing value is a dash.
+(`make_tables.py --collect`), `Run`, `Cell` (its values by seed), text. Two rules hold everywhere: an unusable run is
+named with its state, and a missing value is a dash.
 """
 
 from fourierformer.results.comparison import Cell, Row, comparison
