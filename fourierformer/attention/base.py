@@ -104,6 +104,15 @@ class Attention(nn.Module):
         """The state before the first token, for `step`; None where the mechanism has no state of constant size."""
         return None
 
+    @torch.no_grad()
+    def state_size(self, tokens: int) -> int:
+        """How many numbers decoding keeps from one token to the next, in a sequence of `tokens`: the state where there
+        is one, else keys and values of all tokens."""
+        state = self.start(1)
+        if state is None:
+            return tokens * (self.qkv.out_features - self.geometry.dim)  # all channels but those of the query
+        return sum(part.numel() for part in state)
+
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         """`mix` for one more token: q, k, v (B, H, 1, K), x (B, 1, dim) -> (B, H, 1, K) and the next state."""
         raise TypeError(f"{type(self).__name__} does not define mix_step()")

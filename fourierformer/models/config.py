@@ -93,6 +93,30 @@ class Seq2SeqConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecallConfig:
+    """The keys of configs/model/recall_*.yaml."""
+
+    name: str
+    layers: int
+    dim: int
+    heads: int
+    inner: int  # width of the feed-forward layer; 0 = none
+
+    def __post_init__(self):
+        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
+        for key in ("dim", "heads"):
+            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
+        check_range("model.inner", self.inner, 0, LARGEST_COUNT + 1)
+        if self.dim % self.heads:
+            raise SetupError(f"model.dim={self.dim} must be divisible by model.heads={self.heads}")
+
+    def geometry(self, length: int, layer: int = 0, seed: int = 0) -> Geometry:
+        from fourierformer.attention import Geometry
+
+        return Geometry(dim=self.dim, heads=self.heads, length=length, causal=True, layer=layer, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """The keys of configs/model/{deit,vit}_*.yaml."""
 

@@ -174,7 +174,8 @@ def blocks_of(rows: list[Row]) -> list[list[Measure]]:
     task, primary, columns = rows[0].task, rows[0].primary, columns_of(rows)
     keys = (primary, *task.secondary_metrics)
     if not task.protocol_column:
-        return [[(column, key) for column in columns for key in keys]]
+        measures = [(column, key) for column in columns for key in keys]
+        return [[measure for measure in measures if measure[1] == primary or any(row.cell(*measure) for row in rows)]]
     splits, protocols = ([*dict.fromkeys(names)] for names in zip(*columns, strict=True))
     return [[((split, protocol), key) for split in splits for key in keys] for protocol in protocols]
 

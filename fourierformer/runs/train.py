@@ -66,7 +66,9 @@ def _train_and_measure(
     try:
         progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress)
         results = parts.objective.from_training(progress.records)
-        results |= measure_best(parts, checkpoints, directory, stop.poll, on_progress, on_begin)
+        measured = measure_best(parts, checkpoints, directory, stop.poll, on_progress, on_begin)
+        for split, protocols in measured.items():
+            results[split] = results.get(split, {}) | protocols
         summary = run_summary(directory, parts, progress, results, meta)
         # by which a reader notices that rows were lost
         processes.on_first(lambda: directory.write_summary(summary | {"logged_rows": trackers.metrics.rows}))

@@ -87,8 +87,8 @@ class Task(ABC, Generic[Spec]):
 
     Examples:
         >>> from fourierformer.tasks import tasks
-        >>> [(task.name, task.script) for task in tasks()]
-        [('vision', 'train_vit.py'), ('language', 'train_lm.py'), ('masked', 'train_lm.py'), ('seq2seq', 'train_lm.py')]
+        >>> {task.name: task.script for task in tasks() if task.script != "train_lm.py"}
+        {'vision': 'train_vit.py'}
     """
 
     name: ClassVar[str]

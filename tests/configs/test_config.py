@@ -68,7 +68,8 @@ CHOICES = [
 # what a group of another task than train_lm.py's usual one is chosen with, by a key that only it has
 WITH = {
     "mask_rate:": ["experiment=builtin_mlm"],
-    **{key: ["experiment=builtin_seq2seq"] for key in ("source_length:", "pairs:", "debug=smoke_seq2seq")},
+    **{key: ["experiment=builtin_seq2seq"] for key in ("source_length:", "pairs: dates", "debug=smoke_seq2seq")},
+    **{key: ["experiment=recall"] for key in ("layout:", "keys: vectors", "recall_1x64", "debug=smoke_recall")},
 }
 
 
@@ -101,7 +102,8 @@ def test_what_an_experiment_sets_arrives(name, text):
 
 
 def debug_of(text: str) -> str:
-    return "smoke_seq2seq" if "seq2seq" in text else "smoke_vit" if script_of(text) == "train_vit" else "smoke"
+    task = next((task for task in ("seq2seq", "recall") if f"task: {task}" in text), None)
+    return f"smoke_{task}" if task else "smoke_vit" if script_of(text) == "train_vit" else "smoke"
 
 
 @pytest.mark.parametrize(("name", "text"), texts("experiment"))

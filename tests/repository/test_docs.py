@@ -22,7 +22,8 @@ from tests.helpers.command_line import REPOSITORY, one_job
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 LINKED = [*PAGES, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
-STAND_INS = {"data=mine": "data=wikitext2"}  # for files that a reader is to write: files that exist
+# for files that a reader is to write: files that exist
+STAND_INS = {"data=mine": "data=wikitext2", "attention=mine": "attention=softmax"}
 
 
 def blocks(text: str, *languages: str) -> list[str]:

@@ -1,6 +1,7 @@
 """docs/extend.md, done: its files and commands, in a copy of the repository; and the script that writes such files."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -59,14 +60,17 @@ def run(command: str, copy: Path) -> str:
 @pytest.mark.full("contract tests and training in a copy of the repository")
 @pytest.mark.timeout(900)
 def test_the_steps_of_the_guide_work(copy):
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5
     for path, text in FILES.items():
         assert not (copy / path).exists()
         (copy / path).write_text(text, encoding="utf-8")
-    tests, training, table, generated = COMMANDS
+    tests, recall, training, table, generated = COMMANDS
     assert int(re.search(r"(\d+) passed", run(tests, copy))[1]) > 40
+    run(recall, copy)
+    (summary,) = (copy / "runs/recall").rglob("summary.json")
+    assert json.loads(summary.read_text())["results"]["test"]["1x"]["sequences"] == 512
     run(training, copy)
-    finished = [path.parent.name for path in (copy / "runs").rglob("summary.json")]
+    finished = [path.parent.name for path in (copy / "runs/smoke").rglob("summary.json")]
     assert sorted(name.split("-")[1] for name in finished) == ["mine", "softmax"]
     assert re.search(r"\bmine\b", run(table, copy))
     run(generated, copy)

@@ -116,6 +116,9 @@ class BinaryPartitionTree(SparseAttention):
         check_range("attention.step", step, 1)
         self.tree = Tree(step, geometry.causal, geometry.prefix)
 
+    def state_size(self, tokens: int) -> int:
+        return 2 * self.geometry.dim * self.tree.offsets(tokens)[-1]
+
     def patterns(self) -> Sequence[Pattern]:
         raise TypeError("a tree sees means of tokens, and no pattern of tokens: see `tree`")
 

@@ -47,6 +47,10 @@ class MemoryCompressed(Attention):
             args = q.to(dtype), keys, values, kept
             return (self._causal(*args) if causal else self._full(*args)).to(v.dtype)
 
+    def state_size(self, tokens: int) -> int:
+        """Compressed blocks, and the tokens of a block that is not complete."""
+        return 2 * self.geometry.dim * (tokens // self.ratio + self.ratio - 1)
+
     def _full(self, q: Tensor, keys: Tensor, values: Tensor, kept: Tensor) -> Tensor:
         weights = visible_softmax(scaled_logits(q, _compressed(keys, self.of_keys)), kept.any(-1)[:, :, None])
         return weights @ _compressed(values, self.of_values)
@@ -117,6 +121,11 @@ class Poolingformer(Attention):
         q, k, v = (self._split(part) for part in self.second(y.transpose(1, 2).flatten(-2)).chunk(3, dim=-1))
         with torch.autocast(q.device.type, enabled=False):
             return y + self._far(q.to(dtype), k.to(dtype), v.to(dtype), keep).to(y.dtype)
+
+    def state_size(self, tokens: int) -> int:
+        """The near tokens, pooled windows within `far`, and the tokens of the window that is not complete."""
+        windows = max(0, min(tokens, self.far + self.kernel) - self.kernel) // self.stride + 1
+        return 2 * self.geometry.dim * (min(tokens, self.near + 1) + windows + self.kernel - 1)
 
     def _near(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
         position = torch.arange(k.shape[-2], device=k.device)

@@ -61,6 +61,9 @@ class LSH(WeightedAttention):
         together = (self.hashes(q)[..., None] == self.hashes(k)[..., None, :]).any(0) | itself
         return visible_softmax(scaled_logits(q, k).masked_fill(itself, ITSELF), visible & together)
 
+    def state_size(self, tokens: int) -> int:
+        return 2 * tokens * self.geometry.dim
+
     def hashes(self, x: Tensor) -> Tensor:
         """(rounds, B, H, N), 0 .. buckets - 1."""
         rotated = x.detach() @ self.rotations.to(x.dtype)[:, None]

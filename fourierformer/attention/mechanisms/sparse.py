@@ -101,6 +101,16 @@ class SparseAttention(Attention):
         empty = self.qkv.weight.new_zeros(batch, self.geometry.heads, kept, self.geometry.head_dim)
         return torch.zeros(1, dtype=torch.long, device=empty.device), empty, empty
 
+    def state_size(self, tokens: int) -> int:
+        """Without a state: the keys and values of past tokens that a later one sees, where they are most."""
+        if self.start(1) is not None:
+            return super().state_size(tokens)
+        visible = self.shares(tokens)[..., self.slots :] > 0
+        last_use = torch.where(visible, torch.arange(tokens)[:, None], -1).amax(1)  # (heads or 1, tokens), of each key
+        past = torch.ones(tokens, tokens, dtype=torch.bool).tril()[:, None]  # (now, 1, key)
+        kept = (past & (last_use > torch.arange(tokens)[:, None, None])).sum((1, 2)).max()
+        return 2 * int(kept) * self.geometry.head_dim * (self.geometry.heads // len(visible))
+
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         position, keys, values = state
         visibility, kept = self.visibility, keys.shape[2]

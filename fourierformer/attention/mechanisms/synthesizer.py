@@ -21,7 +21,7 @@ class Synthesizer(WeightedAttention):
 
     longer_ok = False
     cross_ok = "its weights belong to positions of one sequence, whatever the tokens are"
-    source = "Tay et al. 2020, arXiv 2005.00743"
+    state, source = "N C", "Tay et al. 2020, arXiv 2005.00743"
 
     def __init__(self, geometry: Geometry, *, kind: Literal["dense", "random"] = "dense"):
         super().__init__(geometry)

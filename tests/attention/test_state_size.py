@@ -1,0 +1,43 @@
+"""How many numbers decoding keeps: the formulas of the table of attentions, and a count for sparse patterns."""
+
+import pytest
+
+from fourierformer import attention
+
+N, C, H = 40, 32, 4
+D = C // H
+GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "expected"),
+    [
+        ("softmax", {}, 2 * N * C),
+        ("lsh", {}, 2 * N * C),  # queries are keys
+        ("routing", {}, 2 * N * C),
+        ("grouped_query", {"kv_heads": 2}, 2 * N * 2 * D),
+        ("synthesizer", {}, N * C),  # no keys
+        ("none", {}, 0),
+        ("aft_simple", {}, 3 * C),
+        ("linear_elu", {}, C * D + C + H),
+        ("bpt", {}, 2 * (40 + 20 + 10 + 5 + 3 + 2 + 1) * C),  # tokens and nodes of the tree
+        ("mca", {"ratio": 3}, 2 * (13 + 2) * C),  # 13 blocks, and at most 2 tokens of the next
+        # of 8 + 1 near tokens, (12 + 4 - 4) / 2 + 1 windows and 3 tokens of the next
+        ("poolingformer", {"near": 8, "far": 12, "kernel": 4, "stride": 2}, 2 * (9 + 7 + 3) * C),
+    ],
+)
+def test_numbers_kept_between_tokens(name, knobs, expected):
+    assert attention.build(name, GEOMETRY, **knobs).state_size(N) == expected
+
+
+def test_a_sparse_pattern_keeps_what_a_later_token_sees():
+    layer = attention.build("sparse_strided", GEOMETRY, stride=8)
+    visible = layer.shares(N)  # a pattern per head, or one for all
+    most = 0
+    for now in range(N):
+        kept = sum(
+            any(pattern[later, key] for later in range(now + 1, N)) for pattern in visible for key in range(now + 1)
+        )
+        most = max(most, kept * H // len(visible))
+    assert 8 < most < H * N
+    assert layer.state_size(N) == 2 * D * most

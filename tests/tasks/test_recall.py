@@ -1,0 +1,109 @@
+"""The task of associative recall: accuracy by hand, shares of a step, the numbers of a whole training."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fourierformer import attention
+from fourierformer.data.recall.corpus import RecallCorpus
+from fourierformer.data.recall.sequences import draw
+from fourierformer.models.config import RecallConfig
+from fourierformer.models.recall import RecallModel
+from fourierformer.processes import Processes
+from fourierformer.seeds import seed_of
+from fourierformer.tasks.recall_objective import CURVE_SEQUENCES, RecallObjective
+from tests.data.test_recall_sequences import data
+
+STILL = (lambda: None, lambda *progress: None)
+
+
+def parts(name="softmax", held_out=6, **options) -> tuple[RecallObjective, RecallModel]:
+    torch.manual_seed(0)
+    config = RecallConfig(name="t", layers=1, dim=16, heads=2, inner=0)
+    model = RecallModel(config, 64, 40, partial(attention.build, name))
+    options = {"micro_batch_size": None, "device": torch.device("cpu"), "seed": 1} | options
+    return RecallObjective(RecallCorpus(data(held_out=held_out)), model, global_batch_size=8, **options), model
+
+
+class Answering(torch.nn.Module):
+    """Gives the right answer to every query but the first of each sequence."""
+
+    def forward(self, batch):
+        wrong = F.one_hot(torch.zeros_like(batch.answers), 64)
+        right = F.one_hot(batch.answers, 64)
+        first = (torch.arange(batch.answers.shape[1]) == 0)[:, None]
+        return 3.0 * torch.where(first, wrong, right)
+
+
+@pytest.mark.parametrize("tokens_per_forward", [1, 90, 10_000])
+def test_accuracy_and_loss_are_counted_by_hand(tokens_per_forward):
+    objective, _ = parts(tokens_per_forward=tokens_per_forward)
+    found = objective.measure(Answering(), "test", "1x", *STILL)
+    total = math.log(math.exp(3) + 63)
+    expected = {"recall": 100 * 7 / 8, "nll": total - 3 * 7 / 8}
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+    assert {key: found[key] for key in ("length", "pairs", "queries", "sequences")} == {
+        **{"length": 40, "pairs": 8, "queries": 8, "sequences": 6}
+    }
+
+
+@pytest.mark.parametrize(("protocol", "length"), [("2x", 80), ("4x", 160)])
+def test_longer_sequences_are_measured(protocol, length):
+    objective, model = parts(max_tokens=160 * 2)
+    found = objective.measure(model, "test", protocol, *STILL)
+    assert found["length"] == length
+    assert found["sequences"] == 320 // length
+
+
+def test_the_loss_of_a_step_is_that_of_its_sequences():
+    objective, model = parts()
+    (batch,) = objective.micro_batches(3)
+    drawn = draw(data(), 8, seed_of("recall", 0, "train", 1, 3))
+    assert torch.equal(batch.sequences.tokens, drawn.tokens)
+    expected = F.cross_entropy(model(drawn).flatten(0, 1), drawn.answers.flatten())
+    torch.testing.assert_close(objective.loss(model, batch), expected)
+
+
+def test_micro_batches_and_processes_share_the_sequences_of_a_step():
+    (whole,) = parts()[0].micro_batches(2)
+    found, shares = [], []
+    for rank in range(2):
+        objective, _ = parts(processes=Processes(rank=rank, world=2), micro_batch_size=3)
+        for batch in objective.micro_batches(2):
+            found.append(batch.sequences.tokens)
+            shares.append(batch.share)
+            assert objective.rows(batch)[0].tolist() == list(range(batch.first, batch.first + len(batch.sequences)))
+    assert torch.equal(torch.cat(found), whole.sequences.tokens)
+    assert shares == [3 / 4, 1 / 4, 3 / 4, 1 / 4]
+
+
+def test_a_training_has_its_area_and_its_step_at_95_per_cent():
+    objective, _ = parts()
+    for step, accuracy in ((10, 20.0), (20, 60.0), (30, 95.0), (40, 94.0)):
+        objective.curve[step] = accuracy
+    (numbers,) = objective.from_training({})["valid"].values()
+    assert numbers["recall"] == 94
+    assert numbers["area"] == (20 + 60 + 95 + 94) / 4
+    assert numbers["steps_to_95"] == 30
+    assert numbers["state"] == 2 * 40 * 16
+    objective.curve = {10: 94.9}
+    assert "steps_to_95" not in objective.from_training({})["valid"]["curve"]
+
+
+def test_an_evaluation_belongs_to_the_step_after_the_last_batch_and_survives_a_resume():
+    objective, model = parts(held_out=CURVE_SEQUENCES + 1)
+    list(objective.micro_batches(9))
+    found = objective.evaluate(model, *STILL)
+    assert objective.curve == {10: found["valid_recall"]}
+    resumed, _ = parts()
+    resumed.load_state_dict(objective.state_dict())
+    assert (resumed.step, resumed.curve) == (10, objective.curve)
+
+
+def test_chance_and_a_perfect_search_are_noted():
+    assert RecallCorpus(data()).notes == ["chance: 3.1 % for any value, 12 % for a value of the sequence"]
+    _, search = RecallCorpus(data(keys="vectors", dimension=16)).notes
+    assert search == "the key nearest to the query in angle is right for 100.0 % of the queries"
