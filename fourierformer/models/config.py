@@ -117,6 +117,24 @@ class RecallConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RegressionConfig:
+    """The keys of configs/model/regression_*.yaml."""
+
+    name: str
+    layers: int  # each estimates the residuals of those before it
+    projections: Literal["identity", "learned"]
+    normalise: bool  # queries and keys have the norm sqrt(dimension)
+
+    def __post_init__(self):
+        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
+
+    def geometry(self, dimension: int, context: int, layer: int = 0, seed: int = 0) -> Geometry:
+        from fourierformer.attention import Geometry
+
+        return Geometry(dim=dimension, heads=1, length=context, causal=False, layer=layer, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """The keys of configs/model/{deit,vit}_*.yaml."""
 

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from fourierformer.config import RunSpec
 from fourierformer.data.recall.spec import CURVE, LENGTHS, RecallData
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import SetupError
 from fourierformer.models.config import RecallConfig
 from fourierformer.tasks import register
 from fourierformer.tasks.base import Column, Metric, Task
+from fourierformer.tasks.drawn import DrawnEvaluation, check_lengths_in_steps
 
 if TYPE_CHECKING:
     from fourierformer.data.recall.corpus import RecallCorpus
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecallEvaluation:
-    """How the best checkpoint is measured when training is done."""
-
-    splits: list[Literal["valid", "test"]]
-    protocols: list[str]
-    tokens_per_forward: int
-    max_tokens: int | None  # only the first sequences with so many tokens, at least one
-
-    def __post_init__(self):
-        check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
-        check_range("evaluation.max_tokens", self.max_tokens, 1)
-        if set(self.protocols) - set(LENGTHS):
-            raise SetupError(
-                f"evaluation.protocols=[{','.join(self.protocols)}], but recall is measured at multiples of the length "
-                f"of training: evaluation.protocols=[{','.join(LENGTHS)}], and debug=smoke_recall, not debug=smoke"
-            )
+class RecallEvaluation(DrawnEvaluation):
+    task, known = "recall", tuple(LENGTHS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +29,7 @@ class RecallSpec(RunSpec):
 
     def __post_init__(self):
         super().__post_init__()
-        missing = {
-            "trainer.steps=300": self.trainer.steps is None,
-            "trainer.eval_every=10": self.trainer.eval_every is None,
-            "trainer.save_every=100": self.trainer.save_every is None,
-            "schedule.warmup_steps=50": self.schedule.warmup_steps is None,
-        }
-        if any(missing.values()):
-            needed = " ".join(key for key, is_missing in missing.items() if is_missing)
-            raise SetupError(
-                f"recall draws new sequences at every step and has no epochs: give lengths in steps: {needed}"
-            )
+        check_lengths_in_steps(self)
 
 
 class Recall(Task[RecallSpec]):

@@ -25,13 +25,17 @@ RECALL = (
 )
 
 
-@pytest.fixture(scope="module", params=["masked", "seq2seq", "recall"])
+REGRESSION = ("experiment=regression", "debug=smoke_regression", "attention=gaussian", "data.held_out=60")
+
+
+@pytest.fixture(scope="module", params=["masked", "seq2seq", "recall", "regression"])
 def trained(request, tmp_path_factory, small_text):
     """(overrides, runs_root, its only run)"""
     overrides = {
         "masked": (*MASKED, *small_text),
         "seq2seq": (*SEQ2SEQ, "data.held_out=40"),
         "recall": RECALL,
+        "regression": REGRESSION,
     }[request.param]
     root = tmp_path_factory.mktemp(request.param)
     assert train_lm(*overrides, f"runs_root={root}", "tracker=wandb", "tracker.mode=offline") == 0
@@ -45,6 +49,7 @@ def test_a_run_has_its_columns(trained):
         "masked": ("masked_ppl", "segment"),
         "seq2seq": ("exact", "greedy"),
         "recall": ("recall", "1x"),
+        "regression": ("mse", "queries"),
     }[summary["task"]]
     assert summary["primary"] == key
     found = summary["results"]["valid"][protocol][key]
@@ -116,7 +121,7 @@ def test_a_model_of_each_task_is_used_without_its_data(trained, monkeypatch):
     with monkeypatch.context() as absent:
         absent.setattr(type(task), "load_data", None)
         model = fourierformer.load_run(run, "cpu")
-    if task.name == "recall":
+    if task.name in ("recall", "regression"):
         return
     if task.name == "seq2seq":
         assert len(model.answer("The 3rd of March, 1984")) <= 12
@@ -173,10 +178,26 @@ def test_what_does_not_fit_is_one_line(capsys, tmp_path, arguments, line):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["attention=lsh"], "LSH attention cannot estimate from given queries, keys and values: its keys are its own"),
+        (["attention=grouped_query"], "it has projections of its own. attention=softmax, gaussian and fourier can"),
+        (["data.rho=1"], "data.rho=1: correlations of data.dimension=4 features lie between -0.333 and 1"),
+        (["trainer.steps=null", "trainer.epochs=3"], "has no epochs: give lengths in steps: trainer.steps="),
+        (["debug=smoke"], "evaluation.protocols=[queries]; debug=smoke_regression, not debug=smoke"),
+    ],
+)
+def test_a_regression_that_cannot_be_is_one_line(capsys, tmp_path, arguments, line):
+    assert train_lm("experiment=regression", "attention=softmax", *arguments, f"runs_root={tmp_path}") == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert line in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
         (["attention=nystrom"], "attention 'nystrom' cannot be causal"),
         (["data.pairs=200"], "data.length=232, or data.pairs=80"),
         (["trainer.steps=null", "trainer.epochs=3"], "has no epochs: give lengths in steps: trainer.steps=300"),
-        (["debug=smoke"], "evaluation.protocols=[1x,2x,4x], and debug=smoke_recall, not debug=smoke"),
+        (["debug=smoke"], "evaluation.protocols=[1x,2x,4x]; debug=smoke_recall, not debug=smoke"),
         (["evaluation.protocols=[4x]", "attention=band"], "attention=band reads at most data.length=160 tokens"),
         (["data=builtin_text"], "data=builtin_text (of recall) is not for task=recall"),
     ],

@@ -70,6 +70,7 @@ WITH = {
     "mask_rate:": ["experiment=builtin_mlm"],
     **{key: ["experiment=builtin_seq2seq"] for key in ("source_length:", "pairs: dates", "debug=smoke_seq2seq")},
     **{key: ["experiment=recall"] for key in ("layout:", "keys: vectors", "recall_1x64", "debug=smoke_recall")},
+    **{key: ["experiment=regression"] for key in ("smooth_in:", "projections:", "debug=smoke_regression")},
 }
 
 
@@ -102,7 +103,7 @@ def test_what_an_experiment_sets_arrives(name, text):
 
 
 def debug_of(text: str) -> str:
-    task = next((task for task in ("seq2seq", "recall") if f"task: {task}" in text), None)
+    task = next((task for task in ("seq2seq", "recall", "regression") if f"task: {task}" in text), None)
     return f"smoke_{task}" if task else "smoke_vit" if script_of(text) == "train_vit" else "smoke"
 
 

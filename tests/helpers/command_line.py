@@ -21,7 +21,8 @@ from fourierformer.training.signals import SIGNALS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGS = REPOSITORY / "configs"
-CLOCK = {"tokens_per_s", "images_per_s", "pairs_per_s", "data_wait", "seconds", "check"}  # what depends on the clock
+# what depends on the clock
+CLOCK = {"tokens_per_s", "images_per_s", "pairs_per_s", "points_per_s", "data_wait", "seconds", "check"}
 # A model so small that starting it is what takes time.
 MODEL = ("debug=smoke", "attention=softmax", "model.layers=1", "model.dim=16", "model.inner=16", "model.length=8")
 

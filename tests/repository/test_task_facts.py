@@ -5,7 +5,7 @@ import re
 
 from tests.helpers.command_line import REPOSITORY
 
-FACTS = re.compile(r"^(language|vision|masked|seq2seq|recall)$|lm\|vit|builtin_")
+FACTS = re.compile(r"^(language|vision|masked|seq2seq|recall|regression)$|lm\|vit|builtin_")
 # tasks and data own them; in attention "masked" is the name of a backend
 OWNERS = ("tasks", "data", "attention")
 FILES = [

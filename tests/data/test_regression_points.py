@@ -1,0 +1,119 @@
+"""Sequences of in-context regression: moments of features and functions, and the estimators that are computed."""
+
+import math
+
+import pytest
+import torch
+
+from fourierformer.data.regression import baselines
+from fourierformer.data.regression.corpus import RegressionCorpus
+from fourierformer.data.regression.sequences import Points, covariance_root, draw, prior
+from fourierformer.data.regression.spec import RegressionData
+from fourierformer.errors import SetupError
+
+DEFAULTS = {
+    **{"name": "regression", "dimension": 3, "context": 20, "queries": 4, "covariance": "equicorrelated", "rho": 0.6},
+    **{"smooth_in": "features", "length_scale": 1.0, "noise": 0.1, "seed": 0, "held_out": 300},
+}
+
+
+def data(**changes) -> RegressionData:
+    return RegressionData(**(DEFAULTS | changes))
+
+
+@pytest.mark.parametrize("covariance", ["equicorrelated", "axes", "rotated"])
+def test_the_covariance_of_the_features(covariance):
+    root = covariance_root(data(covariance=covariance))
+    found = root @ root
+    expected = torch.tensor([0.4, 0.4, 2.2], dtype=torch.float64)
+    torch.testing.assert_close(torch.linalg.eigvalsh(found), expected)
+    if covariance == "equicorrelated":
+        torch.testing.assert_close(found, torch.full_like(found, 0.6).fill_diagonal_(1.0))
+    if covariance == "axes":
+        torch.testing.assert_close(found, found.diagonal().diag())
+    features = draw(data(covariance=covariance, context=200), 300, seed=1).features.double().flatten(0, 1)
+    torch.testing.assert_close(features.T.cov(), found, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("smooth_in", ["features", "whitened"])
+def test_functions_have_the_stated_covariance(smooth_in):
+    """Over many functions at the same distance, f(x) f(x') averages to the covariance at that distance."""
+    config = data(smooth_in=smooth_in, context=1, queries=2, noise=1e-6)
+    points = draw(config, 60_000, seed=3)
+    a, b = points.queries.double().unbind(1)
+    inverse = torch.linalg.inv(torch.full((3, 3), 0.6, dtype=torch.float64).fill_diagonal_(1.0))
+    metric = inverse if smooth_in == "whitened" else torch.eye(3, dtype=torch.float64)
+    squares = ((a - b) @ metric * (a - b)).sum(-1)
+    products = points.exact.double().prod(1)
+    for low, high in ((0.0, 0.5), (0.5, 1.5), (1.5, 4.0)):
+        chosen = (low <= squares) & (squares < high)
+        expected = torch.exp(-squares[chosen] / 2).mean()
+        deviation = products[chosen].std() / math.sqrt(chosen.sum())
+        assert abs(products[chosen].mean() - expected) < 4 * deviation
+    assert points.exact.var().item() == pytest.approx(1, abs=0.02)
+
+
+def test_noise_is_added_to_values_only():
+    points = draw(data(noise=0.5), 2000, seed=2)
+    noise = points.noisy - points.exact
+    assert noise.std().item() == pytest.approx(0.5, rel=0.03)
+    assert abs((noise * points.exact).mean().item()) < 0.02
+
+
+def test_a_draw_is_a_function_of_its_seed():
+    assert torch.equal(draw(data(), 3, 5).values, draw(data(), 3, 5).values)
+    assert not torch.equal(draw(data(), 3, 5).values, draw(data(), 3, 6).values)
+
+
+def test_the_error_of_the_posterior_is_its_variance():
+    """A fact of Gaussian processes: the mean squared error of the posterior mean is the mean posterior variance."""
+    config = data(smooth_in="whitened", noise=0.3)
+    points = draw(config, 2000, seed=4).double()
+    within = prior(config, points.features, points.features) + 0.09 * torch.eye(20, dtype=torch.float64)
+    between = prior(config, points.queries, points.features)
+    variance = 1 - (between * torch.linalg.solve(within, between.mT).mT).sum(-1)
+    surplus = (baselines.posterior_mean(config, points) - points.exact).square() - variance
+    assert abs(surplus.mean()) < 4 * surplus.mean(1).std() / math.sqrt(len(points))
+    assert 0.2 < variance.mean() < 0.6
+
+
+def test_estimators_by_hand():
+    features = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
+    values = torch.tensor([[1.0, 2.0, 6.0]], dtype=torch.float64)
+    query = torch.tensor([[[1.0]]], dtype=torch.float64)
+    points = Points(features, values, query, torch.zeros(1, 1), torch.zeros(1, 1))
+    a, b = math.exp(-1 / 8), math.exp(-4 / 8)
+    assert baselines.nadaraya_watson(2.0, points).item() == pytest.approx((a + 2 + 6 * b) / (a + 1 + b))
+    assert baselines.nearest(2, points).item() == 1.5
+    assert baselines.mean_of_context(points).item() == 3
+    # no ridge interpolates; a huge one shrinks to (kernel @ y) / ridge
+    assert baselines.kernel_ridge(2.0, 0.0, points).item() == pytest.approx(2)
+    assert baselines.kernel_ridge(2.0, 1e9, points).item() == pytest.approx((a + 2 + 6 * b) / 1e9)
+
+
+def test_no_baseline_beats_the_posterior_and_each_beats_the_mean():
+    config = data(context=40)
+    errors = baselines.baseline_errors(config, draw(config, 300, 1), draw(config, 300, 2))
+    assert list(errors) == sorted(errors, key=errors.get)
+    assert len(errors) == 5
+
+
+def test_the_optimum_is_noted():
+    corpus = RegressionCorpus(data())
+    assert f"error on test: {corpus.optima['test']:.4f} of the GP posterior" in corpus.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"rho": 1.0}, "between -0.5 and 1: data.rho=0.9"),
+        ({"rho": -0.5}, "between -0.5 and 1"),
+        ({"noise": 0.0}, "data.noise"),
+        ({"length_scale": 0.0}, "data.length_scale"),
+        ({"context": 0}, "data.context"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(changes, line):
+    with pytest.raises(SetupError, match=line) as error:
+        data(**changes)
+    assert "\n" not in str(error.value)

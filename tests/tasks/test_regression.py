@@ -1,0 +1,63 @@
+"""The task of in-context regression: errors by hand, shares of a step."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from fourierformer import attention
+from fourierformer.data.regression.corpus import RegressionCorpus
+from fourierformer.data.regression.sequences import draw
+from fourierformer.models.config import RegressionConfig
+from fourierformer.models.regression import RegressionModel
+from fourierformer.processes import Processes
+from fourierformer.seeds import seed_of
+from fourierformer.tasks.regression_objective import RegressionObjective
+from tests.data.test_regression_points import data
+
+STILL = (lambda: None, lambda *progress: None)
+
+
+def parts(**options) -> tuple[RegressionObjective, RegressionModel]:
+    config = RegressionConfig(name="t", layers=1, projections="identity", normalise=False)
+    options = {"micro_batch_size": None, "device": torch.device("cpu"), "seed": 1} | options
+    model = RegressionModel(config, 3, 20, partial(attention.build, "gaussian"))
+    return RegressionObjective(RegressionCorpus(data(held_out=6)), global_batch_size=8, **options), model
+
+
+class Off(torch.nn.Module):
+    def forward(self, points):
+        return points.exact + 0.5
+
+
+@pytest.mark.parametrize("tokens_per_forward", [1, 60, 10_000])
+def test_the_error_is_to_the_function_without_noise(tokens_per_forward):
+    objective, _ = parts(tokens_per_forward=tokens_per_forward)
+    found = objective.measure(Off(), "test", "queries", *STILL)
+    assert found["mse"] == pytest.approx(0.25)
+    assert found["ratio"] == pytest.approx(0.25 / objective.corpus.optima["test"])
+    assert (found["context"], found["queries"], found["sequences"]) == (20, 4, 6)
+
+
+def test_max_tokens_limits_the_sequences():
+    objective, model = parts(max_tokens=24 * 4)
+    assert objective.measure(model, "valid", "queries", *STILL)["sequences"] == 4
+
+
+def test_the_loss_is_to_noisy_values_of_the_step():
+    objective, model = parts()
+    (batch,) = objective.micro_batches(3)
+    drawn = draw(data(), 8, seed_of(0, "train", 1, 3))
+    torch.testing.assert_close(objective.loss(model, batch), (model(drawn) - drawn.noisy).square().mean())
+
+
+def test_micro_batches_and_processes_share_the_sequences_of_a_step():
+    (whole,) = parts()[0].micro_batches(2)
+    found, shares = [], []
+    for rank in range(2):
+        objective, _ = parts(processes=Processes(rank=rank, world=2), micro_batch_size=3)
+        for batch in objective.micro_batches(2):
+            found.append(batch.sequences.values)
+            shares.append(batch.share)
+    assert torch.equal(torch.cat(found), whole.sequences.values)
+    assert shares == [3 / 4, 1 / 4, 3 / 4, 1 / 4]
