@@ -44,7 +44,7 @@ def train_vit(*arguments: str) -> int:
 
 
 def one_job(arguments: list[str]) -> list[str]:
-    """The overrides of a sweep's first job: of `a=1,2` the value 1, of a glob the first file; what only Hydra itself
+    """The overrides of a sweep's first job: of `a=1,2` the value 1, of a glob softmax or the first file; what only Hydra itself
     reads left out."""
     overrides = []
     for text in arguments:
@@ -53,7 +53,8 @@ def one_job(arguments: list[str]) -> list[str]:
         override = OverridesParser.create().parse_override(text)
         if isinstance(override.value(), Glob):
             files = sorted(path.stem for path in (CONFIGS / override.key_or_group).glob("*.yaml"))
-            text = f"{override.key_or_group}={override.value().filter(files)[0]}"
+            matching = override.value().filter(files)
+            text = f"{override.key_or_group}={'softmax' if 'softmax' in matching else matching[0]}"
         elif override.is_sweep_override():
             text = f"{override.key_or_group}={next(iter(override.sweep_string_iterator()))}"
         if not text.startswith("hydra"):
