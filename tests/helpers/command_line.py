@@ -44,8 +44,8 @@ def train_vit(*arguments: str) -> int:
 
 
 def one_job(arguments: list[str]) -> list[str]:
-    """The overrides of a sweep's first job: of `a=1,2` the value 1, of a glob softmax or the first file; what only Hydra itself
-    reads left out."""
+    """The overrides of a sweep's first job: of `a=1,2` the value 1, of a glob softmax or the first file; what only
+    Hydra itself reads left out."""
     overrides = []
     for text in arguments:
         if text.startswith("-"):
