@@ -1,0 +1,211 @@
+"""Rows of the study -> tables in README.md, figures; with --commands the commands of the measurement."""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from fourierformer.results.documents import write_parts
+from fourierformer.results.statistics import holm
+
+HERE = Path(__file__).resolve().parent
+SIZES = {"recall_32": "data.pairs=32 data.length=64 data.queries=null", "recall_128": ""}
+CHOICE, SEEDS = 1, range(11, 16)
+MARGIN, LEVEL, SOLVED = 1.0, 0.05, 95.0  # points, level of the tests, per cent
+RENAMED = {
+    "results.test.1x.recall": "accuracy",
+    "results.valid.curve.area": "area",
+    "results.valid.curve.steps_to_95": "steps",
+    "results.valid.curve.state": "state",
+}
+CURVES = {
+    "softmax": "#222222",
+    "gaussian": "#0072b2",
+    "gaussian_full": "#56b4e9",
+    "fourier_matched": "#d55e00",
+    "fourier": "#cc79a7",
+    "taylor": "#009e73",
+    "linear_elu": "#999999",
+}
+
+
+def load() -> pd.DataFrame:
+    """One line per run: experiment, attention, lr, seed, accuracy, area, steps, state, evaluations."""
+    rows = pd.read_csv(HERE / "rows.csv", comment="#").rename(columns=RENAMED)
+    rows["lr"] = rows["config"].map(lambda text: json.loads(text)["optim.lr"])
+    return rows.sort_values(["experiment", "attention", "lr", "seed"])
+
+
+def chosen_rates(rows: pd.DataFrame, size: str) -> pd.Series:
+    """The rate of each attention: that with the largest area on valid."""
+    tried = rows[(rows["experiment"] == size) & (rows["seed"] == CHOICE)]
+    best = tried.sort_values("area").groupby("attention").tail(1)
+    return best.set_index("attention")["lr"].sort_index()
+
+
+def commands(rows: pd.DataFrame) -> list[str]:
+    """Those of the measurement: one for each size and rate."""
+    lines = []
+    for size, overrides in SIZES.items():
+        for rate, attentions in chosen_rates(rows, size).groupby(chosen_rates(rows, size)):
+            parts = [
+                *(
+                    "python train_lm.py -m experiment=recall",
+                    f"experiment_name={size}",
+                    overrides,
+                    f"optim.lr={rate:g}",
+                ),
+                *(f"attention={','.join(attentions.index)}", f"'seed=range({SEEDS.start},{SEEDS.stop})'"),
+            ]
+            lines.append(" ".join(filter(None, parts)))
+    return lines
+
+
+def measured(rows: pd.DataFrame, size: str) -> pd.DataFrame:
+    """Runs of the measurement: those of the fresh seeds, which all have the chosen rate."""
+    return rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS)]
+
+
+def verdicts(runs: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Each attention minus softmax: mean, difference, p of difference and equivalence by Holm, verdict."""
+    values = {name: of_name[key].to_numpy() for name, of_name in runs.groupby("attention")}
+    softmax = values.pop("softmax")
+    found = pd.DataFrame(
+        {name: (own.mean() - softmax.mean(), *_tests(own, softmax)) for name, own in values.items()},
+        index=["difference", "p_different", "p_equivalent"],
+    ).T
+    for column in ("p_different", "p_equivalent"):
+        found[column] = holm(found[column])
+    found["verdict"] = [_verdict(row) for row in found.itertuples()]
+    return found
+
+
+def _tests(own: np.ndarray, softmax: np.ndarray) -> tuple[float, float]:
+    """p of Welch's t-test and of two one-sided ones; without any variance the difference decides."""
+    difference = own.mean() - softmax.mean()
+    if not own.std() and not softmax.std():
+        return float(difference == 0), float(abs(difference) >= MARGIN)
+    different = stats.ttest_ind(own, softmax, equal_var=False).pvalue
+    above = stats.ttest_ind(own + MARGIN, softmax, equal_var=False, alternative="greater").pvalue
+    below = stats.ttest_ind(own - MARGIN, softmax, equal_var=False, alternative="less").pvalue
+    return different, max(above, below)
+
+
+def _verdict(row) -> str:
+    equivalent = "equivalent" if row.p_equivalent < LEVEL else ""
+    different = ("better" if row.difference > 0 else "worse") if row.p_different < LEVEL else ""
+    return ", ".join(filter(None, [different, equivalent])) or "undecided"
+
+
+def table(rows: pd.DataFrame, size: str) -> str:
+    runs, rates = measured(rows, size), chosen_rates(rows, size)
+    if "softmax" not in set(runs["attention"]):
+        return f"`{size}`: not measured yet."
+    groups = runs.groupby("attention")
+    summary = groups.agg(
+        n=("seed", "size"),
+        mean=("accuracy", "mean"),
+        sd=("accuracy", "std"),
+        area=("area", "mean"),
+        area_sd=("area", "std"),
+        state=("state", "first"),
+        steps=("steps", lambda steps: steps.median() if steps.notna().all() else np.nan),
+    )
+    accuracy = verdicts(runs, "accuracy")
+    solved = groups["accuracy"].min() >= SOLVED
+    area = verdicts(runs[runs["attention"].map(solved)], "area") if solved["softmax"] else accuracy.iloc[:0]
+    lines = ["| attention | state | rate | seeds | accuracy | to softmax | steps to 95 % | area | to softmax |"]
+    lines.append("|---|---:|---:|---:|---:|---|---:|---:|---|")
+    for row in summary.sort_values(["mean", "area"], ascending=False).itertuples():
+        name = row.Index
+        cells = [
+            *(f"`{name}`", f"{row.state:,.0f}", f"{rates[name]:g}", str(row.n), f"{row.mean:.1f} ± {row.sd:.1f}"),
+            *(accuracy["verdict"].get(name, ""), "-" if np.isnan(row.steps) else f"{row.steps:.0f}"),
+            *(f"{row.area:.1f} ± {row.area_sd:.1f}", area["verdict"].get(name, "")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    decided = (accuracy["verdict"] != "undecided").mean()
+    lines += ["", f"Decided: {100 * decided:.0f} % of the {len(accuracy)} comparisons of accuracy with softmax."]
+    return "\n".join(lines)
+
+
+def draw_states(rows: pd.DataFrame) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
+    for axis, size in zip(axes, SIZES, strict=True):
+        groups = measured(rows, size).groupby("attention")
+        values = groups["accuracy"].agg(["mean", "min", "max"]).assign(state=groups["state"].first().clip(lower=1))
+        errors = [values["mean"] - values["min"], values["max"] - values["mean"]]
+        style = {"fmt": "o", "markersize": 4, "elinewidth": 0.8, "color": "#0072b2", "alpha": 0.8}
+        axis.errorbar(values["state"], values["mean"], yerr=errors, **style)
+        if "softmax" in values.index:
+            axis.axvline(values.loc["softmax", "state"], color="#222222", linewidth=0.8, linestyle=":")
+        label(axis, values.sort_values("mean", ascending=False))
+        axis.set(xscale="log", xlabel="numbers kept between tokens", title=f"{size.removeprefix('recall_')} pairs")
+    axes[0].set(ylim=(-4, 104), ylabel="accuracy on test, %")
+    save(figure, "states")
+
+
+def label(axis, values: pd.DataFrame) -> None:
+    """Names beside marks; a group of near marks has the name of its best and a count."""
+    named = pd.DataFrame(columns=values.columns)
+    for name, row in values.iterrows():
+        if not _near(named, row).any():
+            count = _near(values, row).sum()
+            text = name if count == 1 else f"{name} + {count - 1}"
+            place = {"xytext": (-5, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+            axis.annotate(text, (row["state"], row["mean"]), fontsize=7, **place)
+            named.loc[name] = row
+
+
+def _near(values: pd.DataFrame, row: pd.Series) -> pd.Series:
+    return (np.log(values["state"].astype(float) / row["state"]).abs() < 0.8) & (
+        (values["mean"] - row["mean"]).abs() < 3.5
+    )
+
+
+def draw_curves(rows: pd.DataFrame) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    for axis, size in zip(axes, SIZES, strict=True):
+        runs = measured(rows, size)
+        for name, colour in CURVES.items():
+            evaluations = [json.loads(text) for text in runs[runs["attention"] == name]["evaluations"]]
+            if not evaluations:
+                continue
+            steps = [point["step"] for point in evaluations[0]]
+            values = np.array([[point["valid_recall"] for point in points] for points in evaluations])
+            axis.plot(steps, np.median(values, 0), color=colour, label=name)
+            axis.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+        axis.set(xlabel="step", title=f"{size.removeprefix('recall_')} pairs")
+    axes[0].set(ylabel="accuracy on valid, %")
+    axes[1].legend(frameon=False, fontsize=8)
+    save(figure, "curves")
+
+
+def save(figure, name: str) -> None:
+    for suffix, metadata in (("svg", {"Date": None}), ("png", None)):
+        figure.savefig(HERE / f"{name}.{suffix}", dpi=150, metadata=metadata)
+    plt.close(figure)
+
+
+def parts() -> dict[str, str]:
+    if not (HERE / "rows.csv").is_file():
+        return {}
+    rows = load()
+    return {size: table(rows, size) for size in SIZES}
+
+
+if __name__ == "__main__":
+    if "--commands" in sys.argv:
+        print("\n".join(commands(load())))
+        sys.exit()
+    matplotlib.rcParams |= {"svg.hashsalt": "recall", "font.size": 9}
+    write_parts(HERE / "README.md", parts())
+    draw_states(load())
+    draw_curves(load())
