@@ -13,7 +13,7 @@ from faults.stops import killed_at_instants, killed_at_operations, one_of_two_ki
 from faults.trials import Trial, in_turn
 
 TWO = ("language, 2 processes", "vision, 2 processes")
-NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged")
+NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged", "recall", "regression")
 
 
 def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:

@@ -60,11 +60,16 @@ class Bench:
         language, vision = (*MODEL, *self.data, *STEPS), (*IMAGES, *STEPS, "data.workers=0")
         averaged = ("trainer.precision=bf16", "trainer.ema_decay=0.9")
         lm, vit = without_charts(train_lm), without_charts(train_vit)
+        recall = ("experiment=recall", "attention=softmax", "data.length=24", "data.pairs=8", "data.queries=null")
+        regression = ("experiment=regression", "attention=gaussian", "data.context=8", "data.queries=4")
+        drawn = (*STEPS, "global_batch_size=4", "data.held_out=20", "schedule.warmup_steps=1")
         known = (
             Setting("language", lm, language),
             Setting("language, bf16, averaged", lm, (*language, *averaged, "model.dropout=0.1")),
             Setting("vision", vit, vision),
             Setting("vision, bf16, averaged", vit, (*vision, *averaged)),
+            Setting("recall", lm, (*recall, *drawn)),
+            Setting("regression", lm, (*regression, *drawn)),
             Setting("language, 2 processes", by_two(train_lm), language),
             Setting("vision, 2 processes", by_two(train_vit), vision),
         )
