@@ -22,7 +22,7 @@ Points = dict[str, list[tuple[int, float]]]  # name: (tokens, value)
 def difference_chart(
     differences: list[tuple[str, Difference]], name: str, title: str, axis: str, caption: str = "", wide: bool = False
 ) -> Picture:
-    """A line per (label, difference), the baseline at 0. What the interval's colour says: whether it holds 0."""
+    """Draw a line per (label, difference), the baseline at 0. The colour of an interval shows whether it holds 0."""
     figure, axes = new_figure(axis, "", (PAGE if wide else WIDE[0], 0.9 + 0.28 * len(differences)))
     clear, unclear, single = series_colour(0), series_colour(1), INK
     used = []

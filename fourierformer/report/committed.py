@@ -22,7 +22,7 @@ NO_GPU = "Measured on a CPU only: no times of a GPU are committed."
 
 
 def committed_sections(files: Iterable[Path]) -> list[Section]:
-    """Of the CSV files that a user names; those of runs, which have their own sections, are passed over."""
+    """Sections of the CSV files that a user names. Files of runs are skipped: they have sections of their own."""
     by_name = {path.stem: path for path in sorted(files)}
     kernels = [path for path in by_name.values() if _is_of_kernels(read_csv(path))]
     return _section(kernels, _kernel_section)
@@ -79,7 +79,7 @@ def _kernel_pictures(name: str, rows: Rows) -> list[Picture]:
 
 
 def _shape(row: dict[str, str], rows: Rows) -> str:
-    """With the number of threads where the file has several."""
+    """The title, with the number of threads where the file has several."""
     several = len({other.get("threads") for other in rows}) > 1
     return f"{row['shape']}, batch {row['batch']}" + (f", threads {row['threads']}" if several else "")
 

@@ -1,4 +1,4 @@
-"""What runs log over their steps and what depends on the layer, as curves: averaged over seeds, thinned, drawn.
+"""Curves of logged numbers over steps and over layers: averaged over seeds, thinned, drawn.
 
 From a row of the comparison to a chart: `metric_curves`, `time_curves` and `comparison_chart`, `diagnostic_curves` and
 `diagnostic_chart`, `layer_curves` and `layer_chart`.
@@ -88,7 +88,7 @@ def diagnostic_curves(row: Row, name: str) -> list[Curve]:
 
 
 def layer_curves(rows: list[Row], split: str, key: str) -> list[Curve]:
-    """A curve per row over its completed seeds: what scripts/head_redundancy.py measured, against the layer."""
+    """A curve per row over its completed seeds: numbers of scripts/head_redundancy.py against the layer."""
     curves = []
     for row, look in zip(rows, _looks(rows), strict=True):
         layers = [run.head_layers.get(split, []) for run in row.runs]
@@ -116,7 +116,7 @@ def _looks(rows: list[Row]) -> list[Look]:
 
 
 def _stretch(runs: Iterable[Run], key: str) -> int:
-    """Steps per point: 0 where every logged step can be shown."""
+    """The steps per point; 0 where every logged step can be shown."""
     series = [run.series(key)[0] for run in runs]
     points, last = max((len(steps) for steps in series), default=0), max((max(s, default=0) for s in series), default=0)
     return 0 if points <= STRETCHES else -(-last // STRETCHES)
@@ -138,7 +138,7 @@ def _common(series: list[dict[float, float]], label: str, look: Look, finished: 
 
 
 def _thinned(steps: list[int], values: list[float], width: int) -> dict[float, float]:
-    """Value by step, or mean by the middle of each stretch of `width` steps. A value that is not finite makes a gap."""
+    """Values by step, or means by the middle of each stretch of `width` steps. A value that is not finite is a gap."""
     if not width:
         return dict(zip(steps, values, strict=True))
     stretches: dict[float, list[float]] = {}
@@ -194,7 +194,7 @@ def _scale(axes, kind: Metric, against: str) -> None:
 
 
 def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, caption: str = "") -> Picture:
-    """The same against depth, layers counted from 0."""
+    """Draw curves against depth, layers counted from 0."""
     figure, axes = new_figure("layer", quantity)
     whole_numbers(axes.xaxis)
     axes.margins(x=0.04)
@@ -206,7 +206,7 @@ def layer_chart(curves: list[Curve], name: str, title: str, quantity: str, capti
 def diagnostic_chart(
     panels: dict[str, list[Curve]], name: str, title: str, axis: str, caption: str = "", most: float = np.inf
 ) -> Picture:
-    """A panel for each attention, all on one scale, with a line per layer, coloured by depth. `most`: the largest value
+    """Draw a panel for each attention with a line per layer, coloured by depth, on one scale. `most`: the largest value
     that there can be."""
     count, several = max(map(len, panels.values())), len(panels) > 1
     keys = [Key(layer_colour(i, count), f"layer {i}") for i in range(count)]
@@ -272,10 +272,10 @@ def _skip_the_beginning(axes, curves: list[Curve], kind: Metric) -> None:
 
 
 def _markers(curve: Curve) -> dict:
-    """A curve of few points shows them: a line between 3 evaluations should not look like a measurement everywhere."""
+    """Mark the points of a curve that has few: a line between 3 evaluations is not measured in between."""
     return {"marker": "o", "markersize": 3 if len(curve.steps) > 1 else 5} if len(curve.steps) <= 20 else {}
 
 
 def _style(look: Look) -> tuple:
-    """Where the colours run out they come again with the next line style."""
+    """Colour and line style of the i-th curve; after the last colour the next line style begins."""
     return STYLES[(look[1] + look[0] // len(SERIES)) % len(STYLES)]

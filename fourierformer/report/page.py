@@ -45,7 +45,7 @@ def write_report(
 
 
 def save_figures(sections: Iterable[Section], folder: Path) -> None:
-    """Files of the same name are replaced; others, of charts that the page no longer has, stay."""
+    """Write the charts as files. Files of the same name are replaced; files of former charts stay."""
     folder.mkdir(parents=True, exist_ok=True)
     for picture in pictures(sections):
         picture.save(folder)
@@ -57,7 +57,7 @@ def pictures(sections: Iterable[Section]) -> list[Picture]:
 
 
 def render(runs: list[Run], made: str, sections: list[Section] | None = None) -> str:
-    """The page about `runs` with these sections; by default those that the runs themselves give."""
+    """Return the page about `runs` with these sections; by default with the sections of the runs."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -84,19 +84,19 @@ def render(runs: list[Run], made: str, sections: list[Section] | None = None) ->
 
 
 def _lines(runs: list[Run]) -> list[tuple[Run, str, str]]:
-    """(run, time, result) of each."""
+    """Return (run, time, result) of each run."""
     ordered = sorted(runs, key=lambda run: str(run.path))
     seconds = [number(run.summary.get("seconds")) if run.completed else float("nan") for run in ordered]
     return [(run, duration_text(time), result_of(run)) for run, time in zip(ordered, seconds, strict=True)]
 
 
 def _root(runs: list[Run]) -> Path:
-    """The folder that all runs lie under: it stands once above their list instead of in every line."""
+    """The common folder of all runs, which is shown once above their list."""
     return Path(os.path.commonpath([run.path.absolute().parent for run in runs])) if runs else Path()
 
 
 def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
-    """Where the runs come from: one line per fact, with every value it took and how often where runs differ."""
+    """The origin of the runs: one line per fact, with each value and its count where runs differ."""
     values: dict[str, Counter] = {}
     runs = [run for run in runs if run.meta]
     for run in runs:

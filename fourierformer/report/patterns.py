@@ -1,4 +1,4 @@
-"""Pictures of who sees whom: patterns of sparse attentions, and the mean maps of trained models."""
+"""Pictures of visible keys: patterns of sparse attentions, and mean maps of trained models."""
 
 import hashlib
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def layer_of(
 
 
 def head_patterns(layer: SparseAttention, tokens: int) -> list[tuple[str, Tensor]]:
-    """Each different pattern, with its heads in words."""
+    """The different patterns of a mechanism, with the names of their heads."""
     shares = layer.shares(tokens)
     if len(shares) == 1:
         return [("all heads", shares[0])]
@@ -76,7 +76,7 @@ def head_patterns(layer: SparseAttention, tokens: int) -> list[tuple[str, Tensor
 
 
 def pattern_panels(layer: SparseAttention, tokens: int, title: str) -> list[MapPanel]:
-    """Of a mechanism the pattern of every kind of head; on a grid also what the patch in the middle sees."""
+    """The pattern of every kind of head of a mechanism; on a grid also the keys of the middle patch."""
     patterns = head_patterns(layer, tokens)[:MOST]
     panels = [MapPanel(f"{title}, {heads}" if len(patterns) > 1 else title, _shaded(p)) for heads, p in patterns]
     if layer.geometry.grid:
@@ -85,20 +85,20 @@ def pattern_panels(layer: SparseAttention, tokens: int, title: str) -> list[MapP
 
 
 def patch_panel(title: str, shares: Tensor, grid: tuple[int, int]) -> MapPanel:
-    """What the patch in the middle sees of the image."""
+    """The patches that the middle patch sees."""
     row, column = grid[0] // 2, grid[1] // 2
     return MapPanel(title, _shaded(shares)[row * grid[1] + column].reshape(grid), (row, column))
 
 
 def _shaded(shares: Tensor) -> Tensor:
-    """Long means are paler, but not as pale as they are long: one of 16 tokens has 0.5, not 0.06."""
+    """The shade of a mean of several tokens, which fades slower than 1 / tokens: a mean of 16 has 0.5, not 0.06."""
     return shares**0.25
 
 
 def panel_picture(
     rows: list[list[MapPanel]], name: str, title: str, description: str = "", inches: float = 1.9
 ) -> Picture:
-    """All panels on one scale of colours, from 0 to 1."""
+    """Draw all panels on one scale of colours, from 0 to 1."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
@@ -121,7 +121,7 @@ def panel_picture(
 
 
 def pattern_picture(name: str, tokens: int, grid: tuple[int, int] | None, knobs: Mapping[str, object]) -> Picture:
-    """One mechanism, bidirectional above and causal below, where it can be both."""
+    """Draw one mechanism, bidirectional above and causal below, where it can be both."""
     rows = []
     refusals = []
     for causal, word in ((False, "bidirectional"), (True, "causal")):
@@ -138,7 +138,7 @@ def pattern_picture(name: str, tokens: int, grid: tuple[int, int] | None, knobs:
 
 
 def gallery_panels() -> list[MapPanel]:
-    """Every mechanism with a pattern, bidirectional: what a causal one keeps is dark."""
+    """Draw every mechanism with a pattern, bidirectional; the causal part is darker."""
     panels = []
     for name, knobs in GALLERY.items():
         layer = layer_of(name, False, TOKENS, (SIDE, SIDE) if mechanism(name).needs_grid else None, knobs)
@@ -155,22 +155,22 @@ def gallery_panels() -> list[MapPanel]:
 
 def map_pictures(mean: MeanMaps, layers: list[int], title: str) -> list[Picture]:
     """Mean maps, a row of panels for each layer and a column for each head; of images also by the offset of the key."""
-    said = f"{title}: mean of {mean.sequences:,} sequences of the {mean.split} split, step {mean.step:,}"
+    caption = f"{title}: mean of {mean.sequences:,} sequences of the {mean.split} split, step {mean.step:,}"
     rows = [[_map_panel(f"layer {i}, head {h + 1}", m) for h, m in enumerate(mean.maps[i])] for i in layers]
-    pictures = [panel_picture(rows, "attention_maps", f"{said}. {HOW_SHADED}")]
+    pictures = [panel_picture(rows, "attention_maps", f"{caption}. {HOW_SHADED}")]
     geometry = mean.geometry
     if geometry.grid and not geometry.causal:
         offsets = by_offset(mean.maps, geometry.grid, geometry.prefix)
         rows = [
             [MapPanel(f"layer {i}, head {h + 1}", m / _largest(m)) for h, m in enumerate(offsets[i])] for i in layers
         ]
-        text = f"{said}. By offset from the query in the middle"
+        text = f"{caption}. By offset from the query in the middle"
         pictures.append(panel_picture(rows, "attention_by_offset", text))
     return pictures
 
 
 def compared_maps_picture(maps: dict[str, MeanMaps], layers: list[int], name: str, title: str) -> Picture:
-    """These layers of each model, a column for each head: maps of the same sequences."""
+    """Draw these layers of each model, a column for each head: maps of the same sequences."""
     one = next(iter(maps.values()))
     rows = []
     for layer in layers:
@@ -187,7 +187,7 @@ def compared_maps_picture(maps: dict[str, MeanMaps], layers: list[int], name: st
 
 
 def _map_panel(title: str, weights: Tensor) -> MapPanel:
-    """The map of a head. A query is white if eps takes nearly all its weight: it attends to nothing, whatever the shape
+    """The map of a head. A query is white if eps dominates the denominator: it attends to nothing, whatever the shape
     of its weights."""
     sizes = weights.abs()  # some mechanisms have weights below 0
     values = sizes / _largest(sizes, -1) * sizes.sum(-1, keepdim=True).clamp(max=1)
@@ -195,7 +195,7 @@ def _map_panel(title: str, weights: Tensor) -> MapPanel:
 
 
 def _largest(weights: Tensor, *axes: int) -> Tensor:
-    """To divide by: not 0 where all weights are."""
+    """The largest weight, or 1 where all weights are 0: a divisor."""
     return weights.amax(axes, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
@@ -206,13 +206,13 @@ def _sum_text(mean: float) -> str:
 
 
 def fingerprint(panels: list[MapPanel]) -> str:
-    """Of every number that is drawn. It stands in the committed SVG, so that a test can tell when that is stale."""
+    """The hash of all drawn numbers. The committed SVG contains it, so that a test detects a stale one."""
     text = "".join(f"{panel.title} {(100 * panel.values).round().int().tolist()}" for panel in panels)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def save_gallery(folder: Path) -> list[Path]:
-    """patterns.svg and patterns.png."""
+    """Write patterns.svg and patterns.png."""
     folder.mkdir(parents=True, exist_ok=True)
     panels = gallery_panels()
     rows = [panels[start : start + ACROSS] for start in range(0, len(panels), ACROSS)]

@@ -67,7 +67,7 @@ class Key:
 
     @property
     def look(self) -> dict[str, Any]:
-        """For matplotlib, without the colour."""
+        """The keyword arguments of matplotlib, without the colour."""
         if not self.point:
             return {"linestyle": self.style}
         return {"linestyle": "none", "marker": "o", "fillstyle": "none" if self.point == "circle" else "full"}
@@ -95,7 +95,7 @@ class Picture:
         svg = buffer.getvalue()
         svg = svg[svg.index("<svg") :]
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML knows SVG's names without them
+        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML needs none
         # several charts share a page, and every one of them numbers its parts from 1
         svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{self.name}-", svg)
         svg = self._in_css(svg)
@@ -119,7 +119,7 @@ class Picture:
         return paths
 
     def _in_css(self, svg: str) -> str:
-        """In one pass: a replacement contains fixed colours too."""
+        """Replace fixed colours, in one pass, since a replacement contains fixed colours too."""
         css = {colour.fixed: colour.css for colour in (INK, *(key.colour for key in self.keys))}
         return re.sub("|".join(css), lambda match: css[match[0]], svg)
 
@@ -140,13 +140,13 @@ class Picture:
 
 
 def new_figure(x_label: str, y_label: str, size: tuple[float, float] = WIDE):
-    """(figure, axes)."""
+    """Return (figure, axes)."""
     figure, (axes,) = new_panels([""], x_label, y_label, size)
     return figure, axes
 
 
 def new_panels(titles: list[str], x_label: str, y_label: str, size: tuple[float, float]):
-    """(figure, axes of each panel): panels side by side, on one scale of y, whose label stands at the first."""
+    """Return (figure, axes of each panel): panels side by side with one scale of y, labelled at the first."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -162,7 +162,7 @@ def new_panels(titles: list[str], x_label: str, y_label: str, size: tuple[float,
 
 
 def panel_grid(count: int, across: int, x_label: str, y_label: str):
-    """(figure, axes of each panel): as wide as the page, rows of small panels on one scale."""
+    """Return (figure, axes of each panel): rows of small panels with one scale, as wide as the page."""
     from matplotlib.figure import Figure
 
     rows = -(-count // across)
@@ -180,7 +180,7 @@ def panel_grid(count: int, across: int, x_label: str, y_label: str):
 
 
 def plain(axes) -> None:
-    """Thin horizontal rules, no frame, all of it in ink; ticks with their whole number, not with an offset to add."""
+    """Style the axes: thin horizontal rules, no frame, ticks with the whole number instead of an offset."""
     from matplotlib.ticker import ScalarFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
@@ -194,7 +194,7 @@ def plain(axes) -> None:
 
 
 def in_turn(lines: Iterable["Line2D"]) -> None:
-    """Lines that lie on each other show their colours in turn, as dashes: else the last would hide the others."""
+    """Dash lines that coincide, each in its turn: the last would hide the others."""
     together: list[list[Line2D]] = []
     for line in lines:
         group = next((group for group in together if _cover(group[0], line)), None)
@@ -208,7 +208,7 @@ def in_turn(lines: Iterable["Line2D"]) -> None:
 
 
 def _cover(one: "Line2D", other: "Line2D") -> bool:
-    """Whether they are nowhere further apart than half a line's width."""
+    """Whether two lines are nowhere further apart than half a line's width."""
     first, second = (line.get_transform().transform(np.asarray(line.get_xydata())) for line in (one, other))
     return first.shape == second.shape and bool(
         np.allclose(first, second, rtol=0, atol=0.5 * one.get_linewidth(), equal_nan=True)
@@ -216,7 +216,7 @@ def _cover(one: "Line2D", other: "Line2D") -> bool:
 
 
 def whole_numbers(axis) -> None:
-    """Of what is counted: never a tick between two of them."""
+    """Place ticks at whole numbers only, for counts."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
@@ -224,7 +224,7 @@ def whole_numbers(axis) -> None:
 
 
 def logarithmic(axis, subdivisions: tuple[int, ...] = (1, 2, 5)) -> None:
-    """Plain numbers at 1, 2 and 5 times the powers of ten."""
+    """Label 1, 2 and 5 times the powers of ten with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=subdivisions, numticks=12))

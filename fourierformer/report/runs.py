@@ -66,7 +66,7 @@ PAPERS = ("paper", "ours - paper", "status of the paper's")  # columns of the ta
 
 
 def run_sections(runs: list[Run], maps: bool = False) -> list[Section]:
-    """`maps`: also what each head attends to, which loads models of these runs."""
+    """Sections of the tables of runs. `maps`: also attention maps, which loads models of these runs."""
     rows = comparison(runs)
     compared = tables(rows)
     anchors = slugs(table.title for table in compared)
@@ -104,7 +104,7 @@ def _caption(table: Table) -> str:
 
 
 def _missing_seeds(rows: list[Row]) -> list[str]:
-    """Seeds that other configurations of the table have: a run that was never started leaves no trace of its own."""
+    """Seeds that a row lacks and other rows have: a run that was never started leaves no trace of its own."""
     seeds = [{seed_of(run) for run in (*row.runs, *row.others)} for row in rows]
     wanted = {seed for of_row in seeds for seed in of_row if isinstance(seed, int)}
     missing = [(row_label(row, rows), sorted(wanted - of_row)) for row, of_row in zip(rows, seeds, strict=True)]
@@ -116,7 +116,7 @@ def _shown(table: Table, caption: str, above: Table) -> Table:
 
 
 def _intervals(table: Table, above: Table) -> Table:
-    """Beside the paper's numbers where it has some."""
+    """The table of intervals, beside the paper's numbers where there are some."""
     printed = table.header.index("paper")
     if any(line[printed] != DASH for line in table.body):
         return _shown(table, "Every number with its interval, and what the paper prints in its place.", above)
@@ -125,7 +125,7 @@ def _intervals(table: Table, above: Table) -> Table:
 
 
 def _difference_pictures(table: Table, anchor: str, beside: bool) -> list[Picture]:
-    """One, of the evaluation that a paper would quote, where softmax has rivals there."""
+    """Charts of differences to softmax in the evaluation that a paper would quote: one or none."""
     columns, kind = quoted_columns(table.rows[0].task), metric(table.primary)
     compared = [pair for pair in pairs(table.rows, columns) if pair.difference.mean is not None]
     column = next((column for column in columns if any(pair.column == column for pair in compared)), None)
@@ -158,7 +158,7 @@ def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
 
 
 def _time_pictures(table: Table, anchor: str, key: str) -> list[Picture]:
-    """One, where there is anything to compare: what an attention costs decides how far it gets in an hour."""
+    """Charts of the primary metric against training time: one or none. Cost decides the length of an hour's training."""
     curves, kind = time_curves(table.rows, f"valid_{key}"), metric(key)
     if len({curve.look for curve in curves}) < 2:
         return []
@@ -179,7 +179,7 @@ def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:
 
 
 def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Picture]:
-    """One, where any row has logged it."""
+    """Charts of a number that layers log: one, or none where no row has it."""
     title, axis, most = DIAGNOSTICS[diagnostic]
     panels = {row_label(row, table.rows): diagnostic_curves(row, diagnostic) for row in table.rows}
     panels = {label: curves for label, curves in panels.items() if curves}
@@ -202,7 +202,7 @@ def _layer_pictures(table: Table, anchor: str) -> list[Picture]:
 
 
 def result_of(run: Run) -> str:
-    """The number of one run that a paper would quote."""
+    """Return the number of a run that a paper would quote."""
     if not run.completed:
         return DASH
     primary = str(run.summary.get("primary"))
@@ -216,7 +216,7 @@ def result_of(run: Run) -> str:
 
 
 def headline(table: Table) -> str:
-    """The sentence about a table that a reader came for, and why to doubt it; empty where there is nothing to
+    """The main result of a table in a sentence, and reasons to doubt it; empty where there is nothing to
     compare."""
     for column in quoted_columns(table.rows[0].task):
         cells = [(row, cell.mean) for row in table.rows if (cell := row.cell(column))]
@@ -251,7 +251,7 @@ def _sentence(table: Table, column: Column, means: list[tuple[Row, float]]) -> s
 
 
 def _doubt(table: Table, column: Column, first: Row, baseline: Row) -> str:
-    """What the sentence must not be read without: a single seed, other settings, no test, or one that found nothing."""
+    """Reasons to doubt the sentence: a single seed, other settings, no test, or a test without a finding."""
     if min(first.n, baseline.n) == 1:
         return "; a single seed, so no claim yet"
     if not table.own_settings and not same_setting(first, baseline):

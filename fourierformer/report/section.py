@@ -1,4 +1,4 @@
-"""What a page is made of: sections of tables and groups of charts."""
+"""The parts of a page: sections of tables and groups of charts."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -31,12 +31,12 @@ class Section:
 
 
 def slug(text: str) -> str:
-    """For anchors and file names: small letters, digits and hyphens, whatever a run calls itself."""
+    """A name for anchors and files: small letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
 
 
 def slugs(texts: Iterable[str]) -> list[str]:
-    """Each its slug; one that is there already gets a number."""
+    """Slugs of all titles; repeated ones get a number."""
     names: list[str] = []
     for text in map(slug, texts):
         number, name = 2, text

@@ -1,6 +1,6 @@
 """Runs grouped over seeds: one row per configuration, one cell per (split, protocol), every value kept by seed.
 
-The last part of the file says what their numbers are called and which way is better.
+The last part of the file has names, units and direction of their metrics.
 """
 
 import json
@@ -168,7 +168,7 @@ def mixes_settings(rows: Sequence[Row]) -> bool:
 
 
 def row_label(row: Row, rows: Iterable[Row]) -> str:
-    """The attention's name, then whatever tells the row from others: knobs from rows of the same attention, all other
+    """The attention's name, then the values that distinguish the row: knobs from rows of the same attention, all other
     settings from all rows of the model (`fourier eps=0 lr=0.002`). The group's hash where nothing known differs."""
     of_model = [other for other in rows if other.model == row.model]
     known = [other for other in of_model if other.config]  # of a damaged or very old run nothing is known

@@ -90,7 +90,7 @@ def quickstart(folder: Path = MEASURED) -> str:
 
 
 def mechanism_table() -> str:
-    """The choices of attention, from what the mechanisms say about themselves: one row per name."""
+    """The choices of attention, from the attributes of their classes: one row per name."""
     grid = markdown_grid(MECHANISMS, map(_mechanism_line, attention.available()))
     return f"{grid}\n\n{MECHANISMS_NOTE}"
 

@@ -53,7 +53,7 @@ def _interval_table(rows: list[Row], measures: list[Measure]) -> Table:
         names = [*([row.model or DASH] if model_column(rows) else []), row_label(row, rows)]
         for column, key in measures:
             cell, value = row.cell(column, key), paper_value(row, column, key)
-            if cell or not column[1].startswith("ema"):  # averaged weights are kept only where asked for
+            if cell or not column[1].startswith("ema"):  # averaged weights exist only with trainer.ema_decay
                 body.append([*names, _evaluation_text((column, key)), *_interval_line(cell, key, value)])
     title = f"{title_of(rows)}: intervals over seeds, and the paper's numbers"
     header = [*model_column(rows), "attention", "evaluation", *HEADER]

@@ -1,6 +1,6 @@
 """Committed evidence: finished runs as lines of results/measured/<name>.csv, which read back as runs.
 
-A line has every number of the run's summary, what its evaluations and layers said, and where all that comes from, so
+A line has every number of the run's summary, of its evaluations and its layers, and their origin, so
 that tables and charts can be made without the run directory. A run that should not be evidence is refused with the
 reason.
 """
@@ -90,7 +90,7 @@ def is_measured(path: Path) -> bool:
 
 
 def gather(sources: Iterable[str | Path]) -> list[Run]:
-    """Runs from folders of run directories and from CSV files, each once: the directory knows more.
+    """Runs from folders of run directories and from CSV files, each once; the directory wins, since it has more.
 
     One of another commit is another run; tables say which of the two they count. Of several CSV files those of other
     measurements are left out, so that results/measured/*.csv can be named.
@@ -103,7 +103,7 @@ def gather(sources: Iterable[str | Path]) -> list[Run]:
         raise SetupError(f"{others[0]}: neither a folder of runs nor a .csv file")
     runs = collect(path for path in paths if path not in files)
     known = {_identity(run) for run in runs}
-    of_runs = [file for file in files if is_measured(file)] or files  # if none is, reading the first says so
+    of_runs = [file for file in files if is_measured(file)] or files  # if none is, reading the first raises the error
     from_files = {_identity(run): run for file in of_runs for run in read_measured(file)}
     return [*runs, *(run for identity, run in from_files.items() if identity not in known)]
 

@@ -1,4 +1,4 @@
-"""Reading run directories: what a run says about itself, and what about it could not be read."""
+"""Read run directories: numbers, state and origin of a run, and the files of it that could not be read."""
 
 import os
 import re
@@ -27,7 +27,7 @@ EARLIER_HEAD_NAMES = {
 }
 EARLIER_LOGGED_NAMES = {"mass": "attended_share"}
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
-OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: what an attention layer logs about itself
+OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: a number of one attention layer
 SET_ASIDE = re.compile(r"\.old-\d+$")
 
 
@@ -41,7 +41,7 @@ class Run:
         >>> run.summary["model"], run.field("attention"), run.config["model.layers"]
         ('lm_tiny', 'softmax', 1)
 
-    `state` is what status.json says, or one of: unfinished (no status yet), damaged (a file of it cannot be read),
+    `state` is that of status.json, or one of: unfinished (no status yet), damaged (a file of it cannot be read),
     set aside (an earlier attempt that `fresh=true` renamed). Only completed runs have numbers worth comparing.
     """
 
@@ -136,7 +136,7 @@ class Run:
 
     @cached_property
     def layers(self) -> dict[str, list[float]]:
-        """What each attention layer logged about itself last: {"attended_share": [0.83, 0.33]}."""
+        """The last numbers that each attention layer logged: {"attended_share": [0.83, 0.33]}."""
         last = {key: row[key] for row in self.metrics for key in row if OF_A_LAYER.fullmatch(key)}
         layers: dict[str, list[float]] = {}
         for key, value in last.items():
@@ -298,7 +298,7 @@ def _read_json(path: Path, problems: list[str]) -> dict | None:
 
 
 def _read_rows(path: Path) -> tuple[list[dict], list[str]]:
-    """The rows of a metrics file, and what about it could not be read (a kill while writing leaves half a line)."""
+    """The rows of a metrics file, and a remark on lines that are damaged (a kill while writing leaves half a line)."""
     if path.exists() and not path.is_file():
         return [], [f"{path.name} cannot be read: it is not a file"]
     try:

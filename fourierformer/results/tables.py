@@ -283,7 +283,7 @@ def head_tables(rows: Iterable[Row]) -> list[Table]:
 
 
 def _head_table(rows: list[Row]) -> Table:
-    """With a column for whatever of a run was measured: older files lack some."""
+    """With a column for each quantity that was measured: older files lack some."""
     measured = {key for row in rows for run in row.runs for numbers in run.heads.values() for key in numbers}
     quantities = {key: words for key, words in HEAD_COLUMNS.items() if key in measured}
     body = []

@@ -133,7 +133,7 @@ class Task(ABC, Generic[Spec]):
         """The geometry of the model's first attention layer."""
 
     def check_attention(self, spec: Spec) -> None:
-        """SetupError where a mechanism cannot stand where the model has it; one that cannot be built says so itself.
+        """Raise SetupError where the model cannot have this mechanism; one that cannot be built raises its own error.
         Not part of making a spec: it needs torch, which takes seconds to load."""
         return
 
@@ -166,7 +166,7 @@ class Task(ABC, Generic[Spec]):
 
     @abstractmethod
     def samples_per_step(self, spec: Spec) -> int:
-        """How many `unit`s a global batch has."""
+        """The number of `unit`s in a global batch."""
 
     @abstractmethod
     def activation_bytes(self, spec: Spec, micro_batch: int) -> int:
@@ -181,7 +181,7 @@ class Task(ABC, Generic[Spec]):
         """The `scored` numbers of an evaluation as text: "context 256, stride 1, 245,568 tokens scored"."""
 
     def data_facts(self, corpus: Any) -> dict | None:
-        """What its trained models must know of the data when that is out of reach, as plain values: vocabulary, names
+        """Facts of the data that trained models need without the data, as plain values: vocabulary, names
         of classes. A run keeps them in data.json. None: using a model needs the data itself."""
         return None
 

@@ -1,5 +1,4 @@
-"""The task of masked language modelling: its facts, and the parts of its runs, as far as they are not those of language
-modelling."""
+"""The task of masked language modelling: its differences from language modelling."""
 
 from __future__ import annotations
 

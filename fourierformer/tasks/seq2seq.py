@@ -84,7 +84,7 @@ class Seq2Seq(Task[Seq2SeqSpec]):
         return spec.model.geometry("encoder")
 
     def check_attention(self, spec: Seq2SeqSpec) -> None:
-        """SetupError where a mechanism cannot do what its place asks, with the key to choose another and those that
+        """SetupError where a mechanism cannot stand in its place, with the key to choose another and those that
         can."""
         for part in PLACES:
             _check_place(spec, part)

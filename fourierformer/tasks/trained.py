@@ -33,7 +33,7 @@ class TrainedModel:
 
     model: nn.Module
     spec: RunSpec  # how it was trained
-    corpus: Any  # what it knows of its data: vocabulary or names of classes; no split, unless the data was loaded
+    corpus: Any  # vocabulary or names of classes; splits only where the data was loaded
     step: int  # of the checkpoint that its weights are from
 
     def __repr__(self) -> str:
