@@ -158,7 +158,7 @@ def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
 
 
 def _time_pictures(table: Table, anchor: str, key: str) -> list[Picture]:
-    """Charts of the primary metric against training time: one or none. Cost decides the length of an hour's training."""
+    """Charts of the primary metric against training time: one or none. Cost decides how far an hour gets."""
     curves, kind = time_curves(table.rows, f"valid_{key}"), metric(key)
     if len({curve.look for curve in curves}) < 2:
         return []
