@@ -1,4 +1,4 @@
-"""Checks this machine: a line per check, and a fix for each failure. python scripts/doctor.py [--runs-root runs]"""
+"""Check this machine: one line per check, and a fix for each failure. python scripts/doctor.py [--runs-root runs]"""
 
 import argparse
 import importlib
@@ -10,23 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = (
-    "torch",
-    "triton",
-    "hydra",
-    "omegaconf",
-    "timm",
-    "sklearn",
-    "datasets",
-    "wandb",
-    "rich",
-    "matplotlib",
-    "jinja2",
+    *("torch", "triton", "hydra", "omegaconf", "timm", "sklearn"),
+    *("datasets", "wandb", "rich", "matplotlib", "jinja2"),
 )
 INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
 
 
 class Problem(Exception):
-    """A failed check; its text has the failure, an arrow, and the fix."""
+    """A failed check: 'failure -> fix'."""
 
 
 def python() -> str:
@@ -63,7 +54,7 @@ def compiler() -> str:
 
 
 def fourier_kernel() -> str:
-    """Compares the implementation of Fourier attention for this machine with the printed formula."""
+    """Compare the implementation of Fourier attention for this machine with the printed formula."""
     import torch
 
     from fourierformer.kernels.sinc import choose_backend, sinc_attention
@@ -127,17 +118,15 @@ def main() -> None:
         ("write access", lambda: write_access(arguments.runs_root)),
         ("wandb", wandb_mode),
     ]
-    failed = 0
+    failed = False
     for name, check in checks:
         try:
             print(f"ok    {name:15s} {check()}", flush=True)
-        except Problem as problem:
-            failed += 1
-            print(f"FAIL  {name:15s} {problem}", flush=True)
-        except Exception as error:  # a check that raises has failed; the next ones still run
-            failed += 1
-            print(f"FAIL  {name:15s} {type(error).__name__}: {error} -> {INSTALL}", flush=True)
-    sys.exit(1 if failed else 0)
+        except Exception as error:  # the next checks still run
+            failed = True
+            reason = error if isinstance(error, Problem) else f"{type(error).__name__}: {error} -> {INSTALL}"
+            print(f"FAIL  {name:15s} {reason}", flush=True)
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":
