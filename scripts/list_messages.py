@@ -13,10 +13,8 @@ def text_of(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        parts = ((part, part.value) for part in node.values)
-        return "".join(
-            value if isinstance(part, ast.Constant) else f"{{{ast.unparse(value)}}}" for part, value in parts
-        )
+        parts = node.values
+        return "".join(p.value if isinstance(p, ast.Constant) else f"{{{ast.unparse(p.value)}}}" for p in parts)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         sides = [text_of(side) or f"{{{ast.unparse(side)}}}" for side in (node.left, node.right)]
         return "".join(sides) if any(text_of(side) for side in (node.left, node.right)) else None

@@ -1,5 +1,4 @@
-"""Trained models, ready to use in two lines: from a run directory, from a folder that was exported, from the hub. And
-their export as such a folder.
+"""Load trained models from a run directory, an exported folder or the hub, and export them as such a folder.
 
 FOLDER/model.safetensors    the weights
 FOLDER/config.json          how the model is built, for from_pretrained, transformers (language) and timm (vision)
@@ -43,8 +42,8 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
 
 
 def _corpus(run: Path, spec: RunSpec):
-    """What the run kept of its data; the data itself where it kept nothing."""
-    facts, task = RunDirectory(run).read_data_facts(), task_of(spec)
+    """The facts that the run kept of its data; the data itself where it kept none."""
+    facts, task = read_json(RunDirectory(run).data_facts), task_of(spec)
     if facts is not None:
         return task.corpus_of(spec, facts)
     print(f"{run} is of a version that kept no {FACTS} with a run: its data set is loaded instead", file=sys.stderr)
@@ -59,9 +58,7 @@ def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, dev
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise SetupError(
-            f"{where}: its weights do not fit its model ({misfit(error)}): restore it from a copy"
-        ) from None
+        raise SetupError(f"{where}: its weights do not fit its model ({misfit(error)}): restore a copy") from None
     return task.trained(spec, model.to(pick_device(device)).eval(), corpus, step)
 
 
@@ -104,7 +101,7 @@ def read_export(folder: Path) -> tuple[dict, dict]:
 
 
 def _folder(name: Path | str) -> Path:
-    """The folder of this name, or a copy of this repository of the hub."""
+    """The folder of this name, or a copy of the hub's repository of this name."""
     if Path(name).is_dir():
         return Path(name)
     if not HUB_NAME.fullmatch(str(name)):
@@ -129,7 +126,7 @@ def without_paths(values: dict) -> dict:
 
 
 def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged: bool = False) -> str:
-    """Writes the model of a run into the folder `to`, or uploads it to "hub:owner/name"; returns where it is."""
+    """Write the model of a run into the folder `to`, or upload it to "hub:owner/name". Returns its path or address."""
     if not str(to).startswith(HUB):
         folder = Path(to)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
