@@ -1,8 +1,8 @@
 """The processes that share one run: usually one, or one per GPU, started by torchrun, by submitit or by srun.
 
-They all do the same work on different rows of the batch. A method of `Processes` (other than its properties) is
-collective: all of them must call it, in the same order. Work that only one may do (files, console, the hub) is passed
-to `on_first`. With a single process no group is made, and every method returns at once.
+All do the same work on different rows of the batch. A method of `Processes` (other than its properties) is collective:
+all of them must call it, in the same order. Work for a single process (files, console, the hub) is passed to
+`on_first`. With a single process no group is made, and every method returns at once.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 T = TypeVar("T")
-# Of process 0, which may be unpacking ImageNet; torch's own is half an hour. If it dies, its connection closes at once.
+# Process 0 may be unpacking ImageNet; torch's default is half an hour. If it dies, its connection closes at once.
 PATIENCE = timedelta(days=2)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of this process and how many its run has; local_rank and local_world are those of this machine."""
+    """Number of this process and count of the run's processes; local_rank and local_world are for this machine."""
 
     rank: int = 0
     world: int = 1
@@ -40,16 +40,15 @@ class Processes:
         return self.rank == 0
 
     def share(self, global_batch_size: int, micro_batch_size: int | None) -> tuple[int, int, int]:
-        """This process's part of a global batch, the size of the micro-batches it is cut into, and their number. The
-        order of the data refuses a batch that cannot be shared equally; the last micro-batch may be smaller."""
+        """This process's part of a global batch, and the size and number of its micro-batches. The data's order refuses
+        a batch that cannot be shared equally; the last micro-batch may be smaller."""
         own = global_batch_size // self.world
         micro = min(micro_batch_size or own, own)
         return own, micro, -(-own // micro)
 
     def on_first(self, action: Callable[[], T]) -> T:
-        """Runs the action in process 0, and returns its (picklable) result in all of them. Its UserError or Interrupted
-        is raised in all; another error is a RuntimeError in the others. Errors raised by the others on its behalf are
-        marked `already_reported`."""
+        """Run the action in process 0, and return its (picklable) result in all. Its UserError or Interrupted is raised
+        in all; another error is a RuntimeError in the others. Errors in the others are marked `already_reported`."""
         if self.world == 1:
             return action()
         if self.first:
@@ -93,7 +92,7 @@ class Processes:
         return self.sum(tensor).div_(self.world) if self.world > 1 else tensor
 
     def highest(self, number: int) -> int:
-        """The largest of the processes' numbers. Exchanged between CPUs, so that no GPU is waited for."""
+        """The largest of the processes' numbers, exchanged between CPUs, without waiting for a GPU."""
         if self.world == 1:
             return number
         import torch
@@ -105,13 +104,13 @@ class Processes:
 
 
 def already_reported(error: BaseException) -> bool:
-    """Whether the error was raised on behalf of process 0, which reports it, so that this process need not."""
+    """Whether the error is process 0's, which reports it."""
     return getattr(error, "already_reported", False)
 
 
 @contextlib.contextmanager
 def join_processes(device_type: str) -> Iterator[Processes]:
-    """Connects the processes of a run, `with join_processes("cuda") as processes: ...`, once all of them have come."""
+    """Connect the processes of a run when all have started, `with join_processes("cuda") as processes: ...`."""
     processes, address = find_processes()
     if processes.world == 1:
         yield processes
@@ -130,21 +129,19 @@ def join_processes(device_type: str) -> Iterator[Processes]:
         try:
             yield replace(processes, patient=dist.new_group(backend="gloo", timeout=PATIENCE))
         finally:
-            # closes the connections: a process that still waits for this one gets an error
+            # closes the connections: a process waiting for this one gets an error
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
 def _lost_connections() -> Iterator[None]:
-    """A context in which the end of another process is a UserError, not a traceback of the library that noticed it."""
+    """A context in which the end of another process is a UserError, not a library's traceback."""
     import torch.distributed as dist
 
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(
-            error
-        ):  # gloo's errors have no type of their own
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo's errors have no own type
             raise
         lost = UserError(
             f"the connection to another process of this run was lost ({first_line(error)[:200]}). If it was "
@@ -158,8 +155,8 @@ _joined = itertools.count()
 
 
 def _store(address: str, processes: Processes) -> "Store":
-    """A store in which the processes tell each other their addresses. A sweep in one process joins once per job, each
-    time with another prefix: else the quicker process would read the address that the other had in the job before."""
+    """A store in which the processes exchange their addresses. A sweep in one process joins once per job, each time
+    with another prefix: otherwise the quicker process would read the other's address of the job before."""
     import torch.distributed as dist
 
     return dist.PrefixStore(f"run {next(_joined)}", _server(address, processes.rank, processes.world))
@@ -173,8 +170,7 @@ def _server(address: str, rank: int, world: int) -> "Store":
 
 
 def find_processes() -> tuple[Processes, str]:
-    """This process among those of its run, by the environment that its launcher set, and the address at which they
-    connect."""
+    """This process among those of its run, from the launcher's environment variables, and their common address."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         # torchrun comes before Slurm and submitit, which may have started torchrun
         local_rank, local_world = os.environ.get("LOCAL_RANK", 0), os.environ.get("LOCAL_WORLD_SIZE", 1)
@@ -189,19 +185,18 @@ def find_processes() -> tuple[Processes, str]:
 
 
 def _submitit_task() -> tuple[Processes, str]:
-    """A task of hydra's submitit launchers with tasks_per_node > 1: submitit knows the first node and chooses a port
-    per job."""
+    """A task of hydra's submitit launchers with tasks_per_node > 1, which have the first node and a port per job."""
     from submitit.helpers import TorchDistributedEnvironment
 
     task = TorchDistributedEnvironment()
     processes = Processes(task.rank, task.world_size, task.local_rank, task.local_world_size)
-    # not every machine can resolve its own name
+    # some machines cannot resolve their own name
     address = "127.0.0.1" if processes.world == processes.local_world else task.master_addr
     return processes, f"tcp://{address}:{task.master_port}"
 
 
 def _slurm_task() -> tuple[Processes, str]:
-    """A task of `srun python train_lm.py`: Slurm numbers the tasks, but gives them no address to connect at."""
+    """A task of `srun python train_lm.py`: Slurm numbers the tasks, but provides no address."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     tasks, nodes = (int(os.environ[f"SLURM_STEP_NUM_{key}"]) for key in ("TASKS", "NODES"))
     if not (address and port):

@@ -1,4 +1,4 @@
-"""Seeds computed from their purpose, so that random numbers need no state that a checkpoint would have to hold."""
+"""Seeds computed from their purpose, so that no state of a generator has to be kept in a checkpoint."""
 
 import hashlib
 

@@ -1,7 +1,5 @@
-"""Seeds of a run. The random numbers of a step depend on (seed, step, micro-step, rank) alone.
-
-So a resumed run has the same numbers as an uninterrupted one, and no generator has to be saved.
-"""
+"""Seeds of a run. The random numbers of a step depend on (seed, step, micro-step, rank) alone: a resumed run has those
+of an uninterrupted one, without saving a generator."""
 
 import random
 
@@ -12,7 +10,7 @@ from fourierformer.seeds import seed_of
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds all generators, for random numbers outside of steps, such as the initial weights."""
+    """Seed all generators, for random numbers outside of steps, such as the initial weights."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)  # numpy's global generator takes 32 bits
     torch.manual_seed(seed)

@@ -17,30 +17,11 @@ from functools import cached_property
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
 from fourierformer.data.images.memory import InMemorySet
-from fourierformer.data.images.order import ImageOrder, MicroBatch
-from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
+from fourierformer.data.images.sets import ImageSet
+from fourierformer.data.images.sources import check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Say, disk_errors
-
-__all__ = [
-    "AugmentConfig",
-    "ImageBatch",
-    "ImageCorpus",
-    "ImageData",
-    "ImageOrder",
-    "ImageSet",
-    "MicroBatch",
-    "Unreadable",
-    "check_available",
-    "eval_transform",
-    "evaluation_batches",
-    "load_images",
-    "train_transform",
-    "training_batches",
-    "worker_count",
-]
 
 Transform = Callable[[Image.Image], Tensor]
 

@@ -18,13 +18,11 @@ from fourierformer.data import hub
 from fourierformer.data.images.arrow import ArrowSet
 from fourierformer.data.images.digits import DigitsSet
 from fourierformer.data.images.folder import FolderSet
-from fourierformer.data.images.sets import ImageSet, Unreadable, listed
+from fourierformer.data.images.sets import ImageSet, listed
 from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError, short
-
-__all__ = ["ImageSet", "Unreadable", "check_source", "local_files", "open_splits"]
 
 # CIFAR-10 has no third split: its test images are used for validation
 NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from fourierformer.data.images.digits import DigitsSet
-from fourierformer.data.images.sets import ImageSet
-from fourierformer.data.images.sources import Unreadable, local_files, open_splits
+from fourierformer.data.images.sets import ImageSet, Unreadable
+from fourierformer.data.images.sources import local_files, open_splits
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.location import DataLocation
 from fourierformer.data.prepared import Say
