@@ -25,6 +25,14 @@ T = TypeVar("T")
 PATIENCE = timedelta(days=2)
 
 
+def own_share(what: str, size: int, rank: int, world: int) -> slice:
+    """This process's contiguous share of a global batch, named `what`. SetupError unless all shares are equal."""
+    if size % world:
+        raise SetupError(f"{what} cannot be shared equally by {world} processes: choose a multiple of {world}")
+    share = size // world
+    return slice(rank * share, (rank + 1) * share)
+
+
 @dataclass(frozen=True)
 class Processes:
     """Number of this process and count of the run's processes; local_rank and local_world are for this machine."""

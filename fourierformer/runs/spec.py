@@ -26,7 +26,7 @@ from fourierformer.config import (
 )
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
-from fourierformer.processes import find_processes
+from fourierformer.processes import find_processes, own_share
 from fourierformer.tasks import Task, task_named, tasks
 
 if TYPE_CHECKING:
@@ -124,12 +124,7 @@ def _of_values(values: dict) -> RunSpec:
     _check_groups(task, values)
     check_config(values, schema(task.spec))
     spec = make_spec(task.spec, values)
-    world = find_processes()[0].world
-    if spec.global_batch_size % world:
-        raise SetupError(
-            f"global_batch_size={spec.global_batch_size} cannot be shared equally by {world} processes: choose a "
-            f"multiple of {world}"
-        )
+    own_share(f"global_batch_size={spec.global_batch_size}", spec.global_batch_size, 0, find_processes()[0].world)
     return spec
 
 

@@ -1,7 +1,7 @@
-"""Logs the numbers of a run: to metrics.jsonl always, and to trackers that show them (wandb, the console).
+"""Log the numbers of a run: always to metrics.jsonl, and to the trackers that show them (wandb, the console).
 
-If one of the latter fails, it is reported once and used no more, and the training goes on. If metrics.jsonl fails, the
-training stops: its numbers would be lost.
+A failure of the latter is reported once, and the training continues without that tracker. A failure of metrics.jsonl
+stops the training: its numbers would be lost.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from fourierformer.tracking.jsonl import JsonlTracker
 
 
 class Tracker(Protocol):
-    """Something that shows or keeps the numbers of a run."""
+    """Show or keep the numbers of a run."""
 
     def log(self, row: dict) -> None:
-        """One row; it has "step"."""
+        """Log one row, which has "step"."""
 
     def summary(self, values: dict) -> None:
         """Final or best-so-far numbers, e.g. {"best/valid_ppl": 61.2}; a later value replaces an earlier one."""
@@ -25,7 +25,7 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Passes every row to metrics.jsonl first, then to the other trackers."""
+    """Pass every row to metrics.jsonl first, then to the other trackers."""
 
     def __init__(self, metrics: JsonlTracker, others: Iterable[Tracker] = (), say: Callable[[str], None] = print):
         self.metrics = metrics
@@ -53,7 +53,7 @@ class Trackers:
         for tracker in list(self.others):
             try:
                 getattr(tracker, method)(argument)
-            except Exception as error:  # whatever it is, the run goes on
+            except Exception as error:  # no failure of a tracker stops the run
                 self.others.remove(tracker)
                 with contextlib.suppress(OSError):  # stdout itself may have failed: `python train_lm.py | head`
                     self.say(
@@ -63,25 +63,16 @@ class Trackers:
 
 
 class NoTrackers(Trackers):
-    """Does nothing: for all processes but the first, which alone writes."""
+    """The trackers of all processes but the first, without effect: process 0 alone writes."""
 
-    def __init__(self):
-        """There is nothing to pass rows to."""
-
-    def log(self, row: dict) -> None:
-        """Process 0 logs the same row."""
-
-    def summary(self, values: dict) -> None:
-        """Process 0 logs it."""
-
-    def close(self, exit_code: int) -> None:
-        """Nothing was opened."""
+    def __init__(self) -> None: ...
+    def log(self, row: dict) -> None: ...
+    def summary(self, values: dict) -> None: ...
+    def close(self, exit_code: int) -> None: ...
+    def rewind(self, offset: int) -> None: ...
 
     def position(self) -> int:
         return 0
-
-    def rewind(self, offset: int) -> None:
-        """Process 0 does it."""
 
 
 def build_trackers(

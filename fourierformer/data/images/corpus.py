@@ -1,4 +1,4 @@
-"""Loads images as batches of normalised tensors, the same for any number of loader processes.
+"""Load images as batches of normalised tensors, independent of the number of loader processes.
 
 data = ImageData(name="cifar10", root="data/cifar10", ...)        # = configs/data/cifar10.yaml
 check_available(data)                                             # under two seconds, builds nothing
@@ -37,8 +37,8 @@ class ImageCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits that change with the classes, the labels and their order, or the content of an image that
-        is sampled; not with the folder, nor with the form of its files."""
+        """Twelve hex digits that depend on the classes, the labels and their order, and the content of sampled images;
+        not on the folder, nor on the form of its files."""
         digest = hashlib.sha256(json.dumps(self.classes).encode())
         for images in self.splits.values():
             images.add_to(digest)
@@ -46,13 +46,13 @@ class ImageCorpus:
 
 
 def check_available(data: ImageData) -> None:
-    """SetupError, with ways out, unless the data can be had. In less than two seconds, also without a network."""
+    """SetupError, with ways out, unless the data is available; in less than two seconds, also without a network."""
     with disk_errors(data):
         check_source(data)
 
 
 def load_images(data: ImageData, say: Say = lambda line: None) -> ImageCorpus:
-    """Lists the images of both splits; their pixels are read later."""
+    """List the images of both splits; their pixels are read later."""
     with disk_errors(data):
         splits = open_splits(data, say)
     if data.in_memory:
@@ -108,8 +108,8 @@ def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transf
 
 
 def _allow_no_bits(transform) -> None:
-    """Replaces the posterising of RandAugment: at magnitude 10 it leaves 0 bits, a black image, which newer releases of
-    Pillow refuse."""
+    """Replace the posterising of RandAugment, which at magnitude 10 leaves 0 bits: a black image, which newer releases
+    of Pillow refuse."""
     for step in transform.transforms:
         for operation in getattr(step, "ops", []):
             if operation.name.startswith("Posterize"):
@@ -117,7 +117,7 @@ def _allow_no_bits(transform) -> None:
 
 
 def _posterize(image: Image.Image, bits: int, fillcolor=None, resample=None) -> Image.Image:
-    """Posterising in the form of timm's operations, which get a fill colour and a filter; this one uses neither."""
+    """Posterising with the arguments of timm's operations, of which it ignores fill colour and filter."""
     if bits >= 8:
         return image
     return ImageOps.posterize(image, bits) if bits > 0 else Image.new(image.mode, image.size)
@@ -125,10 +125,8 @@ def _posterize(image: Image.Image, bits: int, fillcolor=None, resample=None) -> 
 
 def worker_count(data: ImageData, local_world: int = 1) -> int:
     """Loader processes for one of `local_world` training processes on this machine."""
-    if data.workers is not None:
-        return data.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // local_world)
+    return max(1, cores // local_world) if data.workers is None else data.workers
 
 
 def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:

@@ -1,8 +1,8 @@
 """Dates in many spellings, each with its ISO form: pairs of texts whose answers can be checked exactly.
 
-"the twenty-seventh of september 1977" -> "1977-09-27". Every day of 1900 to 2099 is there once, 73,049 days, in one
+"the twenty-seventh of september 1977" -> "1977-09-27". Every day of 1900 to 2099 occurs once, 73,049 days, in one
 spelling of ten. Split and spelling are a function of the data's seed alone. A day is in one split only, so no split
-holds another spelling of a day that was trained on.
+holds another spelling of a training day.
 """
 
 import datetime
@@ -55,7 +55,7 @@ def ordinal_ending(day: int) -> str:
 
 
 def pairs(seed: int, held_out: int) -> dict[str, list[tuple[str, str]]]:
-    """(source, answer) per split, in an order of chance: `held_out` pairs of valid, as many of test, the rest train."""
+    """(source, answer) per split in random order: `held_out` pairs each in valid and test, all others in train."""
     days = [FIRST + datetime.timedelta(number) for number in range((LAST - FIRST).days + 1)]
     drawn = sorted((seed_of("date", seed, day), day) for day in days)
     found = [(spelled(day, SPELLINGS[number % len(SPELLINGS)]), day.isoformat()) for number, day in drawn]

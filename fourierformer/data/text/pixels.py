@@ -3,8 +3,8 @@
 The order is raster order with channels last: rows from the top, pixels from the left, and red, green, blue of a pixel
 one after the other. An image of CIFAR-10 has 32 * 32 * 3 = 3,072 tokens of 256 values. All images must have one size.
 
-They are read by data/images/sources.py, in every form that data=cifar10 and data=imagenet read. Such data has two
-splits: `valid` and `test` are the same images, and a note states it.
+data/images/sources.py reads them, in every form of data=cifar10 and data=imagenet. Such data has two splits: `valid`
+and `test` are the same images, and a note states it.
 """
 
 import hashlib
@@ -38,9 +38,8 @@ def local_source(data: TextData) -> Source | None:
     if data.source == "builtin":
         return _source(data, images, images.inputs("digits"))
     files = local_files(images.spec)
-    if files is None:
-        return None
-    return _source(data, images, [_files_input(split, paths) for split, paths in files.items()])
+    inputs = [_files_input(split, paths) for split, paths in (files or {}).items()]
+    return _source(data, images, inputs) if files else None
 
 
 def hub_source(data: TextData, say: Say) -> Source:
@@ -86,7 +85,7 @@ class _Images:
             yield pixels.tobytes()
 
     def inputs(self, origin: str) -> list[Input]:
-        """One input per split, for images that are not files under data.root: known by the sha256 of their pixels."""
+        """One input per split, identified by the sha256 of its pixels, for images that are no files under data.root."""
         return [Input(f"{origin} {split}", 0, 0, partial(self._digest, split)) for split in ("train", "valid")]
 
     def _digest(self, split: str) -> str:
