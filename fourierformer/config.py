@@ -238,6 +238,7 @@ def from_yaml(path: Path) -> dict:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    way_out = "Restore it from a copy, or move the run aside with fresh=true."
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("it is not a file")
@@ -245,13 +246,9 @@ def from_yaml(path: Path) -> dict:
     except (FileNotFoundError, NotADirectoryError):
         raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
-        raise SetupError(
-            f"{path} cannot be read ({one_line(error)}). Restore it from a copy, or move the run aside with fresh=true."
-        ) from None
+        raise SetupError(f"{path} cannot be read ({one_line(error)}). {way_out}") from None
     if not isinstance(values, dict) or "attention" not in values:
-        raise SetupError(
-            f"{path} is damaged: it holds no config. Restore it from a copy, or move the run aside with fresh=true."
-        )
+        raise SetupError(f"{path} is damaged: it holds no config. {way_out}")
     return values
 
 

@@ -1,5 +1,6 @@
 """Atomic writes; JSON files with a checksum, and CSV files."""
 
+import contextlib
 import csv
 import errno
 import hashlib
@@ -9,28 +10,37 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 from fourierformer.errors import SetupError, UserError
 
 csv.field_size_limit(2**30)  # a cell of ours may hold a run's evaluations; Python stops at 131,072 characters
 
 
-def atomic_write_text(path: Path, text: str) -> None:
-    """Replace the file by `text` atomically: after a crash it holds either the old text or the new."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that replaces `path` atomically at the end of the context: after a crash `path` is the old or the new
+    one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(aside, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """Replace the file by `text`, see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def open_own(path: str, flags: int) -> int:

@@ -128,12 +128,9 @@ def join_processes(device_type: str) -> Iterator[Processes]:
     if device_type == "cuda":
         _choose_gpu(processes)
     with _lost_connections():
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
-            store=_store(address, processes),
-            rank=processes.rank,
-            world_size=processes.world,
-        )
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+        store, rank, world = _store(address, processes), processes.rank, processes.world
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         try:
             yield replace(processes, patient=dist.new_group(backend="gloo", timeout=PATIENCE))
         finally:
@@ -224,8 +221,6 @@ def _choose_gpu(processes: Processes) -> None:
     gpus = torch.cuda.device_count()
     bound = gpus == 1 and "LOCAL_RANK" not in os.environ  # Slurm may show each task its own GPU only
     if processes.local_rank >= gpus and not bound:
-        raise SetupError(
-            f"{processes.local_world} processes on this machine, but {gpus} GPUs: one process per GPU "
-            f"(torchrun --nproc-per-node={max(gpus, 1)} ...), or trainer.device=cpu"
-        )
+        way_out = f"one process per GPU (torchrun --nproc-per-node={max(gpus, 1)} ...), or trainer.device=cpu"
+        raise SetupError(f"{processes.local_world} processes on this machine, but {gpus} GPUs: {way_out}")
     torch.cuda.set_device(0 if bound else processes.local_rank)

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = (
-    *("torch", "triton", "hydra", "omegaconf", "timm", "sklearn"),
-    *("datasets", "wandb", "rich", "matplotlib", "jinja2"),
-)
+PACKAGES = ["torch", "triton", "hydra", "omegaconf", "timm", "sklearn", "datasets", "wandb", "rich"]
+PACKAGES += ["matplotlib", "jinja2"]
 INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
 
 
@@ -72,7 +70,7 @@ def fourier_kernel() -> str:
     return f"{name} ({reason}), relative error {error:.0e} against the float64 formula"
 
 
-def embedded_corpus() -> str:
+def embedded_text() -> str:
     from fourierformer.data.text.corpus import TextData, check_available
 
     check_available(TextData(name="builtin_text", source="builtin"))
@@ -107,19 +105,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs-root", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-    checks: list[tuple[str, Callable[[], str]]] = [
-        ("python", python),
-        ("packages", packages),
-        ("gpu", gpu),
-        ("compiler", compiler),
-        ("fourier kernel", fourier_kernel),
-        ("embedded text", embedded_corpus),
-        ("real data", real_data),
-        ("write access", lambda: write_access(arguments.runs_root)),
-        ("wandb", wandb_mode),
-    ]
+    functions = (python, packages, gpu, compiler, fourier_kernel, embedded_text, real_data)
+    checks: dict[str, Callable[[], str]] = {check.__name__.replace("_", " "): check for check in functions}
+    checks |= {"write access": lambda: write_access(arguments.runs_root), "wandb": wandb_mode}
     failed = False
-    for name, check in checks:
+    for name, check in checks.items():
         try:
             print(f"ok    {name:15s} {check()}", flush=True)
         except Exception as error:  # the next checks still run

@@ -103,9 +103,9 @@ def check_comparable(runs: list[Path], means: list) -> None:
     ]
     for run, (what, tokens) in zip(runs, seen, strict=True):
         if (what, tokens) != seen[0]:
+            way_out = "compare runs of the same data and length, with --split and --sequences where they differ."
             raise SetupError(
-                f"{runs[0]} shows {seen[0][0]} of {seen[0][1]} tokens, {run} {what} of {tokens}: compare runs of the "
-                "same data and length, with --split and --sequences where they differ."
+                f"{runs[0]} shows {seen[0][0]} of {seen[0][1]} tokens, {run} {what} of {tokens}: {way_out}"
             )
 
 

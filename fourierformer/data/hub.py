@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from fourierformer.data.prepared import Say
 from fourierformer.data.text.sources import SPLITS, rows_to_bytes
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.files import replacing
 from fourierformer.network import first_hop, reachable
 
 _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
@@ -59,12 +59,10 @@ def download(data: TextData, folder: Path, say: Say) -> None:
 @contextlib.contextmanager
 def downloaded(data: TextData, say: Say) -> Iterator[TextData]:
     """A context with the data downloaded from the hub: `data` with a temporary folder as its root."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{data.name}-hub-", suffix=".tmp", dir=data.cache_path))
-    try:
-        download(data, folder, say)
-        yield replace(data, root=str(folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    cache = data.cache_path
+    with tempfile.TemporaryDirectory(".tmp", f".{data.name}-hub-", cache, ignore_cleanup_errors=True) as folder:
+        download(data, Path(folder), say)
+        yield replace(data, root=folder)
 
 
 def datasets_library():
@@ -87,14 +85,9 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
         rows = cached_rows(cached)
     else:
         rows = datasets_library().load_dataset(data.hub, data.hub_config, split=_HUB_NAMES[split])
-    aside = folder / f".{split}.tmp"
-    try:
-        with open(aside, "wb") as file:
-            for batch in rows.iter(batch_size=10_000):
-                file.write(rows_to_bytes(batch["text"], str(data.hub)))
-        aside.rename(folder / f"wiki.{split}.tokens")
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(folder / f"wiki.{split}.tokens") as file:
+        for batch in rows.iter(batch_size=10_000):
+            file.write(rows_to_bytes(batch["text"], str(data.hub)))
 
 
 def cached_files(data: DataLocation, name: str) -> list[Path]:

@@ -64,12 +64,9 @@ class _Lasting(io.FileIO):
 
 def _lasting(stream: TextIO) -> TextIO:
     stream.flush()
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors="replace",
-        line_buffering=stream.isatty() or stream is sys.__stderr__,
-    )
+    lasting = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
+    by_line = stream.isatty() or stream is sys.__stderr__
+    return io.TextIOWrapper(lasting, encoding=stream.encoding, errors="replace", line_buffering=by_line)
 
 
 def _occupy(number: int) -> None:

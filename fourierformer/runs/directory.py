@@ -63,10 +63,8 @@ class RunDirectory:
             _require_file(path)
 
     def _not_writable(self, error: OSError) -> SetupError:
-        return SetupError(
-            f"Cannot write the run directory {self.path} ({error.strerror}). "
-            "Choose a folder that you can write to: runs_root=/some/path"
-        )
+        way_out = "Choose a folder that you can write to: runs_root=/some/path"
+        return SetupError(f"Cannot write the run directory {self.path} ({error.strerror}). {way_out}")
 
     def check_ours(self) -> None:
         """SetupError for a folder with foreign files: a run would mix its own with them, and fresh=true move them."""
@@ -78,10 +76,8 @@ class RunDirectory:
             raise self._not_writable(error) from error
         is_run = "config.yaml" in names and names & {"status.json", "meta.json"}
         if not is_run and names - EARLY_FILES:
-            raise SetupError(
-                f"{self.path} is not a run directory and not empty (it has {min(names - EARLY_FILES)}): choose another "
-                "folder with run_dir="
-            )
+            problem = f"is not a run directory and not empty (it has {min(names - EARLY_FILES)})"
+            raise SetupError(f"{self.path} {problem}: choose another folder with run_dir=")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -126,9 +122,8 @@ class RunDirectory:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     os.close(handle)
                     raise
-                warnings.warn(
-                    f"{self.path} is on a file system without locks: do not start this run twice.", stacklevel=4
-                )
+                message = f"{self.path} is on a file system without locks: do not start this run twice."
+                warnings.warn(message, stacklevel=4)
                 return handle
             # another process may have moved the directory aside between open and lock: then the lock is of another file
             with contextlib.suppress(FileNotFoundError):
@@ -154,9 +149,8 @@ class RunDirectory:
             try:
                 os.rename(self.path, target)
             except OSError as error:
-                raise SetupError(
-                    f"Cannot move {self.path} aside ({error.strerror}). Move it yourself, or choose another runs_root=."
-                ) from error
+                way_out = "Move it yourself, or choose another runs_root=."
+                raise SetupError(f"Cannot move {self.path} aside ({error.strerror}). {way_out}") from error
         return target
 
     def write_status(self, state: str, **fields) -> None:
@@ -194,9 +188,8 @@ class RunDirectory:
             else:
                 write_json(path, content)
         except OSError as error:
-            raise UserError(
-                f"Cannot write {path} ({error.strerror}). Make room or fix the permissions; the same command resumes."
-            ) from error
+            way_out = f"Make room or fix the permissions; {RESUMES}"
+            raise UserError(f"Cannot write {path} ({error.strerror}). {way_out}") from error
 
 
 def _readable(path: Path) -> dict:

@@ -87,11 +87,12 @@ class Job:
         self.overrides = list(hydra.overrides.task)
         self.name = _name_of(self.number, read_names(self.record))
         self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
-        self._write()
+        self.write()
 
     def write(self, **facts) -> None:
         self.facts |= facts
-        self._write()
+        with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
+            self._replace()
 
     def finish(self, code: int, error: str | None) -> None:
         """Write the exit code. SetupError where that is impossible: a sweep without a result must not end with 0."""
@@ -99,10 +100,9 @@ class Job:
         try:
             self._replace()
         except OSError as full:
-            raise SetupError(
-                f"{self.name.prefix}its result (exit code {code}) could not be written to {self.record} "
-                f"({full.strerror}). Make room or fix the permissions; the same command goes on."
-            ) from full
+            problem = f"its result (exit code {code}) could not be written to {self.record} ({full.strerror})"
+            way_out = "Make room or fix the permissions; the same command goes on."
+            raise SetupError(f"{self.name.prefix}{problem}. {way_out}") from full
 
     def stop_requested(self) -> bool:
         return (self.record / "stop").exists()
@@ -117,10 +117,6 @@ class Job:
             yield
         finally:
             sys.argv = before
-
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
-            self._replace()
 
     def _replace(self) -> None:
         atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))

@@ -7,6 +7,7 @@ import re
 import time
 import traceback
 import uuid
+from collections.abc import Iterator
 from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
@@ -40,7 +41,7 @@ HEARTBEAT_SECONDS = 10.0  # between writes of status.json: each takes some 10 ms
 
 def train(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name) -> None:
     """Train the run to its last step and measure it. status.json has the outcome."""
-    with _status(directory, processes):
+    with _status(directory) if processes.first else contextlib.nullcontext():
         stop.poll()
         _train_and_measure(spec, directory, stop, processes, name)
 
@@ -146,7 +147,7 @@ def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracke
     tracker, model, attention = spec.tracker, spec.model.name, spec.attention.name
     if tracker.name == "wandb":
         wandb = {
-            "run_dir": directory.path,
+            "dir": str(directory.path),
             "project": tracker.project,
             "entity": tracker.entity,
             "mode": tracker.mode,
@@ -154,7 +155,7 @@ def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracke
             "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
             "tags": [spec.experiment_name, spec.data.name, attention],
-            "run_id": wandb_id(directory),
+            "id": wandb_id(directory),
             "config": spec.values,
             "samples": (parts.task.unit, parts.objective.samples_after),
         }
@@ -179,13 +180,8 @@ def wandb_id(directory: RunDirectory) -> str:
 def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=ignore, on_log=ignore) -> TrainingLoop:
     """The loop for these parts, at step 0."""
     trainer, model, spec = parts.trainer, parts.model, parts.spec
-    rate = partial(
-        learning_rate,
-        steps=trainer.steps,
-        peak=spec.optim.lr,
-        config=spec.schedule,
-        steps_per_epoch=parts.objective.steps_per_epoch,
-    )
+    lengths = {"steps": trainer.steps, "steps_per_epoch": parts.objective.steps_per_epoch}
+    rate = partial(learning_rate, peak=spec.optim.lr, config=spec.schedule, **lengths)
     return TrainingLoop(
         objective=parts.objective,
         model=model,
@@ -239,25 +235,16 @@ def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, chec
         keep_status(fit.progress)  # the last step, also after an error
 
 
-class _status:
+@contextlib.contextmanager
+def _status(directory: RunDirectory) -> Iterator[None]:
     """A context that writes the outcome of its run to status.json."""
-
-    def __init__(self, directory: RunDirectory, processes: Processes):
-        self.directory, self.processes = directory, processes
-
-    def __enter__(self):
-        if self.processes.first:
-            self.directory.write_status("running")
-
-    def __exit__(self, kind, error, trace):
-        if not self.processes.first:
-            return
-        if error is None:
-            self.directory.write_status("completed")
-            return
-        stopped = (Interrupted, KeyboardInterrupt, SystemExit)
-        state = "diverged" if kind is Diverged else "interrupted" if issubclass(kind, stopped) else "failed"
-        text = "".join(traceback.format_exception(kind, error, trace))
-        is_sentence = isinstance(error, UserError | Interrupted)
-        message = str(error) if is_sentence else f"{kind.__name__}: {error}"
-        self.directory.write_status(state, error=message, traceback=text)
+    directory.write_status("running")
+    try:
+        yield
+    except BaseException as error:
+        kind, stopped = type(error), (Interrupted, KeyboardInterrupt, SystemExit)
+        state = "diverged" if kind is Diverged else "interrupted" if isinstance(error, stopped) else "failed"
+        message = str(error) if isinstance(error, UserError | Interrupted) else f"{kind.__name__}: {error}"
+        directory.write_status(state, error=message, traceback="".join(traceback.format_exception(error)))
+        raise
+    directory.write_status("completed")

@@ -85,18 +85,15 @@ def read_export(folder: Path) -> tuple[dict, dict]:
     if not (folder / CONFIG).is_file():
         is_run = (folder / "config.yaml").is_file()
         hint, run = (": it is a run, which load_run loads", folder) if is_run else ("", "RUN")
-        raise SetupError(
-            f"{folder} is no exported model, it has no {CONFIG}{hint} (python scripts/export.py {run} --to FOLDER "
-            "writes one)"
-        )
+        command = f"python scripts/export.py {run} --to FOLDER"
+        raise SetupError(f"{folder} is no exported model, it has no {CONFIG}{hint} ({command} writes one)")
     try:
         config, facts = read_json(folder / CONFIG) or {}, read_json(folder / FACTS)
     except UserError as error:
         raise SetupError(str(error)) from None
     if not {"run", "step"} <= config.keys() or facts is None:
-        raise SetupError(
-            f"{folder} was not written by scripts/export.py: it has no {FACTS}, or no run or step in {CONFIG}"
-        )
+        lacking = f"it has no {FACTS}, or no run or step in {CONFIG}"
+        raise SetupError(f"{folder} was not written by scripts/export.py: {lacking}")
     return config, facts
 
 
@@ -181,7 +178,6 @@ def _upload(folder: Path, name: str) -> str:
         client.create_repo(name, exist_ok=True)
         client.upload_folder(repo_id=name, folder_path=folder, commit_message="Model exported by fourierformer")
     except Exception as error:  # no network, no token, no right to write: the client's errors have no common base
-        raise SetupError(
-            f"{name} was not uploaded: {first_line(error)} (it needs a network, and a token: `hf auth login`)"
-        ) from None
+        needs = "it needs a network, and a token: `hf auth login`"
+        raise SetupError(f"{name} was not uploaded: {first_line(error)} ({needs})") from None
     return f"https://huggingface.co/{name}"

@@ -56,10 +56,8 @@ class Trackers:
             except Exception as error:  # no failure of a tracker stops the run
                 self.others.remove(tracker)
                 with contextlib.suppress(OSError):  # stdout itself may have failed: `python train_lm.py | head`
-                    self.say(
-                        f"{type(tracker).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for "
-                        "the rest of this run; metrics.jsonl has every number."
-                    )
+                    failure = f"{type(tracker).__name__} failed in {method} ({type(error).__name__}: {error})"
+                    self.say(f"{failure} and is off for the rest of this run; metrics.jsonl has every number.")
 
 
 class NoTrackers(Trackers):

@@ -101,10 +101,9 @@ class JsonlTracker:
             )
         lines = read_lines(os.pread(self._file.fileno(), offset, 0))
         if lines.damaged:
-            raise UserError(
-                f"{self.path}, line {lines.damaged[0]} is damaged: it does not match its checksum. Restore the file "
-                "from a copy, or start again with fresh=true."
-            )
+            way_out = "Restore the file from a copy, or start again with fresh=true."
+            damage = f"line {lines.damaged[0]} is damaged: it does not match its checksum"
+            raise UserError(f"{self.path}, {damage}. {way_out}")
         os.ftruncate(self._file.fileno(), offset)
         self._check = lines.check
 
@@ -125,7 +124,5 @@ class JsonlTracker:
         return data[:whole]
 
     def _failure(self, error: OSError) -> UserError:
-        return UserError(
-            f"Cannot write {self.path} ({error.strerror}). "
-            "Make room or fix the permissions; the same command resumes from the last checkpoint."
-        )
+        way_out = "Make room or fix the permissions; the same command resumes from the last checkpoint."
+        return UserError(f"Cannot write {self.path} ({error.strerror}). {way_out}")

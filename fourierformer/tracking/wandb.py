@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import netrc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -34,34 +34,24 @@ Mode = Literal["auto", "online", "offline", "disabled"]
 class WandbTracker:
     """Log rows and final numbers to wandb; without effect where wandb cannot start.
 
-    samples: ("tokens", step -> their number), logged beside the step, as another x-axis of the web page.
+    samples: ("tokens", step -> their number), logged beside the step, as another x-axis of the web page. arguments: of
+    wandb.init.
     """
 
     def __init__(
         self,
-        run_dir: Path | str,
         *,
-        project: str,
-        name: str,
-        group: str,
-        job_type: str,
-        tags: Sequence[str],
-        run_id: str,
-        config: dict,
         samples: tuple[str, Callable[[int], int]],
         mode: Mode = "auto",
-        entity: str | None = None,
         say: Callable[[str], None] = print,
+        **arguments,
     ):
         self.say = say
         self._unit, self._samples_after = samples
         self._run: wandb.Run | None = None
         self._highest = -1
-        arguments: dict[str, Any] = {"dir": str(run_dir), "project": project, "entity": entity, "name": name}
-        arguments |= {"group": group, "job_type": job_type, "tags": list(tags)}
-        arguments |= {"id": run_id, "config": config, "resume": "allow"}
         try:
-            self._start(mode, arguments)
+            self._start(mode, arguments | {"resume": "allow"})
         except Exception as error:  # also if wandb is missing, broken or too old
             say(f"wandb is off for this run ({short(error)}); metrics.jsonl has every number.")
 

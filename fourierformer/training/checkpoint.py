@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from fourierformer.errors import UserError, one_line
-from fourierformer.files import file_sha256
+from fourierformer.files import atomic_write_text, file_sha256
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
 FORMAT = 1
@@ -163,10 +163,7 @@ def _write(aside: Path, step: int, state: dict, best: bool) -> None:
     aside.mkdir()
     files = {"state.pt": write_state(aside / "state.pt", state)}
     manifest = {"format": FORMAT, "step": step, "best": best, "torch": torch.__version__, "files": files}
-    with open(aside / "MANIFEST.json", "w") as file:
-        json.dump(manifest, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
+    atomic_write_text(aside / "MANIFEST.json", json.dumps(manifest, indent=2))
     _sync_directory(aside)
 
 

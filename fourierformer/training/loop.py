@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +37,6 @@ if TYPE_CHECKING:
     from torch.optim.swa_utils import AveragedModel
 
 WAY_OUT = "Try a lower optim.lr, a longer schedule.warmup_steps, a smaller attention.radius, or trainer.precision=fp32."
-
-
-@runtime_checkable
-class Diagnosed(Protocol):
-    """A layer with numbers to log at evaluations."""
-
-    def diagnostics(self) -> dict[str, float]: ...
 
 
 @dataclass
@@ -195,10 +188,8 @@ class TrainingLoop:
             self.counters[:2] = 0
             self.on_log(self.progress)
         if (log or self.reads_each_step) and longest >= self.config.max_bad_steps:
-            raise Diverged(
-                f"diverged at step {step}: loss or gradients were not finite {int(longest)} steps in a row. "
-                f"Weights are those of the last good step. {WAY_OUT}"
-            )
+            reason = f"loss or gradients were not finite {int(longest)} steps in a row"
+            raise Diverged(f"diverged at step {step}: {reason}. Weights are those of the last good step. {WAY_OUT}")
 
     def _speed(self) -> dict[str, float]:
         """Since the last log: throughput, and the share of the time spent waiting for data."""
@@ -307,5 +298,5 @@ def shared_model(model: nn.Module, processes: Processes, device: torch.device) -
 
 def diagnostics(model: nn.Module) -> dict[str, float]:
     """The diagnostics of every attention layer, {"radius/00": 0.43, ...}."""
-    layers = [m for m in model.modules() if isinstance(m, Diagnosed)]
-    return {f"{name}/{i:02d}": value for i, m in enumerate(layers) for name, value in m.diagnostics().items()}
+    methods = filter(None, (getattr(module, "diagnostics", None) for module in model.modules()))
+    return {f"{name}/{i:02d}": value for i, method in enumerate(methods) for name, value in method().items()}

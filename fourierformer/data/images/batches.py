@@ -227,9 +227,8 @@ class _Reader(Dataset):
                 unreadable.append(error.index)
             if not replace:
                 return None
-        raise SetupError(
-            f"none of {tried:,} images in a row can be read, from {self.images.name_of(index)} on. Copy the data again."
-        )
+        first = self.images.name_of(index)
+        raise SetupError(f"none of {tried:,} images in a row can be read, from {first} on. Copy the data again.")
 
 
 def _seed(seed: int) -> None:

@@ -98,13 +98,8 @@ def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transf
     centre crop, normalised."""
     from timm.data import create_transform
 
-    return create_transform(
-        size,
-        interpolation=augment.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        crop_pct=augment.eval_crop,
-    )
+    crop: dict = {"crop_pct": augment.eval_crop, "interpolation": augment.interpolation}
+    return create_transform(size, mean=tuple(data.mean), std=tuple(data.std), **crop)
 
 
 def _allow_no_bits(transform) -> None:

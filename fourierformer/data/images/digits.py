@@ -19,9 +19,8 @@ class DigitsSet(ImageSet):
         from sklearn.model_selection import train_test_split
 
         digits = load_digits()
-        chosen = train_test_split(
-            np.arange(len(digits.target)), test_size=self.HELD_OUT, stratify=digits.target, random_state=0
-        )
+        numbers, labels = np.arange(len(digits.target)), digits.target
+        chosen = train_test_split(numbers, test_size=self.HELD_OUT, stratify=labels, random_state=0)
         self.numbers = np.sort(chosen[0 if split == "train" else 1])
         self.shades = digits.images[self.numbers].astype(np.uint8)  # 0 to 16
         super().__init__(digits.target[self.numbers].astype(np.int32), [str(digit) for digit in range(10)])

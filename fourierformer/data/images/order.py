@@ -74,17 +74,13 @@ def _mixed_batches(size: int, mix_batch: int, micro_batch: int, rank: int, world
     With as many processes as groups, p % world is the group: each process holds a whole group, as in DeiT.
     """
     if mix_batch % 2 or size % mix_batch:
-        raise SetupError(
-            f"global_batch_size={size} cannot be mixed in batches of {mix_batch}: augment.mix_batch must be even and "
-            "divide it (augment.mix_batch=null mixes the whole batch as one)"
-        )
+        valid = "augment.mix_batch must be even and divide it (augment.mix_batch=null mixes the whole batch as one)"
+        raise SetupError(f"global_batch_size={size} cannot be mixed in batches of {mix_batch}: {valid}")
     if micro_batch % 2:
         raise SetupError(f"trainer.micro_batch_size={micro_batch} must be even: mixing works on pairs of images")
     if size // 2 % world:
-        raise SetupError(
-            f"global_batch_size={size} is {size // 2} pairs of images to mix, which {world} processes cannot share "
-            f"evenly: use a multiple of {2 * world}"
-        )
+        problem = f"{size // 2} pairs of images to mix, which {world} processes cannot share evenly"
+        raise SetupError(f"global_batch_size={size} is {problem}: use a multiple of {2 * world}")
     groups = size // mix_batch
     pairs = np.arange(size // 2)[rank::world]
     pairs = pairs[np.argsort(pairs % groups, kind="stable")]

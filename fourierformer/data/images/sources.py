@@ -170,10 +170,9 @@ def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
         own = {"train": set(train.classes), "valid": set(valid.classes)}
         only = {"train": own["train"] - own["valid"], "valid": own["valid"] - own["train"]}
         differences = "; ".join(f"only in {split}: {listed(sorted(names))}" for split, names in only.items() if names)
-        raise SetupError(
-            f"data '{data.name}': train has {len(train.classes):,} classes and valid {len(valid.classes):,}, and they "
-            f"must be the same ({differences or 'their order differs'})"
-        )
+        counts = f"train has {len(train.classes):,} classes and valid {len(valid.classes):,}"
+        problem = f"they must be the same ({differences or 'their order differs'})"
+        raise SetupError(f"data '{data.name}': {counts}, and {problem}")
 
 
 def _missing(data: ImageData, local: dict[str, LocalSplit], hub_reason: str) -> SetupError:

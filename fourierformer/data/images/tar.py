@@ -24,7 +24,7 @@ from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError
-from fourierformer.files import checksum
+from fourierformer.files import checksum, replacing
 
 LABELS = (".cls", ".json")
 COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
@@ -191,15 +191,10 @@ def _label(path: Path, entry: Entry) -> int | None:
 
 def _save(path: Path, index: TarIndex) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     columns = {name: getattr(index, name) for name in COLUMNS}
     classes = np.frombuffer(json.dumps(index.classes).encode(), np.uint8)
-    try:
-        with open(aside, "wb") as file:
-            np.savez(file, block=index.names.block, ends=index.names.ends, **columns, classes=classes)
-        aside.rename(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with replacing(path) as file:
+        np.savez(file, block=index.names.block, ends=index.names.ends, **columns, classes=classes)
 
 
 def _load(path: Path) -> TarIndex | None:

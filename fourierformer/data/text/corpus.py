@@ -49,16 +49,9 @@ class Corpus:
     @classmethod
     def of_facts(cls, name: str, facts: dict) -> Self:
         """The corpus of these `facts`, without any split."""
-        corpus = cls(
-            name=name,
-            unit=facts["unit"],
-            vocab_size=facts["vocabulary"],
-            splits={},
-            manifest={"settings": {"source": facts["source"]}},
-            notes=[],
-            folder=Path(),
-            sequence=facts["sequence"],
-        )
+        known = {"unit": facts["unit"], "vocab_size": facts["vocabulary"], "sequence": facts["sequence"]}
+        settings = {"source": facts["source"]}
+        corpus = cls(name=name, **known, splits={}, manifest={"settings": settings}, notes=[], folder=Path())
         vars(corpus)["words"] = facts["words"]  # the value of the cached_property, in place of the folder's
         return corpus
 

@@ -38,16 +38,9 @@ SPELLINGS = (
 def spelled(date: datetime.date, spelling: str) -> str:
     """A date as a text: spelled(date(1977, 9, 27), "the {named} of {month} {year}")."""
     month = MONTHS[date.month - 1]
-    return spelling.format(
-        day=date.day,
-        nth=f"{date.day}{ordinal_ending(date.day)}",
-        named=NAMED[date.day - 1],
-        month=month,
-        short=month[:3],
-        number=date.month,
-        weekday=WEEKDAYS[date.weekday()],
-        year=date.year,
-    )
+    days = {"nth": f"{date.day}{ordinal_ending(date.day)}", "named": NAMED[date.day - 1]}
+    names = {"month": month, "short": month[:3], "weekday": WEEKDAYS[date.weekday()]}
+    return spelling.format(day=date.day, number=date.month, year=date.year, **days, **names)
 
 
 def ordinal_ending(day: int) -> str:

@@ -78,10 +78,9 @@ class _Images:
             pixels = self._pixels(images, index)
             if pixels.shape != shape:
                 sizes = [f"{width} x {height}" for height, width, _ in (pixels.shape, shape)]
-                raise SetupError(
-                    f"data '{self.data.name}': {images.name_of(index)} is {sizes[0]} and the first training image "
-                    f"{sizes[1]}: as sequences of pixels all images must have one size"
-                )
+                differ = f"{images.name_of(index)} is {sizes[0]} and the first training image {sizes[1]}"
+                one_size = "as sequences of pixels all images must have one size"
+                raise SetupError(f"data '{self.data.name}': {differ}: {one_size}")
             yield pixels.tobytes()
 
     def inputs(self, origin: str) -> list[Input]:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,9 +25,10 @@ BLOCK = 1 << 22  # ids relabelled at a time
 
 def prepare(data: TextData, source: Source, say: Say) -> Path:
     """Write the prepared folder and return it. Of several simultaneous processes, the first to rename wins."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{data.name}-", suffix=".tmp", dir=data.cache_path))
-    try:
-        say(f"preparing '{data.name}' in {data.cache_path}")
+    cache = data.cache_path
+    with tempfile.TemporaryDirectory(".tmp", f".{data.name}-", cache, ignore_cleanup_errors=True) as temporary:
+        aside = Path(temporary)
+        say(f"preparing '{data.name}' in {cache}")
         started = time.perf_counter()
         manifest = _encode(data, source, aside, say)
         manifest["seconds"] = round(time.perf_counter() - started, 3)
@@ -36,14 +36,12 @@ def prepare(data: TextData, source: Source, say: Say) -> Path:
         with _Output(aside / "manifest.json") as file:
             file.write(json.dumps(manifest, indent=1).encode())
         aside.chmod(0o755)  # mkdtemp makes it private
-        folder = data.cache_path / f"{data.name}-{manifest['fingerprint']}"
+        folder = cache / f"{data.name}-{manifest['fingerprint']}"
         with contextlib.suppress(OSError):  # another process was first: its folder is used, and checked on opening
             aside.rename(folder)
         if not folder.is_dir():
             raise SetupError(f"cannot rename {aside} to {folder}: choose another folder with data.cache=/some/folder")
         return folder
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _encode(data: TextData, source: Source, folder: Path, say: Say) -> dict:
@@ -152,10 +150,10 @@ def _unknown_notes(
             where, way_out = "the training text", "limit the vocabulary (data.vocabulary_size=20000)"
             if source.vocabulary:
                 where, way_out = source.vocabulary.name, "is it the vocabulary of another text, data=wikitext103, say?"
-            raise SetupError(
-                f"data '{data.name}': the {split} text has {count:,} words that {where} lacks, the first is "
-                f"{example!r}, and there is no <unk> for them: {way_out}"
+            lacking_words = (
+                f"{count:,} words that {where} lacks, the first is {example!r}, and there is no <unk> for them"
             )
+            raise SetupError(f"data '{data.name}': the {split} text has {lacking_words}: {way_out}")
         if count:
             shares.append(f"{split} {count / tally.sum():.2%}")
     return [f"tokens outside the vocabulary, counted as <unk>: {', '.join(shares)}"] if shares else []

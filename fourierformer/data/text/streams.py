@@ -25,10 +25,9 @@ class OrderedStreams:
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int):
         per_stream = len(tokens) // batch_size
         if per_stream < length + 1:
-            raise SetupError(
-                f"{len(tokens):,} tokens are too few for {batch_size} streams of {length} + 1 tokens "
-                f"({batch_size * (length + 1):,}): lower the batch size or the length, or take more text"
-            )
+            needed = f"{batch_size} streams of {length} + 1 tokens ({batch_size * (length + 1):,})"
+            way_out = "lower the batch size or the length, or take more text"
+            raise SetupError(f"{len(tokens):,} tokens are too few for {needed}: {way_out}")
         self.streams = tokens[: per_stream * batch_size].reshape(batch_size, per_stream)
         self.length = length
         self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
