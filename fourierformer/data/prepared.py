@@ -112,18 +112,13 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
     if expected != folder.name or manifest["settings"] != data.settings:
         raise refuse(folder, f"has a manifest.json that belongs to another text or other settings ({expected})")
     for name, facts in manifest["outputs"].items():
-        _check_file(folder, folder / name, facts, thorough)
+        if not (folder / name).is_file():
+            raise refuse(folder, f"lacks {name}")
+        if (size := (folder / name).stat().st_size) != facts["size"]:
+            raise refuse(folder, f"is damaged: {name} has {size:,} bytes instead of {facts['size']:,}")
+        if thorough and file_sha256(folder / name) != facts["sha256"]:
+            raise refuse(folder, f"is damaged: the content of {name} does not match its sha256")
     return manifest
-
-
-def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
-    if not path.is_file():
-        raise refuse(folder, f"lacks {path.name}")
-    size = path.stat().st_size
-    if size != facts["size"]:
-        raise refuse(folder, f"is damaged: {path.name} has {size:,} bytes instead of {facts['size']:,}")
-    if thorough and file_sha256(path) != facts["sha256"]:
-        raise refuse(folder, f"is damaged: the content of {path.name} does not match its sha256")
 
 
 @contextlib.contextmanager

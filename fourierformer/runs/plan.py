@@ -100,8 +100,7 @@ def _steps(spec: RunSpec, corpus) -> str:
 
 def _memory(spec: RunSpec, parameters: int) -> int:
     """Bytes: weights, gradients and two Adam moments (16 per parameter), and the activations of one micro-batch."""
-    share = -(-spec.global_batch_size // find_processes()[0].world)
-    micro = min(spec.trainer.micro_batch_size or share, share)
+    _, micro, _ = find_processes()[0].share(spec.global_batch_size, spec.trainer.micro_batch_size)
     return 16 * parameters + task_of(spec).activation_bytes(spec, micro)
 
 

@@ -26,6 +26,7 @@ from fourierformer.runs.measure import (
 from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes
 from fourierformer.runs.state import check_same_data
 from fourierformer.runs.sweep import Name
+from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
@@ -33,7 +34,6 @@ from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress, TrainingLoop
 from fourierformer.training.optim import build_optimizer
 from fourierformer.training.schedule import learning_rate
-from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code
 
 HEARTBEAT_SECONDS = 10.0  # between writes of status.json: each takes some 10 ms, too long for every row of short steps

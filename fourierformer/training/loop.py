@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +22,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fourierformer.errors import Diverged, Interrupted
 from fourierformer.processes import Processes
+from fourierformer.seeds import seed_of
 from fourierformer.tracking import Trackers
+from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.layers import LayerSteps
 from fourierformer.training.objective import Objective, OnProgress
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
-from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
-
-if TYPE_CHECKING:
-    from torch.optim.swa_utils import AveragedModel
 
 WAY_OUT = "Try a lower optim.lr, a longer schedule.warmup_steps, a smaller attention.radius, or trainer.precision=fp32."
 
@@ -53,37 +50,31 @@ class Progress:
     wait_seconds: float = 0.0  # the part of train_seconds spent waiting for data
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TrainingLoop:
     """One run of the loop. `run()` returns the progress after the last step."""
 
-    def __init__(
-        self,
-        *,
-        objective: Objective,
-        model: nn.Module,
-        ema: "AveragedModel | None",
-        optimizer: torch.optim.Optimizer,
-        rate: Callable[[int], float],
-        config: TrainerInSteps,
-        seed: int,
-        device: torch.device,
-        tracker: Trackers,
-        checkpoints: Checkpoints,
-        stop: StopSignal,
-        data_fingerprint: str | None = None,
-        processes: Processes | None = None,
-        on_progress: OnProgress = lambda label, done, total: None,
-        on_log: Callable[[Progress], None] = lambda progress: None,
-    ):
-        self.objective, self.model, self.ema, self.optimizer, self.rate = objective, model, ema, optimizer, rate
-        self.config, self.seed, self.device = config, seed, device
-        self.tracker, self.checkpoints, self.stop = tracker, checkpoints, stop
-        self.data_fingerprint = data_fingerprint  # of the training data, kept in every checkpoint
-        self.processes = processes or Processes()
-        self.on_progress, self.on_log = on_progress, on_log
-        self.shared = shared_model(model, self.processes, device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self.layers = LayerSteps(model, objective, device)
+    objective: Objective
+    model: nn.Module
+    ema: MovingAverage | None
+    optimizer: torch.optim.Optimizer
+    rate: Callable[[int], float]
+    config: TrainerInSteps
+    seed: int
+    device: torch.device
+    tracker: Trackers
+    checkpoints: Checkpoints
+    stop: StopSignal
+    data_fingerprint: str | None = None  # of the training data, kept in every checkpoint
+    processes: Processes = field(default_factory=Processes)
+    on_progress: OnProgress = lambda label, done, total: None
+    on_log: Callable[[Progress], None] = lambda progress: None
+
+    def __post_init__(self):
+        device = self.device
+        self.shared = shared_model(self.model, self.processes, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.config.precision == "fp16")
+        self.layers = LayerSteps(self.model, self.objective, device)
         self.progress = Progress()
         self.saved = 0  # the last saved step
         self.waited = 0.0  # seconds spent waiting for data since the last log
@@ -137,7 +128,7 @@ class TrainingLoop:
         loss = torch.zeros((), device=self.device)
         for micro, batch in enumerate(self._batches(step)):
             self.stop.poll()
-            torch.manual_seed(step_seed(self.seed, step, micro, self.processes.rank))
+            torch.manual_seed(seed_of(self.seed, step, micro, self.processes.rank))
             last = micro == self.objective.micro_steps - 1
             with self._exchange(last), autocast(self.device, self.config.precision):
                 part, whole = self.layers.loss(self.shared, batch)
