@@ -174,9 +174,6 @@ def with_missing_keys(spec: type[RunSpec], values: dict) -> dict:
     return complete
 
 
-# -- identity of a run ----------------------------------------------------------------------------------------------
-
-
 def hashed_part(values: dict) -> dict:
     """The part of a config that changes what is computed, as {"section.key": value}."""
     flat = {k: v for k, v in flatten(values) if k not in ADDED_LATER or v != ADDED_LATER[k]}

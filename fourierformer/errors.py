@@ -62,8 +62,7 @@ def short(error: BaseException) -> str:
 
 
 def out_of_memory_text(error: Exception) -> str | None:
-    """The message for an error about short memory; None for another error. torch has a class for it on GPUs only, and
-    this module does not load torch."""
+    """The message for an out-of-memory error, else None. torch, not loaded here, has a class for it on GPUs only."""
     text = one_line(error)
     on_cpu = re.search(r"can't allocate memory|not enough memory|Storage size calculation overflowed", text)
     if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu):

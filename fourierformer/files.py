@@ -23,8 +23,7 @@ csv.field_size_limit(2**30)  # a cell of ours may hold a run's evaluations; Pyth
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that replaces `path` atomically at the end of the context: after a crash `path` is the old or the new
-    one."""
+    """A file that replaces `path` atomically at the end of the context: a crash leaves the old or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
@@ -74,10 +73,8 @@ def read_json(path: Path) -> dict | None:
 
 
 def json_object(path: Path) -> dict:
-    """The object in a JSON file; FileNotFoundError if there is none, ValueError with the reason if it is damaged.
-
-    A file without a checksum (of an earlier version, or written by hand) is accepted.
-    """
+    """The object in a JSON file; FileNotFoundError if there is none, ValueError with the reason if it is damaged. A
+    file without a checksum (of an earlier version, or written by hand) is accepted."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("it is not a file")
@@ -134,10 +131,8 @@ def read_csv(path: Path) -> CsvFile:
 def write_csv(
     path: Path, rows: Sequence[Mapping], head: str = "", *, columns: Iterable[str] | None = None, digits: int = 5
 ) -> None:
-    """Replace a CSV file by these rows, below the comment lines `head` (see provenance.header).
-
-    Columns are those of the first row unless given; numbers have `digits` digits, None and NaN are empty.
-    """
+    """Replace a CSV file by these rows, below the comment lines `head` (see provenance.header). Columns are those of
+    the first row unless given; numbers have `digits` digits, None and NaN are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns or rows[0]), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

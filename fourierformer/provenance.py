@@ -72,10 +72,8 @@ def code_since(facts: Mapping) -> str | None:
 
 
 def header(program: str, libraries: Iterable[str] = ("torch", "triton"), **more: str) -> str:
-    """Comment lines for the top of a CSV file: command, commit, versions, then `more` (machine=...).
-
-    `program` is the part after `python`: "-m studies.estimators.simulate", "-m benchmarks.kernel".
-    """
+    """Comment lines for the top of a CSV file: command, commit, versions, then `more` (machine=...). `program` is the
+    part after `python`: "-m studies.estimators.simulate", "-m benchmarks.kernel"."""
     facts, _ = describe()
     versions = {"python": facts["python"], **{name: _version(name) for name in libraries}}
     lines = {
@@ -140,8 +138,7 @@ def _cpu() -> str:
 
 
 def _vector_instructions() -> str:
-    """The instructions that decide which kernels run, since a virtual machine may call every processor "AMD EPYC".
-    Empty without torch."""
+    """The instructions that decide on kernels, for virtual machines with a vague CPU name; empty without torch."""
     torch = sys.modules.get("torch")
     return f", {torch.backends.cpu.get_cpu_capability()}" if torch else ""
 

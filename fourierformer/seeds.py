@@ -5,18 +5,15 @@ import random
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed for a purpose, such as ("rfa", seed, layer): torch takes a signed 64-bit one. A hash, the same on
-    every machine and version, unlike Python's hash()."""
+    """A seed for a purpose, such as ("rfa", seed, layer). A hash, equal on every machine and version, unlike hash()."""
     text = " ".join(map(str, parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1  # 63 bits: torch takes a signed 64-bit seed
 
 
 def seed_everything(seed: int) -> None:
-    """Seed all generators, for random numbers outside of steps, such as the initial weights.
-
-    The random numbers of a step depend on seed_of(seed, step, micro-step, rank) alone: a resumed run has those of an
-    uninterrupted one, without saving a generator.
-    """
+    """Seed all generators, for random numbers outside of steps, such as the initial weights. Those of a step depend on
+    seed_of(seed, step, micro-step, rank) alone: a resumed run has the same ones without saving a generator."""
     import numpy
     import torch
 

@@ -145,10 +145,8 @@ def argument_type(name: str) -> str:
 
 
 def instructions_per_pair(sass: str, case: Case) -> tuple[float, float]:
-    """Instructions per pair in a tile without a mask, and the additional ones with a mask.
-
-    NaN for compute capability 10.0: one thread starts the matrix unit for all, so its instructions mark no loops.
-    """
+    """Instructions per pair in a tile without a mask, and the additional ones with a mask. NaN for compute capability
+    10.0: one thread starts the matrix unit for all, so its instructions mark no loops."""
     if case.arch == 100:
         return math.nan, 0.0
     names, labels, jumps = [], {}, []

@@ -22,10 +22,8 @@ PROBE_SECONDS = 1.0  # a working network answers in a tenth of it; without one, 
 
 
 def why_unreachable(data: DataLocation) -> str:
-    """The reason why neither the hub nor its local copy has this set; empty if one of them has it.
-
-    Takes at most PROBE_SECONDS. Without a network, load_dataset would retry for 23 s before it fails.
-    """
+    """The reason why neither the hub nor its local copy has this set; empty if one of them has it. Takes at most
+    PROBE_SECONDS; without a network, load_dataset would retry for 23 s before it fails."""
     if not data.hub:
         return "no hub is known to have it"
     if cached_files(data, "train"):
@@ -91,8 +89,7 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
 
 
 def cached_files(data: DataLocation, name: str) -> list[Path]:
-    """Files of the split `name` in the copy that `datasets` keeps, found by the names of its folders, because importing
-    `datasets` takes over a second."""
+    """Files of the split `name` in the copy of `datasets`, found by folder names: its import takes over a second."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")

@@ -8,11 +8,8 @@ from fourierformer.seeds import seed_of
 
 
 class EpochOrder:
-    """Examples in another order every epoch, a function of (seed, epoch), each `repeats` times in a row.
-
-    An incomplete batch at the end of an epoch is left out. CIFAR-10 in batches of 128: 50,000 // 128 = 390 steps, 80
-    images left out.
-    """
+    """Examples in another order every epoch, a function of (seed, epoch), each `repeats` times in a row. An incomplete
+    last batch is left out. CIFAR-10 in batches of 128: 50,000 // 128 = 390 steps, 80 images left out."""
 
     def __init__(self, count: int, global_batch: int, *, seed: int, unit: str, repeats: int = 1):
         if count < global_batch:

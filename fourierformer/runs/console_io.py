@@ -80,9 +80,6 @@ def _occupy(number: int) -> None:
             os.close(opened)
 
 
-# -- the options of scripts that take a trained run -------------------------------------------------------------------
-
-
 def add_run_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
     """Add the arguments run, checkpoint, weights and device."""
     parser.add_argument("run", type=Path, help="a run directory")

@@ -36,18 +36,12 @@ class RunDirectory:
     """Read, write and lock one run directory."""
 
     def __init__(self, path: Path | str):
-        self.path = Path(path)
-        self.name = self.path.name
-        self.config = self.path / "config.yaml"
-        self.metrics = self.path / "metrics.jsonl"
-        self.status = self.path / "status.json"
-        self.summary = self.path / "summary.json"
-        self.meta = self.path / "meta.json"
-        self.evaluation = self.path / "evaluation.json"
-        self.wandb_id = self.path / "wandb_id"
-        self.report = self.path / "report.html"
-        self.data_facts = self.path / "data.json"
-        self.checkpoints = self.path / "checkpoints"
+        self.path = path = Path(path)
+        self.name = path.name
+        self.config, self.meta, self.data_facts = path / "config.yaml", path / "meta.json", path / "data.json"
+        self.status, self.summary = path / "status.json", path / "summary.json"
+        self.metrics, self.evaluation = path / "metrics.jsonl", path / "evaluation.json"
+        self.report, self.wandb_id, self.checkpoints = path / "report.html", path / "wandb_id", path / "checkpoints"
 
     def create(self) -> None:
         """Create the directory. SetupError if it cannot be written, so that a run fails at its start, not at a save."""
@@ -138,8 +132,7 @@ class RunDirectory:
             self.create()
 
     def set_aside(self) -> Path | None:
-        """Rename the directory to `<name>.old-<n>` and return the new path; None without a directory. Call before
-        lock()."""
+        """Rename the directory to `<name>.old-<n>`. Returns the new path, None if there is none. Call before lock()."""
         if not self.path.exists():
             return None
         with self.lock():  # a directory that a running process uses must not be moved

@@ -162,8 +162,7 @@ def _unknown_option(group: str, name: str, text: str) -> str:
 
 
 def _unknown_key(key: str, node: DictConfig) -> str:
-    """The message for an unknown key: with the nearest key of its group, else of the config, else all keys of its
-    group."""
+    """The message for an unknown key: with the nearest of its group, else of the config, else all keys of its group."""
     group, dot, name = key.rpartition(".")
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
     near = did_you_mean(name, node if dot else {*node, *_groups()}, prefix=group + dot)

@@ -24,8 +24,7 @@ from fourierformer.training.precision import autocast
 
 
 class Measurements:
-    """The file evaluation.json of one checkpoint, {"step": 600, "results": {"valid": {"sliding": {...}}}}. Numbers of
-    another step are dropped."""
+    """evaluation.json of one step, {"step": 600, "results": {"valid": {"sliding": {...}}}}; others are dropped."""
 
     def __init__(self, directory: RunDirectory, step: int, processes: Processes):
         self.directory, self.step, self.processes = directory, step, processes

@@ -120,10 +120,8 @@ def open_run(
     last: bool = False,
     averaged: bool = False,
 ) -> tuple[RunObjects, int]:
-    """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step.
-
-    `limit` bounds its evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights.
-    """
+    """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step. `limit` bounds its
+    evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights."""
     spec = stored_spec(run_dir)
     spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit_key: limit})
     if data_root:

@@ -104,9 +104,6 @@ def _memory(spec: RunSpec, parameters: int) -> int:
     return 16 * parameters + task_of(spec).activation_bytes(spec, micro)
 
 
-# -- the cost, from a finished run that differs only in its seed ------------------------------------------------------
-
-
 def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
     """The hours of the run and their origin, a finished run with another seed on equal hardware; else (None, "")."""
     epoch = task_of(spec).steps_per_epoch(spec, corpus)

@@ -67,16 +67,12 @@ def measured_in(stored: dict) -> dict[str, dict[str, dict]]:
 
 
 def _read(file: Path, damaged: list[str]) -> dict:
-    """The content of a JSON file that the run can write again; nothing if it is missing, or damaged, which adds a line
-    to `damaged`."""
+    """The content of a JSON file that the run can write again; {} if missing, or damaged (a line in `damaged`)."""
     try:
         return read_json(file) or {}
     except UserError as error:
         damaged.append(f"{error} This run writes it again.")
         return {}
-
-
-# -- the same data ----------------------------------------------------------------------------------------------------
 
 
 def _check_data(spec: RunSpec, directory: RunDirectory, meta: dict) -> None:

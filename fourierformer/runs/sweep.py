@@ -82,9 +82,7 @@ class Job:
 
     def __init__(self):
         hydra = HydraConfig.get()
-        self.record = Path(hydra.sweep.dir)
-        self.number = hydra.job.num
-        self.overrides = list(hydra.overrides.task)
+        self.record, self.number, self.overrides = Path(hydra.sweep.dir), hydra.job.num, list(hydra.overrides.task)
         self.name = _name_of(self.number, read_names(self.record))
         self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
         self.write()
@@ -127,18 +125,15 @@ def _name_of(number: int, names: list[Name]) -> Name:
 
 
 def read_record(record: Path) -> list[dict]:
-    """The facts of every job that has begun."""
-    return [_read_job(path) for path in sorted(record.glob("[0-9]*.json"))]
-
-
-def _read_job(path: Path) -> dict:
-    """The facts in a job's file; for a damaged one (after a full disk) a job without a result."""
-    unknown = {"number": int(path.stem), "pid": 0, "host": "an unknown machine"}
-    try:
-        job = json_object(path)
-    except (OSError, ValueError):
-        return unknown
-    return unknown | job if isinstance(job.get("pid"), int) else unknown
+    """The facts of every job that has begun; for a damaged file (after a full disk) a job without a result."""
+    jobs = []
+    for path in sorted(record.glob("[0-9]*.json")):
+        job: dict = {}
+        with contextlib.suppress(OSError, ValueError):
+            job = json_object(path)
+        known = job if isinstance(job.get("pid"), int) else {}
+        jobs.append({"number": int(path.stem), "pid": 0, "host": "an unknown machine"} | known)
+    return jobs
 
 
 def read_names(record: Path) -> list[Name]:

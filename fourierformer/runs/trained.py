@@ -31,10 +31,8 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load_run(run: Path | str, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
-    """The trained model of a run directory, ready to use; its data set is not needed.
-
-    `last` takes the newest checkpoint in place of the best, `averaged` the moving average of the weights.
-    """
+    """The trained model of a run directory, ready to use without its data set. `last` takes the newest checkpoint in
+    place of the best, `averaged` the moving average of the weights."""
     run = Path(run)
     spec = stored_spec(run)
     step, state = stored_checkpoint(run, last=last)
@@ -63,10 +61,8 @@ def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, dev
 
 
 def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
-    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub.
-
-    Its outputs equal those of `load_run` bit by bit.
-    """
+    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub. Its
+    outputs equal those of `load_run` bit by bit."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -119,9 +115,6 @@ def without_paths(values: dict) -> dict:
     return values
 
 
-# -- export -----------------------------------------------------------------------------------------------------------
-
-
 def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged: bool = False) -> str:
     """Write the model of a run into the folder `to`, or upload it to "hub:owner/name". Returns its path or address."""
     if not str(to).startswith(HUB):
@@ -149,6 +142,9 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
         "step": trained.step,
         **task.export_config(trained.spec, trained.model, trained.corpus),
     }
+    facts = task.data_facts(trained.corpus)
+    if facts is None:
+        raise SetupError(f"{run}: models of task={trained.spec.task} cannot be exported, they need their data set")
     card = model_card(read_run(run), trained.step, trained.spec.values["attention"], task.pipeline)
     # a copy of each: safetensors refuses tensors that share memory
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
@@ -156,18 +152,11 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # not save_file: its files can be read by their owner only
         (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-        atomic_write_text(folder / FACTS, json.dumps(_facts(run, trained), ensure_ascii=False) + "\n")
+        atomic_write_text(folder / FACTS, json.dumps(facts, ensure_ascii=False) + "\n")
         atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
         atomic_write_text(folder / "README.md", card)
     except OSError as error:
         raise SetupError(f"{folder} cannot be written ({error.strerror or error}): choose another folder") from None
-
-
-def _facts(run: Path, trained: TrainedModel) -> dict:
-    facts = task_of(trained.spec).data_facts(trained.corpus)
-    if facts is None:
-        raise SetupError(f"{run}: models of task={trained.spec.task} cannot be exported, they need their data set")
-    return facts
 
 
 def _upload(folder: Path, name: str) -> str:

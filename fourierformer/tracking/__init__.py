@@ -28,9 +28,7 @@ class Trackers:
     """Pass every row to metrics.jsonl first, then to the other trackers."""
 
     def __init__(self, metrics: JsonlTracker, others: Iterable[Tracker] = (), say: Callable[[str], None] = print):
-        self.metrics = metrics
-        self.others = list(others)
-        self.say = say
+        self.metrics, self.others, self.say = metrics, list(others), say
 
     def log(self, row: dict) -> None:
         self.metrics.log(row)
@@ -78,8 +76,7 @@ def build_trackers(
 ) -> Trackers:
     """The trackers of a run: the file `metrics`, the console if given, and wandb if its settings (the arguments of
     WandbTracker) are given."""
-    file = JsonlTracker(metrics)
-    others = [console] if console else []
+    file, others = JsonlTracker(metrics), [console] if console else []
     if wandb is not None:
         from fourierformer.tracking.wandb import WandbTracker
 

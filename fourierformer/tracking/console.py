@@ -78,8 +78,7 @@ class ConsoleTracker:
         self._clock = None  # the rate counts training only
 
     def measuring(self, split: str, protocol: str) -> None:
-        """Announce in plain output a measurement of the trained model, which may take longer than the training; a
-        terminal shows a bar instead."""
+        """Announce a measurement, which may take longer than the training, in plain output; a terminal has a bar."""
         if not self._live:
             self.say(f"measuring {split}, {protocol.replace('_', ' ')} ...")
 

@@ -32,11 +32,8 @@ Mode = Literal["auto", "online", "offline", "disabled"]
 
 
 class WandbTracker:
-    """Log rows and final numbers to wandb; without effect where wandb cannot start.
-
-    samples: ("tokens", step -> their number), logged beside the step, as another x-axis of the web page. arguments: of
-    wandb.init.
-    """
+    """Log rows and final numbers to wandb; without effect where wandb cannot start. samples: ("tokens", step -> their
+    number), logged beside the step, as another x-axis of the web page. arguments: of wandb.init."""
 
     def __init__(
         self,

@@ -35,15 +35,12 @@ class Checkpoints:
     def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
         if keep < 1:
             raise ValueError(f"keep={keep}: must be at least 1")
-        self.directory = Path(directory)
-        self.keep = keep
-        self.say = say
+        self.directory, self.keep, self.say = Path(directory), keep, say
         self._intact: set[Path] = set()  # read without an error; checkpoints in neither set are unread
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
-        """Write a checkpoint and return its directory. A failure leaves none of it, and earlier checkpoints
-        unchanged."""
+        """Write a checkpoint and return its directory. A failure leaves only the earlier checkpoints, unchanged."""
         require_plain(state, "state")
         target = self._free_name(step)
         aside = target.with_name(target.name + ".tmp")
@@ -88,8 +85,7 @@ class Checkpoints:
         return max((_step_and_revision(path)[0] for path in self._complete() if path not in self._damaged), default=0)
 
     def latest(self) -> tuple[int, dict] | None:
-        """(step, state) of the newest intact checkpoint, on the CPU; None without checkpoints, UserError if all are
-        damaged."""
+        """(step, state) of the newest intact checkpoint, on the CPU; None without any, UserError if all are damaged."""
         return self._load(self._complete(), "checkpoint")
 
     def best(self) -> tuple[int, dict] | None:
@@ -127,8 +123,7 @@ class Checkpoints:
         return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
 
     def _prune(self) -> None:
-        """Delete the checkpoints that need not be kept. The new one is on the disk: a failure to delete costs space
-        only."""
+        """Delete surplus checkpoints. The new one is on the disk by now: a failure to delete costs space only."""
         intact = [path for path in self._complete() if path not in self._damaged]
         newest_of_step: dict[int, Path] = {}
         for path in intact:

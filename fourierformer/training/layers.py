@@ -50,8 +50,7 @@ class LayerSteps:
             layer.begin_step(step)
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, Tensor]:
-        """This batch's part of the step's loss, to be logged, and its sum with the auxiliary losses of layers, to be
-        differentiated."""
+        """This batch's part of the step's loss, to log, and its sum with the auxiliary losses, to differentiate."""
         if not (self.drawing or self.adding):
             part = self.objective.loss(model, batch)
             return part, part

@@ -228,8 +228,7 @@ class TrainingLoop:
         return self.objective.evaluate(model, self.stop.poll, self.on_progress)
 
     def _record(self, weights: str, numbers: dict[str, float]) -> bool:
-        """Keep an evaluation as the last one and, if it is better than all before, as the best. Returns whether it
-        is."""
+        """Keep an evaluation as the last one, and if it is the best so far as the best. Returns whether it is."""
         value, records = numbers[self.objective.primary], self.progress.records
         entry = {"step": self.progress.step, **numbers}
         best = records.get(f"{weights}best")

@@ -56,8 +56,7 @@ class Objective(ABC):
 
     @abstractmethod
     def evaluate(self, model: Any, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
-        """The numbers of one evaluation during training, `primary` among them, the same on every process. Every process
-        calls `poll` equally often."""
+        """The numbers of one evaluation during training, with `primary`. Equal on all processes, and as many polls."""
 
     @abstractmethod
     def measure(
@@ -70,8 +69,8 @@ class Objective(ABC):
         return
 
     def from_training(self, records: dict[str, dict[str, float]]) -> dict[str, dict[str, dict]]:
-        """Results of the evaluations during training: {split: {protocol: numbers}}. Without any, whole splits are
-        measured after the training."""
+        """Results of evaluations during training, {split: {protocol: numbers}}; none: whole splits are measured
+        later."""
         return {}
 
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:

@@ -12,8 +12,7 @@ TENSORS = {torch.Tensor, torch.nn.Parameter}
 
 
 def require_plain(value, where: str) -> None:
-    """TypeError for a value that torch.load(weights_only=True) would refuse later (numpy scalars, generators, config
-    objects)."""
+    """TypeError for a value that torch.load(weights_only=True) would refuse later: numpy scalars, config objects."""
     kind = type(value)
     if kind in (dict, OrderedDict):
         for key, item in value.items():
@@ -28,8 +27,7 @@ def require_plain(value, where: str) -> None:
 
 
 def state_bytes(state: dict) -> int:
-    """Upper bound of the file's size in bytes: each storage once (tied weights share one), 2 % and 1 MiB for the
-    archive."""
+    """Upper bound of the file's bytes: each storage once (tied weights share one), 2 % and 1 MiB for the archive."""
     storages: dict[int, int] = {}
     stack: list[object] = [state]
     while stack:
@@ -61,9 +59,7 @@ class HashedFile:
     C++ writer would try to finish the archive and report that failure instead of the full disk."""
 
     def __init__(self, raw):
-        self.raw = raw
-        self.hash = hashlib.sha256()
-        self.bytes = 0
+        self.raw, self.hash, self.bytes = raw, hashlib.sha256(), 0
         self.error: OSError | None = None
 
     def write(self, data) -> int:

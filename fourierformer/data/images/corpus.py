@@ -37,8 +37,7 @@ class ImageCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits that depend on the classes, the labels and their order, and the content of sampled images;
-        not on the folder, nor on the form of its files."""
+        """Twelve hex digits of the classes, the ordered labels and sampled images, independent of folder and format."""
         digest = hashlib.sha256(json.dumps(self.classes).encode())
         for images in self.splits.values():
             images.add_to(digest)
@@ -63,8 +62,7 @@ def load_images(data: ImageData, say: Say = lambda line: None) -> ImageCorpus:
 
 
 def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
-    """The transform of training images, image -> (3, size, size) float32, with all random changes, erasing included:
-    timm's, as DeiT composes it."""
+    """timm's transform of training images as in DeiT, image -> (3, size, size) float32, erasing included."""
     from timm.data import create_transform
     from timm.data.transforms import str_to_interp_mode
     from torchvision import transforms
@@ -94,8 +92,8 @@ def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Trans
 
 
 def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
-    """The transform of evaluation images, image -> (3, size, size) float32: resized to size / eval_crop (256 for 224),
-    centre crop, normalised."""
+    """Resize evaluation images to size / eval_crop (256 for 224), crop the centre, normalise: (3, size, size)
+    float32."""
     from timm.data import create_transform
 
     crop: dict = {"crop_pct": augment.eval_crop, "interpolation": augment.interpolation}
@@ -103,8 +101,7 @@ def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transf
 
 
 def _allow_no_bits(transform) -> None:
-    """Replace the posterising of RandAugment, which at magnitude 10 leaves 0 bits: a black image, which newer releases
-    of Pillow refuse."""
+    """Replace the posterising of RandAugment: at magnitude 10 it leaves 0 bits (black), which newer Pillows refuse."""
     for step in transform.transforms:
         for operation in getattr(step, "ops", []):
             if operation.name.startswith("Posterize"):

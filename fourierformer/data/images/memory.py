@@ -8,10 +8,8 @@ from fourierformer.errors import SetupError
 
 
 class InMemorySet(ImageSet):
-    """Another set, all of it decoded before its first batch: for small images of one size.
-
-    50,000 of 32 x 32 take 154 MB, which all loader processes share. Images that cannot be decoded stay unreadable.
-    """
+    """Another set, decoded before its first batch, for small images of one size: 50,000 of 32 x 32 take 154 MB, which
+    all loader processes share. Images that cannot be decoded stay unreadable."""
 
     def __init__(self, images: ImageSet):
         super().__init__(images.labels, images.classes)

@@ -88,8 +88,7 @@ def _mixed_batches(size: int, mix_batch: int, micro_batch: int, rank: int, world
 
 
 def _mixed_batch(pairs: np.ndarray, size: int, groups: int) -> MicroBatch:
-    """A micro-batch of pairs: for each group a piece with the first rows, then their partners in reverse order, so that
-    reversing a piece swaps partners."""
+    """A micro-batch of pairs: per group the first rows, then their partners reversed, so that a reversal swaps them."""
     rows, pieces, start = [], [], 0
     for group in np.unique(pairs % groups).tolist():
         first = pairs[pairs % groups == group]

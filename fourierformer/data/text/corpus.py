@@ -107,8 +107,8 @@ def check_available(data: TextData) -> None:
 
 
 def quick_fingerprint(data: TextData) -> str | None:
-    """The fingerprint of the present text, prepared or not; None where only the hub has it. Text is hashed only if its
-    file times changed since it was prepared."""
+    """The fingerprint of the present text; None if only the hub has it. Hashes text only after a change of file
+    times."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source, hash_text=False)

@@ -167,8 +167,7 @@ def _texts(source: Source, split: str) -> Iterator[str]:
 
 
 def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> dict:
-    final = table.astype(dtype)
-    provisional = folder / f"{split}.ids"
+    final, provisional = table.astype(dtype), folder / f"{split}.ids"
     with open(provisional, "rb") as ids, _Output(folder / f"{split}.bin") as file:
         while len(block := np.frombuffer(ids.read(4 * BLOCK), np.uint32)):
             file.write(final[block])
