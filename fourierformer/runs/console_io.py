@@ -40,7 +40,10 @@ def survive_closed_streams() -> None:
     descriptor 1 is free would get it: metrics.jsonl could receive a library's prints.
     """
     for number in range(3):
-        _occupy(number)
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when Python started
@@ -67,17 +70,6 @@ def _lasting(stream: TextIO) -> TextIO:
     lasting = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
     by_line = stream.isatty() or stream is sys.__stderr__
     return io.TextIOWrapper(lasting, encoding=stream.encoding, errors="replace", line_buffering=by_line)
-
-
-def _occupy(number: int) -> None:
-    """Open the null device under this number if no file has it."""
-    try:
-        os.fstat(number)
-    except OSError:
-        opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
-        if opened != number:
-            os.dup2(opened, number)
-            os.close(opened)
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:

@@ -6,35 +6,21 @@ layer's state. A resumed run hence equals an uninterrupted one, and another divi
 """
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError
 from fourierformer.training.objective import Objective, RowWise
 from fourierformer.transfer import to_device
 
 
-@runtime_checkable
-class Stepped(Protocol):
-    """The methods of an attention layer that the loop calls at every step (see attention/base.py)."""
-
-    draws: bool
-    adds_loss: bool
-
-    def begin_step(self, step: int) -> None: ...
-    def begin_rows(self, numbers: Tensor) -> None: ...
-    def auxiliary_loss(self, losses: Tensor) -> Tensor: ...
-    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None: ...
-
-
 class LayerSteps:
-    """Call the layers of a model in a training step: `begin`, `loss` per micro-batch, `end`."""
+    """Call the attention layers of a model in a training step: `begin`, `loss` per micro-batch, `end`."""
 
     def __init__(self, model: nn.Module, objective: Objective, device: torch.device):
-        self.objective, self.device = objective, device
-        self.layers = [module for module in model.modules() if isinstance(module, Stepped)]
+        self.objective, self.device, self.layers = objective, device, layers_of(model)
         self.drawing = [layer for layer in self.layers if layer.draws]
         self.adding = [layer for layer in self.layers if layer.adds_loss]
         needy = [*self.drawing, *self.adding]
