@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError, check_range
+from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
 
 
@@ -46,8 +47,6 @@ def compare_heads(arguments: argparse.Namespace) -> None:
 
 def runs_among(paths: list[Path]) -> list[Path]:
     """Run directories at or below these paths; of runs/builtin/*, files and runs that were set aside are left out."""
-    from fourierformer.results import collect
-
     runs = [run.path for run in collect(path for path in paths if not path.is_file()) if run.state != "set aside"]
     if not runs:
         raise SetupError(f"no runs among {', '.join(map(str, paths))}")

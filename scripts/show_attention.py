@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from fourierformer.errors import SetupError, check_range
+from fourierformer.results.runs import read_run
 from fourierformer.runs.console_io import exit_on_user_error
 
 
@@ -73,7 +74,6 @@ def show_run(arguments: argparse.Namespace):
 
 def show_runs(arguments: argparse.Namespace):
     from fourierformer.report.patterns import compared_maps_picture
-    from fourierformer.results.runs import read_run
 
     runs = [Path(arguments.what), *map(Path, arguments.more)]
     means, layers = maps_of(runs, arguments)
@@ -95,8 +95,6 @@ def labels_of(runs: list[Path], names: list[str]) -> list[str]:
 
 def check_comparable(runs: list[Path], means: list) -> None:
     """SetupError unless the maps are of the same sequences."""
-    from fourierformer.results.runs import read_run
-
     seen = [
         (f"data {read_run(run).field('data')}, split {mean.split}, {mean.sequences} sequences", mean.maps.shape[-1])
         for run, mean in zip(runs, means, strict=True)

@@ -26,6 +26,7 @@ from fourierformer.files import read_json
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.launch import explain
+from fourierformer.runs.spec import check_mechanism, read_command, task_of
 
 DIVERGED, STOPPED = 3, (130, 143)
 
@@ -48,8 +49,6 @@ def search(arguments: argparse.Namespace) -> int:
         from optuna.trial import TrialState
     except ImportError:
         raise SetupError("scripts/tune.py needs Optuna: pip install -e '.[tune]'") from None
-    from fourierformer.runs.spec import task_of
-
     check_range("--trials", arguments.trials, 1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     fixed, space = split(arguments.overrides)
@@ -130,8 +129,6 @@ def split(overrides: list[str]) -> tuple[list[str], dict]:
 
 def spec_of(kind: str, overrides: list[str]):
     """The run that a command trains. SetupError for a mistake in its overrides, before anything is trained."""
-    from fourierformer.runs.spec import check_mechanism, read_command
-
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             spec = read_command(compose(trainings()[kind], overrides))

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from fourierformer import __version__
 from fourierformer.config import RunSpec
@@ -63,9 +65,6 @@ def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, dev
 def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
     """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub. Its
     outputs equal those of `load_run` bit by bit."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = _folder(name)
     config, facts = read_export(folder)
     spec = spec_of_values(config["run"])
@@ -132,8 +131,6 @@ def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged:
 
 
 def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
-    from safetensors.torch import save
-
     trained = load_run(run, "cpu", last=last, averaged=averaged)
     task = task_of(trained.spec)
     config = {
