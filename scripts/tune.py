@@ -64,7 +64,7 @@ def search(arguments: argparse.Namespace) -> int:
     if (earlier := study.user_attrs.get("command", command)) != command:
         raise SetupError(f"{file} is the study of '{' '.join(earlier)}': repeat that, or choose another --name")
     study.set_user_attr("command", command)
-    # with the seed alone a study that goes on would draw its first trials again
+    # with the seed alone a continued study would draw its first trials again
     study.sampler = optuna.samplers.TPESampler(seed=arguments.seed + len(study.trials))
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
     while (done := len(study.get_trials(deepcopy=False, states=ended))) < arguments.trials:

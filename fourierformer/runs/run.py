@@ -93,7 +93,7 @@ def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name:
     state = _state(directory, spec)
     if state.word != "done":
         return False
-    directory.remove_litter()  # of a process that was killed after its last result
+    directory.remove_litter()  # left by a process killed after its last result
     name.say(state.sentence)
     return True
 

@@ -41,7 +41,7 @@ class Name(NamedTuple):
     """The name of a run among others."""
 
     label: str = ""  # in a sweep '2/4 softmax lr=0.002', with its seed where seeds differ
-    differs: str = ""  # 'lr=0.002': without what is part of the name of every run, its attention and seed
+    differs: str = ""  # 'lr=0.002': without attention and seed, which the name of every run has
 
     @property
     def prefix(self) -> str:

@@ -83,7 +83,7 @@ class ConsoleTracker:
             self.say(f"measuring {split}, {protocol.replace('_', ' ')} ...")
 
     def summary(self, values: dict) -> None:
-        """Prints nothing: the final table is printed by the sweep or the run."""
+        """Without effect: the sweep or the run prints the final table."""
 
     def close(self, exit_code: int) -> None:
         if self._live:

@@ -83,7 +83,7 @@ class WandbTracker:
                 return
             except Exception as error:
                 reason = short(error)
-                wandb.teardown()  # the failed start leaves a service that would go on retrying
+                wandb.teardown()  # ends the service of the failed start, which would retry
         self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
         self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
 

@@ -39,7 +39,7 @@ class Objective(ABC):
     samples_per_step: int  # in a global batch
     steps_per_epoch: int
     micro_steps: int  # micro-batches of one step on one process
-    protocols: tuple[str, ...]  # of `measure`; the last one is what a paper would quote
+    protocols: tuple[str, ...]  # of `measure`; the last one is the one that papers quote
     processes: Processes = Processes()
 
     def samples_after(self, steps: int) -> int:

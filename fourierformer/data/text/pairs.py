@@ -60,7 +60,7 @@ class PairsCorpus:
 
 
 def load_pairs(data: PairsData) -> PairsCorpus:
-    """The pairs of a config, computed now: there is nothing to download or to keep."""
+    """Compute the pairs of a config, without a download or a cache."""
     splits = dates.pairs(data.seed, data.held_out)
     return PairsCorpus(data.name, {split: Pairs(texts) for split, texts in splits.items()})
 
