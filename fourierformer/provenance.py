@@ -24,13 +24,16 @@ LARGEST_DIFF = 1_000_000  # characters; a larger diff is data and not kept
 def describe() -> tuple[dict, str | None]:
     """(the facts in meta.json, the uncommitted changes as a diff or None if there are none or too many)."""
     facts, diff = git_state()
+    torch = sys.modules.get("torch")  # not imported for its GPUs: reading a run directory must stay quick
+    count = torch.cuda.device_count() if torch and torch.cuda.is_available() else 0
+    gpus = [torch.cuda.get_device_name(index) for index in range(count)] if torch else []
     facts |= {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": {name: _version(name) for name in PACKAGES},
         "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)),
-        "gpus": _gpus(),
+        "gpus": gpus,
         "command": command(),
     }
     return facts, diff
@@ -141,11 +144,3 @@ def _vector_instructions() -> str:
     """The instructions that decide on kernels, for virtual machines with a vague CPU name; empty without torch."""
     torch = sys.modules.get("torch")
     return f", {torch.backends.cpu.get_cpu_capability()}" if torch else ""
-
-
-def _gpus() -> list[str]:
-    """Names of the GPUs that torch sees; none before torch is imported: reading a run directory must stay quick."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

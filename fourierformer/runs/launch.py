@@ -86,16 +86,12 @@ def _ended(action: Callable[[], int | None]) -> int:
             return print_error(first_line(error), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return print_error("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
-        if _raised_in_hydra(error):
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
+        if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):
             return print_error(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
         traceback.print_exc()
         return 1
-
-
-def _raised_in_hydra(error: Exception) -> bool:
-    """Whether Hydra itself failed, at unexpected overrides (debug=[1,2]), not the run that it calls."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
 
 
 # -- Hydra's errors, each as one line with the nearest valid name ---------------------------------------------------

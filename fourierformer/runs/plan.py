@@ -27,12 +27,15 @@ def print_plan(spec: RunSpec) -> None:
         model = task.build_model(spec, attention_of(spec), corpus)
     parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
     unknown = "unknown until a run with another seed is finished here; a run that is started shows its ETA"
+    _, micro, _ = find_processes()[0].share(spec.global_batch_size, spec.trainer.micro_batch_size)
+    # 16 per parameter: weight, gradient and two Adam moments; and the activations of one micro-batch
+    memory = 16 * parameters + task.activation_bytes(spec, micro)
     lines = {
         "model": f"{spec.model.name} with {spec.attention.name} attention",
         "device": f"{device}, {spec.trainer.precision}",
         "parameters": f"{parameters:,}",
         "steps": _steps(spec, corpus),
-        "memory": f"about {_memory(spec, parameters) / 2**30:.1f} GiB to train, per process",
+        "memory": f"about {memory / 2**30:.1f} GiB to train, per process",
         "data": str(problem or task.data_line(corpus)),
         "": "\n".join(corpus.notes if corpus else []),
         "directory": f"{spec.directory} ({state.word})",
@@ -96,12 +99,6 @@ def _steps(spec: RunSpec, corpus) -> str:
     steps = spec.trainer.in_steps(epoch or 1).steps
     text = f"{steps:,} of {samples:,} {task.unit} = {steps * samples:,} {task.unit}"
     return text + (f" = {steps / epoch:.1f} epochs of {epoch:,} steps" if epoch else "")
-
-
-def _memory(spec: RunSpec, parameters: int) -> int:
-    """Bytes: weights, gradients and two Adam moments (16 per parameter), and the activations of one micro-batch."""
-    _, micro, _ = find_processes()[0].share(spec.global_batch_size, spec.trainer.micro_batch_size)
-    return 16 * parameters + task_of(spec).activation_bytes(spec, micro)
 
 
 def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:

@@ -72,9 +72,10 @@ class StopSignal:
             raise Interrupted(self._agreed)
 
     def _receive(self, number: int, frame) -> None:
+        shared = self.processes.world > 1 and self.signal_number == signal.SIGINT
         if self.signal_number is None:
             self._begin(number)
-        elif number == signal.SIGINT and not self._same_ctrl_c():
+        elif number == signal.SIGINT and not (shared and time.monotonic() - self._since < SAME_CTRL_C):
             # show the cursor, which a live progress bar hides and cannot restore after os._exit
             on_terminal = "\x1b[?25h\naborted, nothing saved since the last checkpoint\n"
             self._say(on_terminal if sys.stderr.isatty() else "aborted\n")
@@ -85,10 +86,6 @@ class StopSignal:
         # torchrun does not pass a second Ctrl-C on
         again = f"; {how_to_abort(number)}" if self.processes.world == 1 else ""
         self._say(f"\n{signal.Signals(number).name}: stopping after this micro-step, saving{again}\n")
-
-    def _same_ctrl_c(self) -> bool:
-        shared = self.processes.world > 1 and self.signal_number == signal.SIGINT
-        return shared and time.monotonic() - self._since < SAME_CTRL_C
 
     def _say(self, text: str) -> None:
         """Write to stderr's descriptor in the first process: print() in a handler fails if it interrupted a print()."""

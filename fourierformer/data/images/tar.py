@@ -106,12 +106,8 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             yield member
         # the tar would keep all members in memory, a gigabyte for ImageNet; typeshed lacks `members`
         tar.members.clear()  # type: ignore[attr-defined]
-    _require_end(tar)
-
-
-def _require_end(tar: tarfile.TarFile) -> None:
-    """ReadError unless the tar ends with a block of zeros: tarfile takes a cut or damaged header for the end, and would
-    silently leave out all files after it."""
+    # the tar must end with a block of zeros: tarfile takes a cut or damaged header for the end, and would silently
+    # leave out all files after it
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset)  # where the next header would be
     if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
