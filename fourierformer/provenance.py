@@ -136,8 +136,7 @@ def _cpu() -> str:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return name + _vector_instructions()
+    return (names[0] if names else platform.processor() or platform.machine()) + _vector_instructions()
 
 
 def _vector_instructions() -> str:

@@ -75,8 +75,7 @@ def write_curve(path: Path, runs: list[Curve], head: str) -> None:
 def read_curve(path: Path) -> Bands:
     if not path.exists():
         raise SetupError(f"{path} is not there: run this in a clone of the repository")
-    rows = read_csv(path).rows
-    return {int(row["step"]): (float(row["mean"]), float(row["low"]), float(row["high"])) for row in rows}
+    return {int(r["step"]): (float(r["mean"]), float(r["low"]), float(r["high"])) for r in read_csv(path).rows}
 
 
 def compare(bands: Bands, curve: Curve) -> tuple[list[str], bool]:

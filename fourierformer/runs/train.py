@@ -208,8 +208,7 @@ def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, chec
 
     def keep_status(progress: Progress) -> None:
         if parts.processes.first:
-            seconds = round(progress.train_seconds, 1)
-            directory.write_status("running", step=progress.step, steps=steps, seconds=seconds)
+            directory.write_status("running", step=progress.step, steps=steps, seconds=round(progress.train_seconds, 1))
 
     def heartbeat(progress: Progress) -> None:
         nonlocal written

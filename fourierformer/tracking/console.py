@@ -158,8 +158,7 @@ class _LiveBar:
         self.title, self.label, self.numbers = title, "", [""]
         self.counts = 2 * len(str(steps)) + 1  # width of '310/600'
         bars = (TextColumn("{task.description}"), BarColumn(bar_width=self.bar), MofNCompleteColumn())
-        numbers = TextColumn("{task.fields[numbers]}")
-        self.progress = Progress(*bars, numbers, console=console, refresh_per_second=4)
+        self.progress = Progress(*bars, TextColumn("{task.fields[numbers]}"), console=console, refresh_per_second=4)
         self.training = self.progress.add_task("", total=steps, completed=step, numbers="")
         self.evaluation: TaskID | None = None
         self._arrange()

@@ -35,10 +35,8 @@ def state_bytes(state: dict) -> int:
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, dict):
-            stack.extend(value.values())
-        elif isinstance(value, list | tuple):
-            stack.extend(value)
+        elif isinstance(value, dict | list | tuple):
+            stack.extend(value.values() if isinstance(value, dict) else value)
     return int(1.02 * sum(storages.values())) + 2**20
 
 

@@ -34,6 +34,7 @@ CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the training process handles them
 
 T = TypeVar("T")
+Transform = Callable[[Image.Image], Tensor]
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
@@ -67,14 +68,8 @@ class _Done:
 
 
 def training_batches(
-    images: ImageSet,
-    order: ImageOrder,
-    transform: Callable[[Image.Image], Tensor],
-    *,
-    start: int,
-    workers: int,
-    pin: bool,
-) -> Generator[ImageBatch, None, None]:
+    images: ImageSet, order: ImageOrder, transform: Transform, *, start: int, workers: int, pin: bool
+) -> Generator[ImageBatch]:
     """The micro-batches of all steps from `start` on, without end. Closing the iterator ends the loader processes."""
 
     def work() -> Iterator[_Work]:
@@ -94,14 +89,7 @@ def training_batches(
 
 
 def evaluation_batches(
-    images: ImageSet,
-    transform: Callable[[Image.Image], Tensor],
-    *,
-    batch: int,
-    workers: int,
-    rank: int,
-    world: int,
-    limit: int | None,
+    images: ImageSet, transform: Transform, *, batch: int, workers: int, rank: int, world: int, limit: int | None
 ) -> Iterator[ImageBatch | None]:
     """Batches of a rank; all ranks together have every image once. All have equally many items, None for a rank without
     images left.

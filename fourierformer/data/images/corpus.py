@@ -10,20 +10,17 @@ training_batches(corpus.splits["train"], order, train_transform(data, augment, 3
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from PIL import Image, ImageOps
-from torch import Tensor
 
+from fourierformer.data.images.batches import Transform
 from fourierformer.data.images.memory import InMemorySet
 from fourierformer.data.images.sets import ImageSet
 from fourierformer.data.images.sources import check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Say, disk_errors
-
-Transform = Callable[[Image.Image], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,21 +64,11 @@ def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Trans
     from timm.data.transforms import str_to_interp_mode
     from torchvision import transforms
 
-    smallest, largest = augment.crop_scale
-    transform = create_transform(
-        size,
-        is_training=True,
-        scale=(smallest, largest),
-        hflip=augment.flip,
-        color_jitter=augment.color_jitter or None,  # type: ignore[arg-type]  # annotated without None, which is "off"
-        auto_augment=augment.randaugment,
-        interpolation=augment.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        re_prob=augment.erase,
-        re_mode="pixel",
-        re_count=1,
-    )
+    mean, std = tuple(data.mean), tuple(data.std)
+    crop: dict = {"scale": tuple(augment.crop_scale), "hflip": augment.flip, "interpolation": augment.interpolation}
+    colour: dict = {"color_jitter": augment.color_jitter or None, "auto_augment": augment.randaugment}
+    erase: dict = {"re_prob": augment.erase, "re_mode": "pixel", "re_count": 1}
+    transform = create_transform(size, is_training=True, mean=mean, std=std, **crop, **colour, **erase)
     _allow_no_bits(transform)
     resize = transforms.Resize(size, str_to_interp_mode(augment.interpolation))
     if augment.crop == "padded":  # DeiT's for small inputs: black margins of 4 pixels for 32

@@ -45,8 +45,7 @@ def prepare(data: TextData, source: Source, say: Say) -> Path:
 
 
 def _encode(data: TextData, source: Source, folder: Path, say: Say) -> dict:
-    encode = _encode_words if data.unit == "word" else _encode_bytes
-    facts = encode(data, source, folder, say)
+    facts = (_encode_words if data.unit == "word" else _encode_bytes)(data, source, folder, say)
     _refuse_empty(data, facts["counts"])
     digests = [[entry.name, entry.digest()] for entry in source.inputs]
     return {
