@@ -132,7 +132,7 @@ class RunDirectory:
             self.create()
 
     def set_aside(self) -> Path | None:
-        """Rename the directory to `<name>.old-<n>`. Returns the new path, None if there is none. Call before lock()."""
+        """Rename the directory to `<name>.old-<n>`, never delete it. Returns the new path or None. Before lock()."""
         if not self.path.exists():
             return None
         with self.lock():  # a directory that a running process uses must not be moved
