@@ -60,24 +60,21 @@ class Processes:
         if self.world == 1:
             return action()
         if self.first:
-            return self._run_and_broadcast(action)
+            try:
+                result = action()
+            except BaseException as error:
+                known = isinstance(error, UserError | Interrupted)  # they survive pickling; other errors may not
+                with contextlib.suppress(Exception):  # the others have ended: this error is the one to report
+                    self._broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
+                raise
+            self._broadcast(("value", result))
+            return result
         kind, outcome = self._broadcast(None)
         if kind == "value":
             return outcome
-        error: Any = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
-        error.already_reported = True
-        raise error
-
-    def _run_and_broadcast(self, action: Callable[[], T]) -> T:
-        try:
-            result = action()
-        except BaseException as error:
-            known = isinstance(error, UserError | Interrupted)  # they survive pickling; other errors may not
-            with contextlib.suppress(Exception):  # the others have ended: this error is the one to report
-                self._broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
-            raise
-        self._broadcast(("value", result))
-        return result
+        failure: Any = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
+        failure.already_reported = True
+        raise failure
 
     def _broadcast(self, message: Any) -> Any:
         import torch

@@ -140,10 +140,9 @@ class ConsoleTracker:
     def _due(self, step: int) -> bool:
         now = time.monotonic()
         far = step - self._printed[0] >= self.steps / LINES_PER_RUN
-        if far or step >= self.steps or now - self._printed[1] >= SECONDS_BETWEEN_LINES:
-            self._printed = (step, now)
-            return True
-        return False
+        due = far or step >= self.steps or now - self._printed[1] >= SECONDS_BETWEEN_LINES
+        self._printed = (step, now) if due else self._printed
+        return due
 
 
 class _LiveBar:

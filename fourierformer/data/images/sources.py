@@ -10,7 +10,6 @@ timm (1.0.31) has no reader of parquet files: its ReaderHfds calls `datasets.loa
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from fourierformer.data import hub
@@ -25,14 +24,8 @@ from fourierformer.errors import SetupError, short
 
 # CIFAR-10 has no third split: its test images are used for validation
 NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}
-
-
-@dataclass(frozen=True)
-class LocalSplit:
-    """The files of a split on this disk: the folder of its classes, tar files or parquet files."""
-
-    kind: str  # folder, tar or parquet
-    paths: list[Path]
+# split -> its form on this disk, "folder" (of its classes), "tar" or "parquet", and its paths
+Local = dict[str, tuple[str, list[Path]]]
 
 
 def check_source(data: ImageData) -> None:
@@ -49,13 +42,13 @@ def check_source(data: ImageData) -> None:
 def local_files(data: ImageData) -> dict[str, list[Path]] | None:
     """Every file of each split, or None unless both are on this disk."""
     local = _local_splits(data)
-    return {name: _all_files(split) for name, split in local.items()} if len(local) == len(SPLITS) else None
+    return {name: _all_files(*split) for name, split in local.items()} if len(local) == len(SPLITS) else None
 
 
-def _all_files(split: LocalSplit) -> list[Path]:
-    if split.kind != "folder":
-        return split.paths
-    images = FolderSet(split.paths[0])
+def _all_files(kind: str, paths: list[Path]) -> list[Path]:
+    if kind != "folder":
+        return paths
+    images = FolderSet(paths[0])
     return [Path(images.name_of(index)) for index in range(len(images))]
 
 
@@ -67,7 +60,7 @@ def open_splits(data: ImageData, say: Say) -> dict[str, ImageSet]:
         check_source(data)
         local = _local_splits(data)
         if len(local) == len(SPLITS):
-            splits = {name: _open(data, name, split, say) for name, split in local.items()}
+            splits = {name: _open(data, name, *split, say) for name, split in local.items()}
         else:
             splits = _from_hub(data, say)
     for split, images in splits.items():
@@ -77,14 +70,14 @@ def open_splits(data: ImageData, say: Say) -> dict[str, ImageSet]:
     return splits
 
 
-def _local_splits(data: ImageData) -> dict[str, LocalSplit]:
+def _local_splits(data: ImageData) -> Local:
     """The splits that are on this disk."""
     finders = {"folder": _class_folders, "tar": _tars, "parquet": _parquet}
-    local: dict[str, LocalSplit] = {}
+    local: Local = {}
     for split in SPLITS:
         for kind, find in finders.items():
             if split not in local and (paths := find(data, split)):
-                local[split] = LocalSplit(kind, paths)
+                local[split] = kind, paths
     return local
 
 
@@ -112,13 +105,13 @@ def _parquet(data: ImageData, split: str) -> list[Path]:
     return next(filter(None, found), [])
 
 
-def _open(data: ImageData, name: str, split: LocalSplit, say: Say) -> ImageSet:
-    if split.kind == "folder":
-        say(f"listing {split.paths[0]}")
-        return FolderSet(split.paths[0])
-    if split.kind == "tar":
-        return open_tars(data, name, split.paths, say)
-    return ArrowSet(_unpack(data, split.paths, say), f"{split.paths[0].parent}/{NAMES[name][0]}*.parquet")
+def _open(data: ImageData, name: str, kind: str, paths: list[Path], say: Say) -> ImageSet:
+    if kind == "folder":
+        say(f"listing {paths[0]}")
+        return FolderSet(paths[0])
+    if kind == "tar":
+        return open_tars(data, name, paths, say)
+    return ArrowSet(_unpack(data, paths, say), f"{paths[0].parent}/{NAMES[name][0]}*.parquet")
 
 
 def _unpack(data: ImageData, paths: list[Path], say: Say):
@@ -175,7 +168,7 @@ def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
         raise SetupError(f"data '{data.name}': {counts}, and {problem}")
 
 
-def _missing(data: ImageData, local: dict[str, LocalSplit], hub_reason: str) -> SetupError:
+def _missing(data: ImageData, local: Local, hub_reason: str) -> SetupError:
     root = data.root_path
     if not root.exists():
         what = f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
