@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from fourierformer.data.images.corpus import ImageCorpus
-from fourierformer.data.images.sources import ImageSet
+from fourierformer.data.images.sets import ImageSet
 from fourierformer.data.text.corpus import SPLITS, Corpus
 from fourierformer.tasks.classification import VisionSpec
 from fourierformer.tasks.language import LanguageSpec

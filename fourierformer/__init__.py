@@ -1,6 +1,6 @@
 """FourierFormer (NeurIPS 2022): attention by products of sinc kernels, and everything needed to compare it with others.
 
-`import fourierformer` is light: torch is imported when a function is first called, and timm only by who uses it.
+`import fourierformer` is light: torch is imported at the first call of a function, timm only for image models.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
 
 
 def __getattr__(name: str) -> object:
-    """The public classes, which are imported when they are first asked for."""
+    """The public classes, imported at their first use."""
     if name == "FourierAttention":
         from fourierformer.attention.public import FourierAttention
 

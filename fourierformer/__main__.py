@@ -1,4 +1,4 @@
-"""The command `fourierformer`, or `python -m fourierformer`: trains, and shows what was trained.
+"""The command `fourierformer`, or `python -m fourierformer`: train models, and show their results.
 
 fourierformer train lm attention=softmax     as train_lm.py does in a copy of the repository
 fourierformer train vit --help               as train_vit.py does
@@ -13,7 +13,7 @@ from pathlib import Path
 from fourierformer.errors import did_you_mean
 from fourierformer.provenance import SHARE
 
-# in the order of use; scripts that are not here are for work on the repository itself
+# in the order of use; the other scripts are for work on the repository itself
 SCRIPTS = (
     *("doctor", "prepare_data", "tune", "sweep_status", "report", "make_tables"),
     *("evaluate", "generate", "export", "head_redundancy", "show_attention"),
@@ -21,7 +21,7 @@ SCRIPTS = (
 
 
 def main() -> None:
-    """Runs the subcommand that the command line names, and ends the process."""
+    """Run the subcommand on the command line, and end the process."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(help_text())
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def help_text() -> str:
-    """The module's own lines, and one of each script."""
+    """The module's docstring, and a line for each command."""
     commands = {f"train {' | '.join(trainings())}": "trains a model; --help has examples"}
     commands |= {name: _first_line(_script(name)) for name in SCRIPTS}
     listed = "\n".join(f"  {name:16} {line}" for name, line in commands.items())
@@ -66,7 +66,7 @@ def _script(name: str) -> Path:
 
 
 def _first_line(script: Path) -> str:
-    """What a script is for: the first sentence of its docstring, without running it."""
+    """The first sentence of a script's docstring, without running it."""
     text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
     return text.splitlines()[0].partition(": python ")[0].removesuffix(".")
 

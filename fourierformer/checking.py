@@ -1,4 +1,4 @@
-"""Checks a composed config: every key is known and its value has the right type.
+"""Check a composed config: every key is known and its value has the right type.
 
 Hydra accepts `+typo=1` and values of any type silently. OmegaConf is imported where a composed config is read.
 """
@@ -34,7 +34,7 @@ def check_config(values: dict, schema: Schema) -> None:
 
 
 def plain_values(config: DictConfig | dict) -> dict:
-    """Resolves a config into plain values. SetupError for a value that is missing, or that cannot be resolved."""
+    """Resolve a config into plain values. SetupError for a value that is missing, or that cannot be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -42,10 +42,8 @@ def plain_values(config: DictConfig | dict) -> dict:
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
-            raise SetupError(
-                f"no value for {', '.join(missing)}: give one, e.g. {missing[0]}=1, or choose an experiment: "
-                "experiment=NAME"
-            )
+            way_out = f"give one, e.g. {missing[0]}=1, or choose an experiment: experiment=NAME"
+            raise SetupError(f"no value for {', '.join(missing)}: {way_out}")
         values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
         assert isinstance(values, dict)  # of a DictConfig
     except OmegaConfBaseException as error:
@@ -84,7 +82,7 @@ def has_type(value: object, hint: typing.Any) -> bool:
     if hint is float:
         if not isinstance(value, int | float) or isinstance(value, bool):
             return False
-        return value == 0 or SMALLEST <= abs(value) <= LARGEST  # NaN is none of it
+        return value == 0 or SMALLEST <= abs(value) <= LARGEST  # False for NaN
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, origin or hint)
@@ -101,11 +99,5 @@ def type_text(hint: typing.Any) -> str:
         return f"a list of {type_text(arguments[0])}, e.g. [a,b]"
     if origin is dict:
         return "a mapping"
-    plain = {
-        int: "a whole number",
-        float: "a finite number that float32 holds",
-        str: "text",
-        bool: "true or false",
-        type(None): "null",
-    }
-    return plain.get(hint, str(hint))
+    plain = {int: "a whole number", float: "a finite number that float32 holds", str: "text", bool: "true or false"}
+    return (plain | {type(None): "null"}).get(hint, str(hint))

@@ -1,7 +1,7 @@
 """One run as a frozen, typed RunSpec, made from a checked config; its hash and its run directory.
 
-checking.py compares a composed config with the keys and types stated here. OmegaConf is imported where files are read:
-models and the training loop do without it.
+checking.py compares a composed config with the keys and types stated here. OmegaConf is imported only to read files:
+models and the training loop do not need it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_pa
 from fourierformer.files import checksum
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
-# Keys that set where, how visibly or how conveniently a run is made, but not what it computes. They are not part of the
-# hash: a command that differs only in them resumes the same run.
+# Keys of paths, output and convenience, which do not change what a run computes. They are not part of the hash: a
+# command that differs only in them resumes the same run.
 NOT_HASHED = {
     *("runs_root", "run_dir", "fresh", "dry_run", "tracker"),
     *("evaluation.splits", "evaluation.protocols", "evaluation.tokens_per_forward", "evaluation.images_per_forward"),
@@ -30,8 +30,8 @@ NOT_HASHED = {
     *("trainer.save_every", "trainer.log_every", "trainer.keep_checkpoints"),
 }
 
-# Keys that came after runs without them, each with the value that computes what those runs did. At that value they are
-# not part of the hash either: earlier runs keep theirs.
+# Keys added later, each with the value that reproduces earlier runs. At that value they are not part of the hash, so
+# that earlier runs keep theirs.
 ADDED_LATER = {
     **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
     "model.norm": "post",
@@ -50,7 +50,7 @@ class TrackerConfig:
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """The keys of configs/attention/*.yaml: a mechanism and its knobs, which only the mechanism knows."""
+    """The keys of configs/attention/*.yaml: a mechanism and its own knobs."""
 
     name: str
     knobs: dict[str, typing.Any]
@@ -62,7 +62,7 @@ class AttentionConfig:
 
 
 class Named(typing.Protocol):
-    """What is common to every task's `model` and `data`."""
+    """The common part of every task's `model` and `data`."""
 
     @property
     def name(self) -> str: ...
@@ -96,7 +96,7 @@ class RunSpec:
     trainer: TrainerConfig
     values: dict = field(repr=False, compare=False)  # the plain values, as they are hashed and written to config.yaml
 
-    if TYPE_CHECKING:  # the fields that a task's spec adds, as far as all tasks agree on them; none of them here
+    if TYPE_CHECKING:  # the common part of the fields that each task's spec adds
 
         @property
         def model(self) -> Named: ...
@@ -114,21 +114,18 @@ class RunSpec:
         check_name("model.name", self.model.name)
         check_path("runs_root", self.runs_root)
         check_path("run_dir", self.run_dir)
-        micro, batch = self.trainer.micro_batch_size, self.global_batch_size
-        if micro is not None and micro > batch:
-            raise SetupError(
-                f"trainer.micro_batch_size={micro} is more than global_batch_size={batch}, of which it is a part: at "
-                f"most {batch}"
-            )
+        part, batch = self.trainer.micro_batch_size, self.global_batch_size
+        if part is not None and part > batch:
+            raise SetupError(f"trainer.micro_batch_size={part} is more than global_batch_size={batch}: at most {batch}")
 
     @property
     def hash(self) -> str:
-        """Eight hex digits: the same for configs that compute the same."""
+        """Eight hex digits, equal for configs that compute the same."""
         return config_hash(self.values)
 
     @property
     def group(self) -> str:
-        """Eight hex digits: the same for all runs that differ only in their seed."""
+        """Eight hex digits, equal for all runs that differ only in their seed."""
         return config_hash(self.values, seed=False)
 
     @property
@@ -137,22 +134,22 @@ class RunSpec:
 
 
 def sections(spec: type[RunSpec]) -> dict[str, type]:
-    """The sections of a config whose keys are fixed, each with the dataclass that holds it."""
+    """The sections of a config with fixed keys, each with its dataclass."""
     hints = typing.get_type_hints(spec)
     owners = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
     return {name: owner for name, owner in owners.items() if owner is not AttentionConfig}
 
 
 def schema(spec: type[RunSpec]) -> Schema:
-    """The keys a config may have, with their types: fields of `spec` and of its sections. The knobs of `attention` are
-    checked by runs/spec.py: reading them imports the mechanism, and torch with it."""
+    """The keys of a config with their types: fields of `spec` and of its sections. runs/spec.py checks the knobs of
+    `attention`: reading them imports the mechanism, and torch with it."""
     fixed = sections(spec)
     top = {name: hint for name, hint in types_of(spec).items() if name not in (*fixed, "values")}
     return {"": top | {"attention": dict[str, object]}} | {name: types_of(owner) for name, owner in fixed.items()}
 
 
 def make_spec(spec: type[RunSpec], values: dict) -> RunSpec:
-    """Plain checked values as a `spec`. SetupError where the dataclass of a section refuses its values."""
+    """Plain checked values as a `spec`. SetupError for a value out of range."""
     parts = {name: owner(**values[name]) for name, owner in sections(spec).items()}
     knobs = {key: value for key, value in values["attention"].items() if key != "name"}
     top = {key: value for key, value in values.items() if key not in parts and key != "attention"}
@@ -168,16 +165,13 @@ def types_of(owner) -> dict[str, object]:
 
 
 def with_missing_keys(spec: type[RunSpec], values: dict) -> dict:
-    """A stored config with the keys that did not exist yet when it was stored, at their defaults."""
+    """A stored config with the keys of later versions, at their defaults."""
     complete = dict(values)
     for name, owner in sections(spec).items():
         if isinstance(values.get(name), dict):
             defaults = {f.name: f.default for f in fields(owner) if f.default is not MISSING}
             complete[name] = defaults | values[name]
     return complete
-
-
-# -- identity of a run ----------------------------------------------------------------------------------------------
 
 
 def hashed_part(values: dict) -> dict:
@@ -195,7 +189,7 @@ def flatten(values: dict, prefix: str = "") -> Iterator[tuple[str, typing.Any]]:
 
 
 def config_hash(values: dict, *, seed: bool = True) -> str:
-    """Eight hex digits: the same for configs that compute the same, or with seed=False that differ only in the seed."""
+    """Eight hex digits, equal for configs that compute the same, or with seed=False that differ only in the seed."""
     part = hashed_part(values)
     if not seed:
         part.pop("seed")
@@ -203,7 +197,7 @@ def config_hash(values: dict, *, seed: bool = True) -> str:
 
 
 def _path(text: str) -> Path:
-    """`~` is the home folder. Unlike Path's own, an unknown user raises nothing here: `check_path` says that."""
+    """A path with `~` expanded. An unknown user is no error here, unlike Path.expanduser's: `check_path` refuses it."""
     return Path(os.path.expanduser(text))
 
 
@@ -216,8 +210,8 @@ def run_directory(values: dict) -> Path:
 
 
 def with_experiment_of_data(values: dict) -> dict:
-    """The values of a command, with its run not filed under `builtin` where its data is not: the default experiment
-    is for embedded data, and `data=wikitext2` alone would be filed among its runs. builtin_vit becomes cifar10_vit."""
+    """The values of a command, with the data in place of `builtin` in its experiment's name: `data=wikitext2` alone
+    would be filed among the runs of embedded data. builtin_vit becomes cifar10_vit."""
     data, name = values.get("data") or {}, str(values.get("experiment_name"))
     if data.get("source") != "files" or not name.startswith("builtin"):
         return values
@@ -241,6 +235,7 @@ def from_yaml(path: Path) -> dict:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    way_out = "Restore it from a copy, or move the run aside with fresh=true."
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("it is not a file")
@@ -248,18 +243,14 @@ def from_yaml(path: Path) -> dict:
     except (FileNotFoundError, NotADirectoryError):
         raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:
-        raise SetupError(
-            f"{path} cannot be read ({one_line(error)}). Restore it from a copy, or move the run aside with fresh=true."
-        ) from None
+        raise SetupError(f"{path} cannot be read ({one_line(error)}). {way_out}") from None
     if not isinstance(values, dict) or "attention" not in values:
-        raise SetupError(
-            f"{path} is damaged: it holds no config. Restore it from a copy, or move the run aside with fresh=true."
-        )
+        raise SetupError(f"{path} is damaged: it holds no config. {way_out}")
     return values
 
 
 def _why_no_run(folder: Path, config: str) -> str:
-    """What the folder is instead, and where the run may be that was meant."""
+    """The message about a folder that is no run, with the nearest run."""
     if folder.is_file():
         return "it is a file"
     if not folder.is_dir():

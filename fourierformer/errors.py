@@ -10,10 +10,10 @@ LARGEST_COUNT = 2**24  # of tokens, channels, rows: the product of two of them, 
 
 
 class UserError(Exception):
-    """An error that the user can mend; the message says what is wrong and what to do."""
+    """An error that the user can fix; the message has the reason and the way out."""
 
     exit_code = 1
-    already_reported = False  # True where another process has printed it (processes.py)
+    already_reported = False  # True if another process has printed it (processes.py)
 
 
 class SetupError(UserError):
@@ -29,7 +29,7 @@ class Diverged(UserError):
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to stop. A BaseException, so that a loop over jobs does not take it for a failed job."""
+    """A signal requested a stop. A BaseException, so that a loop over jobs does not take it for a failed job."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)  # the only argument, so that it survives pickling between processes
@@ -40,8 +40,7 @@ class Interrupted(BaseException):
 
 
 def interruption_behind(error: BaseException | None) -> Interrupted | None:
-    """The signal that an error comes from: Hydra and OmegaConf turn whatever is raised in the middle of their work into
-    errors of their own."""
+    """The signal behind an error: Hydra and OmegaConf wrap exceptions raised during their work."""
     while error is not None and not isinstance(error, Interrupted):
         error = error.__cause__ or error.__context__
     return error
@@ -53,8 +52,7 @@ def one_line(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, of libraries that explain more below; the name of its type where it has
-    none."""
+    """The first line of an error's message; the name of its type where it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -64,8 +62,7 @@ def short(error: BaseException) -> str:
 
 
 def out_of_memory_text(error: Exception) -> str | None:
-    """What to tell the user about an error that says that memory is short; None for another error. torch has a class
-    for it on GPUs only, and this module does not load torch."""
+    """The message for an out-of-memory error, else None. torch, not loaded here, has a class for it on GPUs only."""
     text = one_line(error)
     on_cpu = re.search(r"can't allocate memory|not enough memory|Storage size calculation overflowed", text)
     if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu):
@@ -91,16 +88,14 @@ def _plain(number: float) -> str:
 
 
 def check_name(key: str, name: str) -> None:
-    """SetupError unless a folder can have this name, and is then where it should be."""
+    """SetupError unless this can be the name of a folder, without leaving its parent."""
     if not name or "/" in name or name.startswith(".") or not name.isprintable():
-        raise SetupError(
-            f"{key}={name!r} is the name of a folder: choose one without '/', without a leading dot and without "
-            "control characters"
-        )
+        valid = "without '/', without a leading dot and without control characters"
+        raise SetupError(f"{key}={name!r} is the name of a folder: choose one {valid}")
 
 
 def check_path(key: str, path: str | None) -> None:
-    """SetupError unless there can be such a path. None means "not set" and is accepted."""
+    """SetupError for an impossible path. None means "not set" and is accepted."""
     if path is None:
         return
     if not path or "\0" in path:
@@ -110,14 +105,11 @@ def check_path(key: str, path: str | None) -> None:
 
 
 def did_you_mean(word: str, options, prefix: str = "") -> str:
-    """The end of a message about an unknown word: ' (did you mean x?)' with the nearest option, a second one that is
-    nearly as near, or all options."""
+    """The end of a message about an unknown word: ' (did you mean x?)' with one or two nearest options, else all."""
     options = sorted(map(str, options))
     near = difflib.get_close_matches(word, options, n=2, cutoff=0.6)
-    likeness = [difflib.SequenceMatcher(None, option, word).ratio() for option in near]
+    ratios = [difflib.SequenceMatcher(None, option, word).ratio() for option in near]
     if near:
-        named = [
-            f"'{prefix}{option}'" for option, alike in zip(near, likeness, strict=True) if alike > likeness[0] - 0.15
-        ]
+        named = [f"'{prefix}{o}'" for o, ratio in zip(near, ratios, strict=True) if ratio > ratios[0] - 0.15]
         return f" (did you mean {' or '.join(named)}?)"
     return f" (valid: {', '.join(prefix + option for option in options)})" if options else ""

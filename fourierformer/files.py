@@ -1,5 +1,6 @@
-"""Writing files that are never half-written; JSON files that notice a change, and CSV files."""
+"""Atomic writes; JSON files with a checksum, and CSV files."""
 
+import contextlib
 import csv
 import errno
 import hashlib
@@ -9,22 +10,24 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 from fourierformer.errors import SetupError, UserError
 
 csv.field_size_limit(2**30)  # a cell of ours may hold a run's evaluations; Python stops at 131,072 characters
 
 
-def atomic_write_text(path: Path, text: str) -> None:
-    """Replaces the file by `text` at once: readers, and a process that dies, leave either the old text or the new."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that replaces `path` atomically at the end of the context: a crash leaves the old or the new one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(aside, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
@@ -33,9 +36,15 @@ def atomic_write_text(path: Path, text: str) -> None:
         raise
 
 
+def atomic_write_text(path: Path, text: str) -> None:
+    """Replace the file by `text`, see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 def open_own(path: str, flags: int) -> int:
-    """A descriptor of a file of ours, to be written in place; an opener for open(). OSError for anything but a plain
-    file: whoever put a link there did not mean its target to be overwritten."""
+    """Open a file of a run, to be written in place; an opener for open(). OSError for anything but a plain file: the
+    target of a link must not be overwritten."""
     try:
         handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -49,12 +58,12 @@ def open_own(path: str, flags: int) -> int:
 
 
 def write_json(path: Path, values: dict) -> None:
-    """Replaces the file by `values` and a checksum of them, which read_json compares."""
+    """Replace the file by `values` and their checksum, which read_json compares."""
     atomic_write_text(path, json.dumps(values | {CHECKSUM: checksum(values)}, indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict | None:
-    """The object in a JSON file; None when there is no such file, UserError when it is damaged."""
+    """The object in a JSON file; None if there is no such file, UserError if it is damaged."""
     try:
         return json_object(path)
     except FileNotFoundError:
@@ -64,10 +73,8 @@ def read_json(path: Path) -> dict | None:
 
 
 def json_object(path: Path) -> dict:
-    """The same with FileNotFoundError, and with a ValueError that says what is wrong.
-
-    A file without a checksum was written by an earlier version, or by hand, and is taken as it is.
-    """
+    """The object in a JSON file; FileNotFoundError if there is none, ValueError with the reason if it is damaged. A
+    file without a checksum (of an earlier version, or written by hand) is accepted."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("it is not a file")
@@ -84,7 +91,7 @@ def json_object(path: Path) -> dict:
 
 
 def checksum(values: object) -> str:
-    """sha256 of plain values themselves: spaces and the order of keys change nothing."""
+    """sha256 of plain values, independent of spaces and of the order of keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -93,12 +100,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-CHECKSUM = "checksum"  # the key of it in a JSON file
+CHECKSUM = "checksum"  # its key in a JSON file
 
 
 @dataclass(frozen=True)
 class CsvFile:
-    """`comments` are the lines at the top that begin with #, without it; rows are text as it stands there."""
+    """`comments` are the lines at the top that begin with #, without it; cells are the text of the file."""
 
     comments: list[str]
     columns: list[str]
@@ -106,8 +113,8 @@ class CsvFile:
 
 
 def read_csv(path: Path) -> CsvFile:
-    """Every CSV file of this repository: runs, measurements, reference curves, the paper's numbers. A cell that
-    `write_csv` kept from being a formula is what it was."""
+    """Read a CSV file of this repository: runs, measurements, reference curves, the paper's numbers. Removes the quotes
+    by which `write_csv` prevents formulas."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             lines = file.readlines()
@@ -124,10 +131,8 @@ def read_csv(path: Path) -> CsvFile:
 def write_csv(
     path: Path, rows: Sequence[Mapping], head: str = "", *, columns: Iterable[str] | None = None, digits: int = 5
 ) -> None:
-    """Puts rows in place of what stood there, below the comment lines `head` (provenance.header makes them).
-
-    Columns are those of the first row unless given; numbers have `digits` digits, None and NaN are empty.
-    """
+    """Replace a CSV file by these rows, below the comment lines `head` (see provenance.header). Columns are those of
+    the first row unless given; numbers have `digits` digits, None and NaN are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns or rows[0]), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -140,12 +145,12 @@ def write_csv(
 
 
 def _unquoted(value):
-    """A cell without the quote of `_written`; cells that a row has too many or too few of are no text."""
+    """A cell without the quote of `_written`; surplus or missing cells of a row are no text."""
     return value[1:] if isinstance(value, str) and re.match("'+[=@]", value) else value
 
 
 def _written(value: object, digits: int) -> object:
-    """A cell. Spreadsheets would compute one that begins with = or @, so it gets a quote, which they do not show."""
+    """A cell. Spreadsheets compute text that begins with = or @, so it gets a quote, which they do not show."""
     if isinstance(value, str) and re.match("'*[=@]", value):
         return f"'{value}"
     if not isinstance(value, float):

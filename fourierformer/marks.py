@@ -1,7 +1,7 @@
-"""What an optimizer should know of single parameters: which ones not to decay, whose learning rate to scale.
+"""Settings of single parameters for the optimizer: no weight decay, or a scaled learning rate.
 
-Modules keep it by their parameters' names, because copies of a model, sharding and `to_empty` make new parameters,
-without the attributes of the old ones.
+Modules keep them by parameter name, because copies of a model, sharding and `to_empty` make new parameters, without the
+attributes of the old ones.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Mark:
-    """What holds for one parameter, beside the optimizer's settings."""
+    """Settings of one parameter, beside the optimizer's own."""
 
     no_weight_decay: bool = False
     lr_multiplier: float = 1.0
 
 
 def mark(module: nn.Module, name: str, *, no_weight_decay: bool = False, lr_multiplier: float = 1.0) -> None:
-    """Marks the parameter `name` of a module, for `marks_of`: an attention's own that should not decay, for example.
+    """Mark the parameter `name` of a module, for `marks_of`: for example an attention's own that should not decay.
 
     Examples:
         >>> import torch

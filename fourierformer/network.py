@@ -1,4 +1,4 @@
-"""Asks whether a host can be reached, within a given time and through the proxy that the environment names."""
+"""Check whether a host can be reached, within a given time and through the proxy of the environment."""
 
 import contextlib
 import socket
@@ -8,10 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 
 def reachable(host: str, port: int, seconds: float) -> bool:
-    """Whether the host accepts a connection within so many seconds.
-
-    Connects in a thread, because looking up a name has no time limit of its own.
-    """
+    """Whether the host accepts a connection in this time. In a thread, because a name look-up has no time limit."""
     answered = threading.Event()
 
     def connect() -> None:
@@ -25,7 +22,7 @@ def reachable(host: str, port: int, seconds: float) -> bool:
 
 
 def first_hop(url: SplitResult) -> tuple[str, int]:
-    """Host and port to connect to: the proxy's where there is one, because the host itself then does not answer."""
+    """Host and port to connect to: the proxy's if there is one, because the host itself then does not answer."""
     proxies, host = urllib.request.getproxies(), url.hostname or ""
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if proxy and not urllib.request.proxy_bypass(host):

@@ -1,8 +1,8 @@
 """The processes that share one run: usually one, or one per GPU, started by torchrun, by submitit or by srun.
 
-They all do the same work on different rows of the batch. A method of `Processes` (other than its properties) is
-collective: all of them must call it, in the same order. Work that only one may do (files, console, the hub) is passed
-to `on_first`. With a single process no group is made, and every method returns at once.
+All do the same work on different rows of the batch. A method of `Processes` (other than its properties) is collective:
+all of them must call it, in the same order. Work for a single process (files, console, the hub) is passed to
+`on_first`. With a single process no group is made, and every method returns at once.
 """
 
 import contextlib
@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 T = TypeVar("T")
-# Of process 0, which may be unpacking ImageNet; torch's own is half an hour. If it dies, its connection closes at once.
+# Process 0 may be unpacking ImageNet; torch's default is half an hour. If it dies, its connection closes at once.
 PATIENCE = timedelta(days=2)
+
+
+def own_share(what: str, size: int, rank: int, world: int) -> slice:
+    """This process's contiguous share of a global batch, named `what`. SetupError unless all shares are equal."""
+    if size % world:
+        raise SetupError(f"{what} cannot be shared equally by {world} processes: choose a multiple of {world}")
+    share = size // world
+    return slice(rank * share, (rank + 1) * share)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of this process and how many its run has; local_rank and local_world are those of this machine."""
+    """Number of this process and count of the run's processes; local_rank and local_world are for this machine."""
 
     rank: int = 0
     world: int = 1
@@ -40,37 +48,33 @@ class Processes:
         return self.rank == 0
 
     def share(self, global_batch_size: int, micro_batch_size: int | None) -> tuple[int, int, int]:
-        """This process's part of a global batch, the size of the micro-batches it is cut into, and their number. The
-        order of the data refuses a batch that cannot be shared equally; the last micro-batch may be smaller."""
+        """This process's part of a global batch, and the size and number of its micro-batches. The data's order refuses
+        a batch that cannot be shared equally; the last micro-batch may be smaller."""
         own = global_batch_size // self.world
         micro = min(micro_batch_size or own, own)
         return own, micro, -(-own // micro)
 
     def on_first(self, action: Callable[[], T]) -> T:
-        """Runs the action in process 0, and returns its (picklable) result in all of them. Its UserError or Interrupted
-        is raised in all; another error is a RuntimeError in the others. Errors raised by the others on its behalf are
-        marked `already_reported`."""
+        """Run the action in process 0, and return its (picklable) result in all. Its UserError or Interrupted is raised
+        in all; another error is a RuntimeError in the others. Errors in the others are marked `already_reported`."""
         if self.world == 1:
             return action()
         if self.first:
-            return self._run_and_broadcast(action)
+            try:
+                result = action()
+            except BaseException as error:
+                known = isinstance(error, UserError | Interrupted)  # they survive pickling; other errors may not
+                with contextlib.suppress(Exception):  # the others have ended: this error is the one to report
+                    self._broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
+                raise
+            self._broadcast(("value", result))
+            return result
         kind, outcome = self._broadcast(None)
         if kind == "value":
             return outcome
-        error: Any = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
-        error.already_reported = True
-        raise error
-
-    def _run_and_broadcast(self, action: Callable[[], T]) -> T:
-        try:
-            result = action()
-        except BaseException as error:
-            known = isinstance(error, UserError | Interrupted)  # they survive pickling; other errors may not
-            with contextlib.suppress(Exception):  # the others have ended: this error is the one to report
-                self._broadcast(("error", error) if known else ("crash", f"{type(error).__name__}: {error}"))
-            raise
-        self._broadcast(("value", result))
-        return result
+        failure: Any = outcome if kind == "error" else RuntimeError(f"process 0 failed: {outcome}")
+        failure.already_reported = True
+        raise failure
 
     def _broadcast(self, message: Any) -> Any:
         import torch
@@ -93,7 +97,7 @@ class Processes:
         return self.sum(tensor).div_(self.world) if self.world > 1 else tensor
 
     def highest(self, number: int) -> int:
-        """The largest of the processes' numbers. Exchanged between CPUs, so that no GPU is waited for."""
+        """The largest of the processes' numbers, exchanged between CPUs, without waiting for a GPU."""
         if self.world == 1:
             return number
         import torch
@@ -105,13 +109,13 @@ class Processes:
 
 
 def already_reported(error: BaseException) -> bool:
-    """Whether the error was raised on behalf of process 0, which reports it, so that this process need not."""
+    """Whether the error is process 0's, which reports it."""
     return getattr(error, "already_reported", False)
 
 
 @contextlib.contextmanager
 def join_processes(device_type: str) -> Iterator[Processes]:
-    """Connects the processes of a run, `with join_processes("cuda") as processes: ...`, once all of them have come."""
+    """Connect the processes of a run when all have started, `with join_processes("cuda") as processes: ...`."""
     processes, address = find_processes()
     if processes.world == 1:
         yield processes
@@ -121,30 +125,25 @@ def join_processes(device_type: str) -> Iterator[Processes]:
     if device_type == "cuda":
         _choose_gpu(processes)
     with _lost_connections():
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
-            store=_store(address, processes),
-            rank=processes.rank,
-            world_size=processes.world,
-        )
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+        store, rank, world = _store(address, processes), processes.rank, processes.world
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         try:
             yield replace(processes, patient=dist.new_group(backend="gloo", timeout=PATIENCE))
         finally:
-            # closes the connections: a process that still waits for this one gets an error
+            # closes the connections: a process waiting for this one gets an error
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
 def _lost_connections() -> Iterator[None]:
-    """A context in which the end of another process is a UserError, not a traceback of the library that noticed it."""
+    """A context in which the end of another process is a UserError, not a library's traceback."""
     import torch.distributed as dist
 
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(
-            error
-        ):  # gloo's errors have no type of their own
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo's errors have no own type
             raise
         lost = UserError(
             f"the connection to another process of this run was lost ({first_line(error)[:200]}). If it was "
@@ -158,8 +157,8 @@ _joined = itertools.count()
 
 
 def _store(address: str, processes: Processes) -> "Store":
-    """A store in which the processes tell each other their addresses. A sweep in one process joins once per job, each
-    time with another prefix: else the quicker process would read the address that the other had in the job before."""
+    """A store in which the processes exchange their addresses. A sweep in one process joins once per job, each time
+    with another prefix: otherwise the quicker process would read the other's address of the job before."""
     import torch.distributed as dist
 
     return dist.PrefixStore(f"run {next(_joined)}", _server(address, processes.rank, processes.world))
@@ -173,8 +172,7 @@ def _server(address: str, rank: int, world: int) -> "Store":
 
 
 def find_processes() -> tuple[Processes, str]:
-    """This process among those of its run, by the environment that its launcher set, and the address at which they
-    connect."""
+    """This process among those of its run, from the launcher's environment variables, and their common address."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         # torchrun comes before Slurm and submitit, which may have started torchrun
         local_rank, local_world = os.environ.get("LOCAL_RANK", 0), os.environ.get("LOCAL_WORLD_SIZE", 1)
@@ -189,19 +187,18 @@ def find_processes() -> tuple[Processes, str]:
 
 
 def _submitit_task() -> tuple[Processes, str]:
-    """A task of hydra's submitit launchers with tasks_per_node > 1: submitit knows the first node and chooses a port
-    per job."""
+    """A task of hydra's submitit launchers with tasks_per_node > 1, which have the first node and a port per job."""
     from submitit.helpers import TorchDistributedEnvironment
 
     task = TorchDistributedEnvironment()
     processes = Processes(task.rank, task.world_size, task.local_rank, task.local_world_size)
-    # not every machine can resolve its own name
+    # some machines cannot resolve their own name
     address = "127.0.0.1" if processes.world == processes.local_world else task.master_addr
     return processes, f"tcp://{address}:{task.master_port}"
 
 
 def _slurm_task() -> tuple[Processes, str]:
-    """A task of `srun python train_lm.py`: Slurm numbers the tasks, but gives them no address to connect at."""
+    """A task of `srun python train_lm.py`: Slurm numbers the tasks, but provides no address."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     tasks, nodes = (int(os.environ[f"SLURM_STEP_NUM_{key}"]) for key in ("TASKS", "NODES"))
     if not (address and port):
@@ -221,8 +218,6 @@ def _choose_gpu(processes: Processes) -> None:
     gpus = torch.cuda.device_count()
     bound = gpus == 1 and "LOCAL_RANK" not in os.environ  # Slurm may show each task its own GPU only
     if processes.local_rank >= gpus and not bound:
-        raise SetupError(
-            f"{processes.local_world} processes on this machine, but {gpus} GPUs: one process per GPU "
-            f"(torchrun --nproc-per-node={max(gpus, 1)} ...), or trainer.device=cpu"
-        )
+        way_out = f"one process per GPU (torchrun --nproc-per-node={max(gpus, 1)} ...), or trainer.device=cpu"
+        raise SetupError(f"{processes.local_world} processes on this machine, but {gpus} GPUs: {way_out}")
     torch.cuda.set_device(0 if bound else processes.local_rank)

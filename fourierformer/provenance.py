@@ -11,26 +11,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# configs, scripts and the paper's numbers: in an installed package a folder of it, else the repository
+# configs, scripts and the paper's numbers: in a folder of an installed package, else in the repository
 INSTALLED = Path(__file__).resolve().parent / "share"
 SHARE = INSTALLED if INSTALLED.is_dir() else REPOSITORY
 CONFIGS = SHARE / "configs"
-MEASURED = SHARE / "results" / "measured"  # what was measured and committed
+MEASURED = SHARE / "results" / "measured"  # committed measurements
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
 RESULTS = (":!results/measured", ":!studies")  # written after runs: a new result must not mark the next run as dirty
-LARGEST_DIFF = 1_000_000  # characters; a larger diff is not kept: it is data rather than a change to be read
+LARGEST_DIFF = 1_000_000  # characters; a larger diff is data and not kept
 
 
 def describe() -> tuple[dict, str | None]:
-    """(the facts in meta.json, the uncommitted changes as a diff or None where there are none or too many)."""
+    """(the facts in meta.json, the uncommitted changes as a diff or None if there are none or too many)."""
     facts, diff = git_state()
+    torch = sys.modules.get("torch")  # not imported for its GPUs: reading a run directory must stay quick
+    count = torch.cuda.device_count() if torch and torch.cuda.is_available() else 0
+    gpus = [torch.cuda.get_device_name(index) for index in range(count)] if torch else []
     facts |= {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": {name: _version(name) for name in PACKAGES},
         "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)),
-        "gpus": _gpus(),
+        "gpus": gpus,
         "command": command(),
     }
     return facts, diff
@@ -43,13 +46,13 @@ def command() -> str:
 
 
 def command_of(program: str) -> str:
-    """How a program is started: a script by Python, the installed command, `fourierformer train lm`, by itself."""
+    """The command that starts a program: python for a script, none for the installed `fourierformer train lm`."""
     return shlex.join(["python", program]) if program.endswith(".py") else program
 
 
 def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
     """Commit and uncommitted changes of this package's own repository; the current directory may be another project."""
-    # Without this check an installed copy would report the repository that its virtual environment is in.
+    # without this check an installed copy would report the repository that holds its virtual environment
     commit = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
     if commit is None:
         return {"commit": None, "dirty": None}, None
@@ -63,10 +66,7 @@ def git_state(repository: Path = REPOSITORY) -> tuple[dict, str | None]:
 
 
 def code_since(facts: Mapping) -> str | None:
-    """How the code may differ from the one that made a result, in words; None where nothing says so.
-
-    `facts`: the meta.json of a run.
-    """
+    """Known differences of the code from the one that made a result, `facts` being its meta.json; None without any."""
     if facts.get("dirty"):
         return "trained with uncommitted changes"
     changed = _git(REPOSITORY, "diff", "--name-only", str(facts.get("commit")), "--", "fourierformer") or ""
@@ -75,10 +75,8 @@ def code_since(facts: Mapping) -> str | None:
 
 
 def header(program: str, libraries: Iterable[str] = ("torch", "triton"), **more: str) -> str:
-    """Comment lines for the top of a CSV file: command, commit, versions, then what else is given (machine=...).
-
-    `program` is what stands after `python`: "-m studies.estimators.simulate", "-m benchmarks.kernel".
-    """
+    """Comment lines for the top of a CSV file: command, commit, versions, then `more` (machine=...). `program` is the
+    part after `python`: "-m studies.estimators.simulate", "-m benchmarks.kernel"."""
     facts, _ = describe()
     versions = {"python": facts["python"], **{name: _version(name) for name in libraries}}
     lines = {
@@ -96,7 +94,7 @@ def short_commit(facts: dict) -> str:
 
 
 def machine(device: str = "cpu") -> str:
-    """What computes, in words."""
+    """The computing hardware in words."""
     if device == "cpu":
         return f"{len(os.sched_getaffinity(0))}-core CPU{_vector_instructions()}"
     import torch
@@ -106,30 +104,20 @@ def machine(device: str = "cpu") -> str:
 
 def without_folders(command: str) -> str:
     """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
-    words = [re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in _split(command)]
-    return shlex.join(words)
-
-
-def _split(command: str) -> list[str]:
     try:
-        return shlex.split(command)
-    except ValueError:  # quotes that do not match: not a command line, shown as it is
-        return [command]
+        words = shlex.split(command)
+    except ValueError:  # unmatched quotes: no command line
+        words = [command]
+    return shlex.join(re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in words)
 
 
 def _git(repository: Path, *arguments: str) -> str | None:
-    """The output of a git command; None when git is missing or fails. In a container the checkout often belongs to
-    another user, hence safe.directory."""
+    """The output of a git command; None if git is missing or fails."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    # safe.directory: in a container the checkout often belongs to another user
+    words = ["git", "-c", "safe.directory=*", "--no-optional-locks", *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-c", "safe.directory=*", "--no-optional-locks", *arguments],
-            cwd=repository,
-            env=environment,
-            capture_output=True,
-            timeout=20,
-            check=True,
-        )
+        done = subprocess.run(words, cwd=repository, env=environment, capture_output=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace")
@@ -148,20 +136,10 @@ def _cpu() -> str:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return name + _vector_instructions()
+    return (names[0] if names else platform.processor() or platform.machine()) + _vector_instructions()
 
 
 def _vector_instructions() -> str:
-    """A virtual machine may call all its processors "AMD EPYC"; these decide which kernels run. Empty without torch."""
+    """The instructions that decide on kernels, for virtual machines with a vague CPU name; empty without torch."""
     torch = sys.modules.get("torch")
     return f", {torch.backends.cpu.get_cpu_capability()}" if torch else ""
-
-
-def _gpus() -> list[str]:
-    """Names of the GPUs that torch sees. Not if torch has not been imported: reading a run directory must stay
-    quick."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

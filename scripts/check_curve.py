@@ -1,4 +1,4 @@
-"""Does this installation train as it should? Short runs of softmax and Fourier attention against committed curves.
+"""Compare short runs of softmax and Fourier attention with committed curves, to check this installation.
 
 python scripts/check_curve.py              two runs of 200 steps: half a minute to three minutes on a CPU
 python scripts/check_curve.py --record     five seeds each -> results/reference/*.csv (after a change of the recipe)
@@ -20,9 +20,8 @@ from fourierformer.runs.console_io import exit_on_user_error
 REFERENCE = REPOSITORY / "results" / "reference"
 ATTENTIONS = ("softmax", "fourier")
 RECORDED_SEEDS = (1, 2, 3, 4, 5)
-CHECKED_SEED = 6  # none of the recorded ones: the band must hold for a seed that did not make it
-# The band is the mean over seeds ± the larger of four standard deviations and 2 %: the embedded text differs a little
-# between Python versions, and rounding between machines.
+CHECKED_SEED = 6  # not a recorded one: the band must hold for a new seed
+# Band: mean over seeds ± max(4 sd, 2 %). The embedded text differs between Python versions, rounding between machines.
 DEVIATIONS, RELATIVE = 4.0, 0.02
 
 Curve = dict[int, float]  # step -> training loss
@@ -76,8 +75,7 @@ def write_curve(path: Path, runs: list[Curve], head: str) -> None:
 def read_curve(path: Path) -> Bands:
     if not path.exists():
         raise SetupError(f"{path} is not there: run this in a clone of the repository")
-    rows = read_csv(path).rows
-    return {int(row["step"]): (float(row["mean"]), float(row["low"]), float(row["high"])) for row in rows}
+    return {int(r["step"]): (float(r["mean"]), float(r["low"]), float(r["high"])) for r in read_csv(path).rows}
 
 
 def compare(bands: Bands, curve: Curve) -> tuple[list[str], bool]:

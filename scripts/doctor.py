@@ -1,4 +1,4 @@
-"""Checks this machine: a line per check, and a fix for each failure. python scripts/doctor.py [--runs-root runs]"""
+"""Check this machine: one line per check, and a fix for each failure. python scripts/doctor.py [--runs-root runs]"""
 
 import argparse
 import importlib
@@ -9,24 +9,13 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-PACKAGES = (
-    "torch",
-    "triton",
-    "hydra",
-    "omegaconf",
-    "timm",
-    "sklearn",
-    "datasets",
-    "wandb",
-    "rich",
-    "matplotlib",
-    "jinja2",
-)
+PACKAGES = ["torch", "triton", "hydra", "omegaconf", "timm", "sklearn", "datasets", "wandb", "rich"]
+PACKAGES += ["matplotlib", "jinja2"]
 INSTALL = "make setup (or: pip install -c constraints.txt -e .)"
 
 
 class Problem(Exception):
-    """A failed check; its text has the failure, an arrow, and the fix."""
+    """A failed check: 'failure -> fix'."""
 
 
 def python() -> str:
@@ -63,7 +52,7 @@ def compiler() -> str:
 
 
 def fourier_kernel() -> str:
-    """Compares the implementation of Fourier attention for this machine with the printed formula."""
+    """Compare the implementation of Fourier attention for this machine with the printed formula."""
     import torch
 
     from fourierformer.kernels.sinc import choose_backend, sinc_attention
@@ -81,7 +70,7 @@ def fourier_kernel() -> str:
     return f"{name} ({reason}), relative error {error:.0e} against the float64 formula"
 
 
-def embedded_corpus() -> str:
+def embedded_text() -> str:
     from fourierformer.data.text.corpus import TextData, check_available
 
     check_available(TextData(name="builtin_text", source="builtin"))
@@ -116,28 +105,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs-root", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-    checks: list[tuple[str, Callable[[], str]]] = [
-        ("python", python),
-        ("packages", packages),
-        ("gpu", gpu),
-        ("compiler", compiler),
-        ("fourier kernel", fourier_kernel),
-        ("embedded text", embedded_corpus),
-        ("real data", real_data),
-        ("write access", lambda: write_access(arguments.runs_root)),
-        ("wandb", wandb_mode),
-    ]
-    failed = 0
-    for name, check in checks:
+    functions = (python, packages, gpu, compiler, fourier_kernel, embedded_text, real_data)
+    checks: dict[str, Callable[[], str]] = {check.__name__.replace("_", " "): check for check in functions}
+    checks |= {"write access": lambda: write_access(arguments.runs_root), "wandb": wandb_mode}
+    failed = False
+    for name, check in checks.items():
         try:
             print(f"ok    {name:15s} {check()}", flush=True)
-        except Problem as problem:
-            failed += 1
-            print(f"FAIL  {name:15s} {problem}", flush=True)
-        except Exception as error:  # a check that raises has failed; the next ones still run
-            failed += 1
-            print(f"FAIL  {name:15s} {type(error).__name__}: {error} -> {INSTALL}", flush=True)
-    sys.exit(1 if failed else 0)
+        except Exception as error:  # the next checks still run
+            failed = True
+            reason = error if isinstance(error, Problem) else f"{type(error).__name__}: {error} -> {INSTALL}"
+            print(f"FAIL  {name:15s} {reason}", flush=True)
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":

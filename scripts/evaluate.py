@@ -1,4 +1,4 @@
-"""Measures a trained run again: perplexity under a protocol, top-1 and top-5, or how many answers are right.
+"""Measure a trained run again: perplexity under a protocol, top-1 and top-5, or the share of correct answers.
 
 python scripts/evaluate.py runs/wt103_small/... --split test --protocol sliding
 python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weights ema
@@ -6,6 +6,7 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 
 import argparse
 
+from fourierformer.errors import SetupError
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -14,7 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_run_options(parser)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
-    parser.add_argument("--protocol", help="of those of its task, for text only; default: what a paper would quote")
+    parser.add_argument("--protocol", help="a protocol of its task, for text only; default: what a paper would quote")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
     parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
     arguments = parser.parse_args()
@@ -29,13 +30,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from fourierformer.tracking.console import ConsoleTracker
     from fourierformer.training.precision import autocast
 
-    parts, step = open_run(
-        arguments.run,
-        arguments.device,
-        data_root=arguments.data_root,
-        limit=arguments.limit,
-        **chosen_weights(arguments),
-    )
+    options = {"data_root": arguments.data_root, "limit": arguments.limit} | chosen_weights(arguments)
+    parts, step = open_run(arguments.run, arguments.device, **options)
     split, protocol = evaluation(arguments, parts)
     console = ConsoleTracker(1, 1, arguments.run.name)
     try:
@@ -58,9 +54,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:
-    """Split and protocol, where the user named none those that a paper would quote."""
-    from fourierformer.errors import SetupError
-
+    """Split and protocol; by default those that a paper would quote."""
     known = parts.objective.protocols
     split = arguments.split or ("test" if "test" in parts.corpus.splits else "valid")
     if arguments.protocol and not known:

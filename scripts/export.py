@@ -1,4 +1,4 @@
-"""Writes a trained model as a folder that others can load, or uploads it to the Hugging Face hub.
+"""Write a trained model as a folder that others can load, or upload it to the Hugging Face hub.
 
 python scripts/export.py runs/builtin/... --to exported/my_model
 python scripts/export.py runs/builtin/... --to hub:my-name/my-model

@@ -1,4 +1,4 @@
-"""Generates text with a trained language model, or answers one with a trained encoder-decoder.
+"""Generate text with a trained language model, or the answer of a trained encoder-decoder.
 
 python scripts/generate.py runs/builtin/... --prompt "the function returns"
 python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march 1984"
@@ -7,6 +7,7 @@ python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march
 import argparse
 import sys
 
+from fourierformer.errors import SetupError
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -14,9 +15,7 @@ from fourierformer.runs.cpu import let_threads_sleep
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_run_options(parser)
-    parser.add_argument(
-        "--prompt", default="", help="how the text begins, empty = the beginning of a line; or the text to answer"
-    )
+    parser.add_argument("--prompt", default="", help="beginning of the text (empty = of a line), or the text to answer")
     parser.add_argument("--tokens", type=int, default=60, help="how many to add")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 = always the likeliest token")
     parser.add_argument("--top-k", type=int, default=50, help="choose among the k likeliest only; 0 = all")
@@ -28,19 +27,15 @@ def main() -> None:
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    from fourierformer.errors import SetupError
     from fourierformer.runs.trained import load_run
     from fourierformer.tasks.trained import TrainedEncoderDecoder, TrainedLanguageModel
 
     trained = load_run(arguments.run, arguments.device, **chosen_weights(arguments))
-    if isinstance(trained, TrainedEncoderDecoder):  # greedily: no other option applies
+    if isinstance(trained, TrainedEncoderDecoder):  # greedy: no other option applies
         print(trained.answer(arguments.prompt))
         return
     if not isinstance(trained, TrainedLanguageModel):
-        raise SetupError(
-            f"{arguments.run} is not a language model or an encoder-decoder, and only those generate text: choose "
-            "another run"
-        )
+        raise SetupError(f"{arguments.run} is not a language model or an encoder-decoder: only these generate text")
     print(f"decoding {trained.decoding}", file=sys.stderr)
     options = {name: getattr(arguments, name) for name in ("tokens", "temperature", "top_k", "seed")}
     print(trained.generate(arguments.prompt, **options))

@@ -1,4 +1,4 @@
-"""How much the heads of trained runs differ (the paper's Table 3), layer by layer.
+"""Measure how much the heads of trained runs differ (the paper's Table 3), layer by layer.
 
 python scripts/head_redundancy.py runs/wt103_small/lm_small-fourier-s1-<hash> [RUN ...] --split test
 """
@@ -6,16 +6,17 @@ python scripts/head_redundancy.py runs/wt103_small/lm_small-fourier-s1-<hash> [R
 import argparse
 from pathlib import Path
 
+from fourierformer.errors import SetupError, UserError, check_range
+from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run directories, or folders of them; heads.json is put there"
-    )
+    runs = "run directories, or folders of them; each gets a heads.json"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
-    parser.add_argument("--sequences", type=int, default=1000, help="look at so many at most (default: 1000)")
+    parser.add_argument("--sequences", type=int, default=1000, help="most sequences to measure (default: 1000)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the numbers of all runs into this file too")
     arguments = parser.parse_args()
     with exit_on_user_error():
@@ -24,7 +25,6 @@ def main() -> None:
 
 def compare_heads(arguments: argparse.Namespace) -> None:
     from fourierformer.analysis.heads import measure_run, save, write_numbers
-    from fourierformer.errors import UserError, check_range
 
     check_range("--sequences", arguments.sequences, 1)
     report, refused = [], []
@@ -32,7 +32,7 @@ def compare_heads(arguments: argparse.Namespace) -> None:
         print(run)
         try:
             split, numbers = measure_run(run, arguments.split, arguments.sequences)
-        except UserError as error:  # the others are measured all the same
+        except UserError as error:  # the other runs are still measured
             refused.append(error)
             print(f"left out: {error}")
             continue
@@ -46,11 +46,7 @@ def compare_heads(arguments: argparse.Namespace) -> None:
 
 
 def runs_among(paths: list[Path]) -> list[Path]:
-    """The run directories at or below these paths. Of runs/builtin/* the shell also names the report, its figures and
-    runs that were set aside, which are left out."""
-    from fourierformer.errors import SetupError
-    from fourierformer.results import collect
-
+    """Run directories at or below these paths; of runs/builtin/*, files and runs that were set aside are left out."""
     runs = [run.path for run in collect(path for path in paths if not path.is_file()) if run.state != "set aside"]
     if not runs:
         raise SetupError(f"no runs among {', '.join(map(str, paths))}")
@@ -58,7 +54,7 @@ def runs_among(paths: list[Path]) -> list[Path]:
 
 
 def table(split: str, numbers: dict) -> str:
-    """One line per layer, one for all of them, and what was looked at."""
+    """One line per layer, one for all of them, and one with split, sequences and step."""
     columns = list(numbers["mean"])
     lines = ["layer" + "".join(f"{name:>18}" for name in columns)]
     for number, layer in enumerate(numbers["layers"]):

@@ -1,16 +1,15 @@
-"""Compiles the fused kernels and counts their registers, shared memory, and instructions per pair of tokens.
+"""Compile the fused kernels and count their registers, shared memory, and instructions per pair of tokens.
 
     python scripts/inspect_kernel.py                           # every tile of the table for the shapes of the paper
     python scripts/inspect_kernel.py --width 16 --arch 90 --kernel forward --tile 128,64,8
     python scripts/inspect_kernel.py --check                   # exit 1 for a kernel that spills registers, for example
 
-It compiles ahead of time, so no GPU is needed (NVIDIA's tools come with Triton). Instructions are counted in the loop
+Compilation is ahead of time and needs no GPU (NVIDIA's tools come with Triton). Instructions are counted in the loop
 over tiles, those of inner loops as often as they run, times threads, over the pairs of a tile: the cost of one pair,
 without waiting.
 """
 
 import argparse
-import collections
 import dataclasses
 import itertools
 import math
@@ -49,16 +48,14 @@ class Case:
         return "HMMA" if self.tile.rows < 64 else MATRIX_INSTRUCTION[self.arch]  # the newer ones take 64 rows
 
     def must_not_spill(self) -> bool:
-        """Wider heads, and the float32 class on older GPUs, need more registers than there are (slower, not wrong)."""
+        """Whether spilling is a fault: wider heads, and float32 on older GPUs, exceed the registers (slower only)."""
         usual = self.width <= 64 and not self.precise
         hopper = self.width <= 64 and (usual or self.tile.rows >= 64)
         return {80: usual, 90: hopper, 100: usual and self.nodes > 0 and self.tile.rows >= 64}[self.arch]
 
     def products(self, last: bool) -> float:
-        """Matrix instructions of one warp in an inner loop over all coordinates: the compiler may have unrolled it.
-
-        One product per coordinate; in the last loop of the backward a factor and a slope.
-        """
+        """Matrix instructions of one warp in an inner loop over all coordinates, which the compiler may have unrolled:
+        one product per coordinate; in the last loop of the backward a factor and a slope."""
         tile = self.tile.rows * self.tile.columns
         per_coordinate = 2 if last and self.kernel != "forward" else 1
         each = {
@@ -85,7 +82,7 @@ class Compiled:
     spills: int  # instructions that touch local memory
     shared: int  # bytes
     matrix: int  # instructions of the matrix unit
-    per_pair: dict[str, float]  # instruction -> how often
+    per_pair: float  # instructions per pair; NaN where the loops were not found
     masking: float  # additional instructions per pair in a tile with a causal mask
 
     def faults(self, case: Case) -> list[str]:
@@ -103,15 +100,9 @@ def compile_case(case: Case) -> Compiled:
     kernel = fused.forward if case.kernel == "forward" else fused.backward
     compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps)
     sass = compiled.asm["sass"]
-    per_pair, masking = instructions_per_pair(sass, case)
-    return Compiled(
-        registers=1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0),
-        spills=spills(sass),
-        shared=compiled.metadata.shared,
-        matrix=len(re.findall(rf"\b{case.matrix_instruction()}", sass)),
-        per_pair=per_pair,
-        masking=masking,
-    )
+    registers = 1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0)
+    matrix = len(re.findall(rf"\b{case.matrix_instruction()}", sass))
+    return Compiled(registers, spills(sass), compiled.metadata.shared, matrix, *instructions_per_pair(sass, case))
 
 
 def kept(keep: bool) -> dict[str, None]:
@@ -121,13 +112,11 @@ def kept(keep: bool) -> dict[str, None]:
 
 def compile_preparation(arch: int, width: int, keep: bool) -> int:
     """Spilling instructions of the kernels that choose the number of features and write them."""
-    stored = triton.cdiv(width, 4) * 4
     kernels = [(features.choose_nodes, {"WIDTH": width, "LOADED": triton.next_power_of_2(width)})]
     for precise in (False, True):
-        settings = {"WIDTH": width, "STORED": stored, "PRECISE": precise}
+        settings = {"WIDTH": width, "STORED": triton.cdiv(width, 4) * 4, "PRECISE": precise}
         kernels.append((features.write_features, settings | kept(keep)))
-    compiled = [compile_ahead(kernel, settings, arch, 4) for kernel, settings in kernels]
-    return sum(spills(kernel.asm["sass"]) for kernel in compiled)
+    return sum(spills(compile_ahead(*kernel, arch, 4).asm["sass"]) for kernel in kernels)
 
 
 def spills(sass: str) -> int:
@@ -135,7 +124,7 @@ def spills(sass: str) -> int:
 
 
 def compile_ahead(kernel: triton.JITFunction, settings: dict, arch: int, warps: int) -> triton.compiler.CompiledKernel:
-    # As for contiguous tensors: the last stride is 1, all others and all addresses are multiples of 16.
+    # as for contiguous tensors: the last stride is 1, all others and all addresses are multiples of 16
     settings |= {name: 1 for name in kernel.arg_names if re.fullmatch("[a-z]_width", name)}
     signature = {name: "constexpr" if name in settings else argument_type(name) for name in kernel.arg_names}
     even = [i for i, n in enumerate(kernel.arg_names) if signature[n][0] == "*" or re.fullmatch(STRIDE, n)]
@@ -155,14 +144,11 @@ def argument_type(name: str) -> str:
     return {"Tier": "*i32", "Keep": "*u8"}.get(name, "*fp16" if name in HALVES else "*fp32")
 
 
-def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], float]:
-    """Instructions per pair in a tile without a mask, and how many more with one.
-
-    Empty for compute capability 10.0, where one thread starts the matrix unit for all, so that its instructions do not
-    mark the loops.
-    """
+def instructions_per_pair(sass: str, case: Case) -> tuple[float, float]:
+    """Instructions per pair in a tile without a mask, and the additional ones with a mask. NaN for compute capability
+    10.0: one thread starts the matrix unit for all, so its instructions mark no loops."""
     if case.arch == 100:
-        return {}, 0.0
+        return math.nan, 0.0
     names, labels, jumps = [], {}, []
     for line in sass.splitlines():
         if label := re.match(r"(\w+):$", line):
@@ -173,7 +159,7 @@ def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], floa
             names.append(instruction[1].split(".")[0])
     loops = [range(labels[target], at + 1) for at, target in jumps if labels.get(target, at) < at]
     if not loops:
-        return {}, 0.0
+        return math.nan, 0.0
     outer = max(loops, key=len)
     inner = sorted((loop for loop in loops if loop != outer and loop[0] in outer), key=lambda loop: loop[0])
     times = dict.fromkeys(outer, 1.0)
@@ -183,14 +169,9 @@ def instructions_per_pair(sass: str, case: Case) -> tuple[dict[str, float], floa
             times[at] = case.products(last=number == len(inner) - 1) / inside if inside else case.width
     skips = [range(at + 1, labels[target]) for at, target in jumps if at in outer and labels.get(target) in outer]
     skipped = set().union(*skips)
-    counts, masking = collections.Counter(), 0.0
     share = case.tile.warps * 32 / (case.tile.rows * case.tile.columns)
-    for at, often in times.items():
-        if at in skipped:
-            masking += often * share
-        else:
-            counts[names[at]] += often * share
-    return dict(counts.most_common()), masking
+    masking = sum(often for at, often in times.items() if at in skipped)
+    return (sum(times.values()) - masking) * share, masking * share
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
@@ -209,7 +190,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
             if kernel == "forward" and not args.tile:
                 tiles = [*tiles, few_rows(width, nodes, log)]
             for tile in tiles:
-                steps = args.chunk or chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
+                steps = chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
                 chosen.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))
     return chosen
 
@@ -221,32 +202,26 @@ def main() -> None:
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
     parser.add_argument("--tile", action="append", help="rows,columns,warps instead of the table's")
-    parser.add_argument("--chunk", type=int, help="coordinates written out, instead of the table's")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
     parser.add_argument("--keep", action="store_true", help="where some keys are left out")
-    parser.add_argument("--check", action="store_true", help="exit 1 when something is wrong")
-    parser.add_argument("--mix", action="store_true", help="which instructions")
+    parser.add_argument("--check", action="store_true", help="exit 1 for a kernel with a fault")
     args = parser.parse_args()
     wrong = 0
-    print(
-        "kernel   width nodes class log arch  rows,columns,warps  registers  spills  shared KiB  per pair  with a mask"
-    )
+    columns = "class log arch  rows,columns,warps  registers  spills  shared KiB  per pair  with a mask"
+    print(f"kernel   width nodes {columns}")
     for case in cases(args):
         compiled = compile_case(case)
         faults = compiled.faults(case)
         wrong += bool(faults)
-        total = sum(compiled.per_pair.values()) or math.nan
         tile = f"{case.tile.rows},{case.tile.columns},{case.tile.warps}"
         mode = "f32" if case.precise else "half"
         print(
             f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {tile:>18}"
-            f"  {compiled.registers:9}  {compiled.spills:6}  {compiled.shared / 1024:10.0f}  {total:8.0f}"
-            f"  {total + compiled.masking:11.0f}  {'; '.join(faults)}",
+            f"  {compiled.registers:9}  {compiled.spills:6}  {compiled.shared / 1024:10.0f}  {compiled.per_pair:8.0f}"
+            f"  {compiled.per_pair + compiled.masking:11.0f}  {'; '.join(faults)}",
             flush=True,
         )
-        if args.mix:
-            print("   ", ", ".join(f"{name} {count:.1f}" for name, count in list(compiled.per_pair.items())[:14]))
     for arch, width in itertools.product(args.arch or SHARED_MEMORY, [] if args.kernel else args.width or WIDTHS):
         spilling = compile_preparation(arch, width, args.keep)
         wrong += bool(spilling)

@@ -1,4 +1,4 @@
-"""Prints every message that a user can meet, by file, for somebody who wants to read them all."""
+"""Print every message that a user can meet, by file."""
 
 import ast
 from pathlib import Path
@@ -9,14 +9,12 @@ OUTPUT = {"print", "say", "print_error", "warn"}  # functions that show their ar
 
 
 def text_of(node: ast.expr) -> str | None:
-    """A message as it is in the source, with {expressions} for values; None for an expression that is not text."""
+    """A message as in the source, with {expressions} for values; None for an expression that is not text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        parts = [
-            part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}" for part in node.values
-        ]
-        return "".join(parts)
+        parts = node.values
+        return "".join(p.value if isinstance(p, ast.Constant) else f"{{{ast.unparse(p.value)}}}" for p in parts)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         sides = [text_of(side) or f"{{{ast.unparse(side)}}}" for side in (node.left, node.right)]
         return "".join(sides) if any(text_of(side) for side in (node.left, node.right)) else None

@@ -29,17 +29,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("runs", nargs="*", help="run directories, folders of them, or CSV files (default: runs)")
     parser.add_argument("--format", choices=["text", "markdown", "latex"], default="text", help="default: text")
     parser.add_argument("--markdown", action="store_const", const="markdown", dest="format", help="--format markdown")
-    parser.add_argument(
-        "--paper", action="store_true", help="the paper's tables, with committed runs; dashes for what was not run"
-    )
-    parser.add_argument(
-        "--best-by",
-        choices=["valid"],
-        help="where settings differ (a learning rate, say): each attention at those where its validation is best",
-    )
-    parser.add_argument(
-        "--collect", metavar="NAME", help="add the finished runs to results/measured/NAME.csv, or a path"
-    )
+    paper = "the paper's tables, with committed runs; dashes for missing runs"
+    parser.add_argument("--paper", action="store_true", help=paper)
+    best = "where settings (a learning rate) differ: each attention at the settings with its best validation"
+    parser.add_argument("--best-by", choices=["valid"], help=best)
+    collected = "add the finished runs to results/measured/NAME.csv, or a path"
+    parser.add_argument("--collect", metavar="NAME", help=collected)
     parser.add_argument("--include-dirty", action="store_true", help="collect runs with uncommitted changes too")
     parser.add_argument("--include-debug", action="store_true", help="collect debug runs too")
     parser.add_argument("--docs", action="store_true", help="rewrite the generated parts of README.md and docs/")
@@ -50,7 +45,11 @@ def main(arguments: argparse.Namespace) -> None:
     if SHARE != REPOSITORY and (arguments.docs or arguments.collect is not None):
         raise SetupError("--docs and --collect write into the repository: use its scripts/make_tables.py")
     if arguments.docs:
-        write_docs()
+        from fourierformer.report.patterns import save_gallery  # here: torch takes seconds to load, tables need none
+        from fourierformer.results.documents import write_documents
+
+        write_documents(REPOSITORY)
+        save_gallery(REPOSITORY / "docs" / "pictures")
         return
     runs = gather(arguments.runs or default_sources(arguments.paper))
     if not runs and not arguments.paper:
@@ -74,23 +73,14 @@ def main(arguments: argparse.Namespace) -> None:
         print({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
 
 
-def write_docs() -> None:
-    """The generated parts of README and docs/, and the gallery of patterns."""
-    from fourierformer.report.patterns import save_gallery  # here: torch takes seconds to load, and tables need none
-    from fourierformer.results.documents import write_documents
-
-    write_documents(REPOSITORY)
-    save_gallery(REPOSITORY / "docs" / "pictures")
-
-
 def default_sources(paper: bool) -> list[Path]:
-    """runs/; for the paper's tables the committed runs too, and runs/ only where there is one."""
+    """runs/; for the paper's tables the committed runs, and runs/ if it exists."""
     runs = Path("runs")
     return [*([runs] if runs.is_dir() else []), *committed()] if paper else [runs]
 
 
 def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
-    """Every run is either in the file or named with the reason why not."""
+    """Write the accepted runs into the file, and print every refused run with the reason."""
     path = _collected(arguments.collect)
     good: dict[str, Run] = {}
     for run in runs:
@@ -109,15 +99,13 @@ def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
 
 
 def _collected(name: str) -> Path:
-    """The file that a name means: results/measured/NAME.csv, or the path of a CSV file, as studies/rates/rows.csv."""
+    """results/measured/NAME.csv, or the path of a CSV file, as studies/rates/rows.csv."""
     path = Path(name)
     if path.suffix == ".csv" and path.parent.is_dir():
         return path
     if not re.fullmatch(r"[\w-]+", name):
-        raise SetupError(
-            f"--collect {name}: the name of a file in results/measured without .csv, as table1_quick, or a "
-            "path that ends in .csv, in a folder that exists"
-        )
+        valid = "the name of a file in results/measured without .csv, as table1_quick, or a path that ends in .csv"
+        raise SetupError(f"--collect {name}: expected {valid}, in a folder that exists")
     return MEASURED / f"{name}.csv"
 
 

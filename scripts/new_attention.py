@@ -1,6 +1,6 @@
-"""Writes a new attention that passes its tests, for you to change: python scripts/new_attention.py my_kernel
+"""Write a new attention that passes its tests, as a template: python scripts/new_attention.py my_kernel
 
-It has three files: the class, its yaml, and a test of its formula. docs/extend.md goes on from there.
+It has three files: the class, its yaml, and a test of its formula. docs/extend.md has the next steps.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def files(name: str) -> dict[str, str]:
 
 
 def write(name: str, root: Path) -> list[Path]:
-    """Writes the files below `root`. SetupError, and no file, for a name that is taken or impossible."""
+    """Write the files below `root`. SetupError, and no file, for a name that is taken or impossible."""
     from fourierformer.attention import available, check_name
 
     check_name(name)

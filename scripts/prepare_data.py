@@ -1,4 +1,4 @@
-"""Tokenises a text data set, or downloads it, and prints its counts.
+"""Tokenise a text data set, or download it, and print its counts.
 
 python scripts/prepare_data.py --list
 python scripts/prepare_data.py wikitext103 --root /data/wikitext-103
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         if options.list:
-            print("\n".join(f"{name:16} {_first_line(name)}" for name in _names()))
+            print("\n".join(f"{name:16} {text.splitlines()[0].lstrip('# ')}" for name, text in _configs().items()))
         elif options.download_to:
             hub.download(_read(options), options.download_to, print)
             print(f"written: {options.download_to}; copy this folder, then data.root={options.download_to}")
@@ -49,21 +49,17 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _names() -> list[str]:
-    """The names of the configs of text, without those of images."""
-    return sorted(
-        path.stem for path in (CONFIGS / "data").glob("*.yaml") if "unit:" in path.read_text(encoding="utf-8")
-    )
-
-
-def _first_line(name: str) -> str:
-    return (CONFIGS / "data" / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
+def _configs() -> dict[str, str]:
+    """The text of each data config of token data, by name; configs of images have no unit."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((CONFIGS / "data").glob("*.yaml"))}
+    return {name: text for name, text in texts.items() if "unit:" in text}
 
 
 def _read(options: argparse.Namespace) -> TextData:
-    if options.name not in _names():
-        raise SetupError(f"no text data set is called '{options.name}'{did_you_mean(options.name, _names())}")
-    values = yaml.safe_load((CONFIGS / "data" / f"{options.name}.yaml").read_text(encoding="utf-8"))
+    configs = _configs()
+    if options.name not in configs:
+        raise SetupError(f"no text data set is called '{options.name}'{did_you_mean(options.name, configs)}")
+    values = yaml.safe_load(configs[options.name])
     unknown = set(values) - {field.name for field in fields(TextData)}
     if unknown:
         raise SetupError(f"configs/data/{options.name}.yaml has unknown keys: {', '.join(sorted(unknown))}")
@@ -76,10 +72,8 @@ def _prepare(data: TextData) -> None:
     corpus = load_corpus(data, print)
     seconds = time.perf_counter() - started
     counts = corpus.manifest["counts"]
-    kinds = (
-        f"{corpus.vocab_size:,} {'words in the vocabulary' if corpus.unit == 'word' else f'different {corpus.unit}s'}"
-    )
-    print(f"{data.name}: {kinds}")
+    kind = "words in the vocabulary" if corpus.unit == "word" else f"different {corpus.unit}s"
+    print(f"{data.name}: {corpus.vocab_size:,} {kind}")
     for split, tokens in corpus.splits.items():
         print(f"  {split:5} {len(tokens):>13,} tokens")
     for note in corpus.notes:

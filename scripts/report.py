@@ -15,12 +15,8 @@ from fourierformer.runs.console_io import exit_on_user_error
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        default=["runs"],
-        help="run directories, folders of them, or collected CSV files (default: runs)",
-    )
+    runs = "run directories, folders of them, or collected CSV files (default: runs)"
+    parser.add_argument("runs", nargs="*", default=["runs"], help=runs)
     parser.add_argument("--out", type=Path, help="the file to write (default: report.html beside the runs)")
     parser.add_argument("--figures", type=Path, help="folder of the charts' files (default: figures beside the page)")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Draws who sees whom: the pattern of a sparse attention, or what a trained run attends to, as PNG and SVG.
+"""Draw the pattern of a sparse attention, or the mean attention maps of trained runs, as PNG and SVG.
 
 python scripts/show_attention.py band window=6                     the pattern, bidirectional and causal
 python scripts/show_attention.py axial --grid 8x8                  on an image too
@@ -9,6 +9,10 @@ python scripts/show_attention.py runs/builtin/lm_tiny-... RUN ...  several runs 
 import argparse
 from pathlib import Path
 
+import yaml
+
+from fourierformer.errors import SetupError, check_range
+from fourierformer.results.runs import read_run
 from fourierformer.runs.console_io import exit_on_user_error
 
 
@@ -18,11 +22,10 @@ def main() -> None:
     parser.add_argument("more", nargs="*", help="KNOB=VALUE of the attention, as in its yaml; or more run directories")
     parser.add_argument("--tokens", type=int, default=64, help="in a pattern (default: 64)")
     parser.add_argument("--grid", metavar="ROWSxCOLUMNS", help="an image of so many patches in place of --tokens")
-    parser.add_argument(
-        "--layers", type=int, nargs="+", metavar="N", help="of a run, from 0 on; default: first, middle, last"
-    )
+    layers = "layers of a run, from 0 on; default: first, middle, last"
+    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help=layers)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
-    parser.add_argument("--sequences", type=int, default=100, help="of a run, at most so many (default: 100)")
+    parser.add_argument("--sequences", type=int, default=100, help="most sequences of a run (default: 100)")
     parser.add_argument("--out", type=Path, help="folder; default: runs/pictures, or pictures/ in the run directory")
     arguments = parser.parse_args()
     with exit_on_user_error():
@@ -36,7 +39,6 @@ def main() -> None:
 
 def show_pattern(arguments: argparse.Namespace):
     from fourierformer.attention import mechanism
-    from fourierformer.errors import check_range
     from fourierformer.report.patterns import pattern_picture
 
     needs_grid = mechanism(arguments.what).needs_grid
@@ -48,8 +50,6 @@ def show_pattern(arguments: argparse.Namespace):
 
 
 def grid_of(text: str) -> tuple[int, int]:
-    from fourierformer.errors import SetupError
-
     rows, _, columns = text.partition("x")
     if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
         raise SetupError(f"--grid {text}: write rows and columns, as in 8x8")
@@ -57,11 +57,7 @@ def grid_of(text: str) -> tuple[int, int]:
 
 
 def knobs_of(words: list[str]) -> dict[str, object]:
-    """As the command line of training reads them: 6 is a number, null is None."""
-    import yaml
-
-    from fourierformer.errors import SetupError
-
+    """Knobs of an attention, parsed as the command line of training does: 6 is a number, null is None."""
     wrong = [word for word in words if "=" not in word]
     if wrong:
         raise SetupError(f"'{wrong[0]}' is no knob of an attention: write knob=value, as in window=6")
@@ -78,7 +74,6 @@ def show_run(arguments: argparse.Namespace):
 
 def show_runs(arguments: argparse.Namespace):
     from fourierformer.report.patterns import compared_maps_picture
-    from fourierformer.results.runs import read_run
 
     runs = [Path(arguments.what), *map(Path, arguments.more)]
     means, layers = maps_of(runs, arguments)
@@ -91,9 +86,7 @@ def show_runs(arguments: argparse.Namespace):
 
 
 def labels_of(runs: list[Path], names: list[str]) -> list[str]:
-    """The names of the attentions if they differ, else those of the directories, else their paths."""
-    from fourierformer.errors import SetupError
-
+    """Names of the attentions if all differ, else names of the directories, else their paths."""
     for labels in (names, [run.name for run in runs], [str(run) for run in runs]):
         if len(set(labels)) == len(runs):
             return labels
@@ -101,26 +94,22 @@ def labels_of(runs: list[Path], names: list[str]) -> list[str]:
 
 
 def check_comparable(runs: list[Path], means: list) -> None:
-    """Maps side by side have to be of the same sequences."""
-    from fourierformer.errors import SetupError
-    from fourierformer.results.runs import read_run
-
+    """SetupError unless the maps are of the same sequences."""
     seen = [
         (f"data {read_run(run).field('data')}, split {mean.split}, {mean.sequences} sequences", mean.maps.shape[-1])
         for run, mean in zip(runs, means, strict=True)
     ]
     for run, (what, tokens) in zip(runs, seen, strict=True):
         if (what, tokens) != seen[0]:
+            way_out = "compare runs of the same data and length, with --split and --sequences where they differ."
             raise SetupError(
-                f"{runs[0]} shows {seen[0][0]} of {seen[0][1]} tokens, {run} {what} of {tokens}: compare runs of the "
-                "same data and length, with --split and --sequences where they differ."
+                f"{runs[0]} shows {seen[0][0]} of {seen[0][1]} tokens, {run} {what} of {tokens}: {way_out}"
             )
 
 
 def maps_of(runs: list[Path], arguments: argparse.Namespace):
-    """The maps of each run, and the layers to show of them."""
+    """The maps of each run, and the layers to show."""
     from fourierformer.analysis.maps import mean_maps
-    from fourierformer.errors import SetupError, check_range
 
     check_range("--sequences", arguments.sequences, 1)
     means = [mean_maps(run, arguments.split, arguments.sequences) for run in runs]

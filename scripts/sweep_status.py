@@ -1,4 +1,4 @@
-"""How far a sweep is, from its run directories: python scripts/sweep_status.py [RUNS...] [--json]"""
+"""Show the progress of a sweep from its run directories: python scripts/sweep_status.py [RUNS...] [--json]"""
 
 import argparse
 import json
@@ -20,13 +20,13 @@ STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every lo
 
 @dataclass(frozen=True)
 class RunProgress:
-    """One run: `state` is its own, or stalled: it says running, and nothing does."""
+    """One run: `state` is the state in its status file, or "stalled" for a running one without a sign of life."""
 
     run: str
     state: str
     step: int | None
     steps: int | None
-    seconds_left: float | None  # at the rate so far; None where there is nothing left, or no rate yet
+    seconds_left: float | None  # at the rate so far; None if the run has ended, or has no rate yet
     remark: str
 
     @property
@@ -68,17 +68,19 @@ def summary_line(runs: list[RunProgress]) -> str:
 
 
 def progress_of(run: Run, now: datetime) -> RunProgress:
-    """From its status file, whoever runs it and wherever."""
+    """Progress of a run on any machine, from its status file."""
     status, state, remark = run.status, run.state, str(run.status.get("error") or "; ".join(run.problems))
     if state == "running" and (reason := _stalled(status, now)):
         state, remark = "stalled", reason
-    left = _seconds_left(status) if state == "running" else None
+    at, total, seconds = (number(status.get(key)) for key in ("step", "steps", "seconds"))
+    has_rate = state == "running" and at > 0 and seconds >= 0 and total >= at
+    left = seconds / at * (total - at) if has_rate else None
     step, steps = (value if isinstance(value, int) else None for value in (status.get("step"), status.get("steps")))
     return RunProgress(str(run.path), state, step, steps, left, " ".join(remark.split()))
 
 
 def _stalled(status: dict, now: datetime) -> str:
-    """Why a run that says it runs does not; empty where it may well do."""
+    """The reason to call a run with the state "running" stalled; empty if there is none."""
     if status.get("host") == socket.gethostname() and not process_exists(status.get("pid")):
         return f"its process {status.get('pid')} is gone: the same command resumes it"
     try:
@@ -88,11 +90,6 @@ def _stalled(status: dict, now: datetime) -> str:
     if silent > STALLED_AFTER:
         return f"no sign of life for {duration_text(silent)} (on {status.get('host')}, process {status.get('pid')})"
     return ""
-
-
-def _seconds_left(status: dict) -> float | None:
-    step, steps, seconds = (number(status.get(key)) for key in ("step", "steps", "seconds"))
-    return seconds / step * (steps - step) if step > 0 and seconds >= 0 and steps >= step else None
 
 
 if __name__ == "__main__":

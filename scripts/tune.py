@@ -1,12 +1,12 @@
-"""Searches hyper-parameters with Optuna, a run per trial; stopped and started again, it goes on.
+"""Search hyper-parameters with Optuna, one run per trial; after a stop, the same command continues the study.
 
 python scripts/tune.py lm 'optim.lr=tag(log,interval(1e-4,1e-2))' 'model.dropout=interval(0.0,0.3)' --trials 20
 python scripts/tune.py vit 'optim.lr=choice(5e-4,1e-3,2e-3)' attention=fourier --trials 3 --name vit_rate
 
 A searched key is written as in a Hydra sweep: choice(a,b), range(first,last,step), interval(low,high),
 int(interval(low,high)), and tag(log,interval(low,high)) for a logarithmic scale. All other overrides are those of
-train_lm.py and train_vit.py. A trial is judged by the best validation value of its main metric; a diverged one counts
-as worst. Several of these commands at once can share the study, runs/tune/NAME.db. It needs pip install -e '.[tune]'.
+train_lm.py and train_vit.py. A trial's value is the best validation value of its main metric; a diverged trial counts
+as worst. Several processes can share the study, runs/tune/NAME.db. Requires pip install -e '.[tune]'.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from fourierformer.files import read_json
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.launch import explain
+from fourierformer.runs.spec import check_mechanism, read_command, task_of
 
 DIVERGED, STOPPED = 3, (130, 143)
 
@@ -33,23 +34,21 @@ DIVERGED, STOPPED = 3, (130, 143)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=trainings(), help="what to train")
-    parser.add_argument("overrides", nargs="+", help="of which at least one is searched")
+    parser.add_argument("overrides", nargs="+", help="overrides, at least one of them searched")
     parser.add_argument("--trials", type=int, default=20, help="finished trials of the whole study (default: 20)")
-    parser.add_argument("--name", default="study", help="of the study; another search needs another one")
-    parser.add_argument("--seed", type=int, default=1, help="of the search, not of the runs (default: 1)")
+    parser.add_argument("--name", default="study", help="name of the study; another search needs another name")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the search, not of the runs (default: 1)")
     with exit_on_user_error():
         sys.exit(search(parser.parse_intermixed_args()))
 
 
 def search(arguments: argparse.Namespace) -> int:
-    """Runs trials until the study has as many as asked for, and prints the best. Returns the exit code."""
+    """Run trials until the study has `--trials` of them, and print the best. Returns the exit code."""
     try:
         import optuna
         from optuna.trial import TrialState
     except ImportError:
         raise SetupError("scripts/tune.py needs Optuna: pip install -e '.[tune]'") from None
-    from fourierformer.runs.spec import task_of
-
     check_range("--trials", arguments.trials, 1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     fixed, space = split(arguments.overrides)
@@ -59,15 +58,13 @@ def search(arguments: argparse.Namespace) -> int:
     maximise = next(metric.higher_is_better for metric in task.metrics if metric.key == primary)
     file = Path(spec.runs_root) / "tune" / f"{arguments.name}.db"
     file.parent.mkdir(parents=True, exist_ok=True)
-    direction = "maximize" if maximise else "minimize"
-    study = optuna.create_study(
-        storage=f"sqlite:///{file}", study_name=arguments.name, direction=direction, load_if_exists=True
-    )
+    options = {"direction": "maximize" if maximise else "minimize", "load_if_exists": True}
+    study = optuna.create_study(storage=f"sqlite:///{file}", study_name=arguments.name, **options)
     command = [arguments.kind, *arguments.overrides]
     if (earlier := study.user_attrs.get("command", command)) != command:
         raise SetupError(f"{file} is the study of '{' '.join(earlier)}': repeat that, or choose another --name")
     study.set_user_attr("command", command)
-    # with the seed alone a study that goes on would draw its first trials again
+    # with the seed alone a continued study would draw its first trials again
     study.sampler = optuna.samplers.TPESampler(seed=arguments.seed + len(study.trials))
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
     while (done := len(study.get_trials(deepcopy=False, states=ended))) < arguments.trials:
@@ -95,7 +92,7 @@ def search(arguments: argparse.Namespace) -> int:
 
 
 def train(command: list[str]) -> int:
-    """Runs a training and passes SIGTERM on to it; Ctrl-C in a terminal reaches both. Returns its exit code."""
+    """Run a training and forward SIGTERM to it; Ctrl-C in a terminal reaches both. Returns its exit code."""
     process = subprocess.Popen(command)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -104,7 +101,7 @@ def train(command: list[str]) -> int:
 
 
 def split(overrides: list[str]) -> tuple[list[str], dict]:
-    """The overrides that stay, and {key: (a first value, Optuna's distribution)} of those that are searched."""
+    """Fixed overrides, and {key: (a first value, Optuna's distribution)} of the searched ones."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     fixed, space = [], {}
@@ -132,8 +129,6 @@ def split(overrides: list[str]) -> tuple[list[str], dict]:
 
 def spec_of(kind: str, overrides: list[str]):
     """The run that a command trains. SetupError for a mistake in its overrides, before anything is trained."""
-    from fourierformer.runs.spec import check_mechanism, read_command
-
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             spec = read_command(compose(trainings()[kind], overrides))

@@ -1,8 +1,7 @@
-"""Data from the Hugging Face hub: whether it can be had, and a download into plain token files."""
+"""Data from the Hugging Face hub: a check of its availability, and a download into plain token files."""
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,22 +14,22 @@ from fourierformer.data.prepared import Say
 from fourierformer.data.text.sources import SPLITS, rows_to_bytes
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
+from fourierformer.files import replacing
 from fourierformer.network import first_hop, reachable
 
 _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
-PROBE_SECONDS = 1.0  # a network that works answers in a tenth of that; without one, the message must not wait long
+PROBE_SECONDS = 1.0  # a working network answers in a tenth of it; without one, the message must not wait long
 
 
 def why_unreachable(data: DataLocation) -> str:
-    """Why neither the hub nor its local copy has this set; empty if one of them has it. Takes at most PROBE_SECONDS.
-
-    Without a network, load_dataset would retry for 23 s before it fails.
-    """
+    """The reason why neither the hub nor its local copy has this set; empty if one of them has it. Takes at most
+    PROBE_SECONDS; without a network, load_dataset would retry for 23 s before it fails."""
     if not data.hub:
         return "no hub is known to have it"
     if cached_files(data, "train"):
         return ""
-    if _offline():
+    offline = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+    if not {"1", "ON", "YES", "TRUE"}.isdisjoint(offline):
         return f"the hub ({data.hub}) is switched off (HF_HUB_OFFLINE)"
     from huggingface_hub import constants
 
@@ -41,11 +40,10 @@ def why_unreachable(data: DataLocation) -> str:
 
 
 def download(data: TextData, folder: Path, say: Say) -> None:
-    """Writes wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
+    """Write wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
     if data.unit != "word" or not data.hub:
         raise SetupError(f"no hub has data '{data.name}' in a form that can be read: put its files into {data.root}")
-    reason = why_unreachable(data)
-    if reason:
+    if reason := why_unreachable(data):
         raise SetupError(f"data '{data.name}': {reason}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,12 +57,10 @@ def download(data: TextData, folder: Path, say: Say) -> None:
 @contextlib.contextmanager
 def downloaded(data: TextData, say: Say) -> Iterator[TextData]:
     """A context with the data downloaded from the hub: `data` with a temporary folder as its root."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{data.name}-hub-", suffix=".tmp", dir=data.cache_path))
-    try:
-        download(data, folder, say)
-        yield replace(data, root=str(folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    cache = data.cache_path
+    with tempfile.TemporaryDirectory(".tmp", f".{data.name}-hub-", cache, ignore_cleanup_errors=True) as folder:
+        download(data, Path(folder), say)
+        yield replace(data, root=folder)
 
 
 def datasets_library():
@@ -76,36 +72,29 @@ def datasets_library():
     return datasets
 
 
-def _fetch(data: TextData, split: str, folder: Path) -> None:
+def cached_rows(paths: list[Path]):
+    """The table in files of `cached_files`, read directly: load_dataset would connect to the network first."""
     datasets = datasets_library()
-    cached = cached_files(data, _HUB_NAMES[split])
-    if cached:  # read directly: load_dataset would connect to the network first
-        rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
+    return datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in paths])
+
+
+def _fetch(data: TextData, split: str, folder: Path) -> None:
+    if cached := cached_files(data, _HUB_NAMES[split]):
+        rows = cached_rows(cached)
     else:
-        rows = datasets.load_dataset(data.hub, data.hub_config, split=_HUB_NAMES[split])
-    aside = folder / f".{split}.tmp"
-    try:
-        with open(aside, "wb") as file:
-            for batch in rows.iter(batch_size=10_000):
-                file.write(rows_to_bytes(batch["text"], str(data.hub)))
-        aside.rename(folder / f"wiki.{split}.tokens")
-    finally:
-        aside.unlink(missing_ok=True)
+        rows = datasets_library().load_dataset(data.hub, data.hub_config, split=_HUB_NAMES[split])
+    with replacing(folder / f"wiki.{split}.tokens") as file:
+        for batch in rows.iter(batch_size=10_000):
+            file.write(rows_to_bytes(batch["text"], str(data.hub)))
 
 
 def cached_files(data: DataLocation, name: str) -> list[Path]:
-    """Files of the split called `name` in the copy that `datasets` keeps. Found by the names of its folders, because
-    importing `datasets` takes over a second."""
+    """Files of the split `name` in the copy of `datasets`, found by folder names: its import takes over a second."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
-    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest. In
-    # <hash>.incomplete another process writes, or was killed.
+    # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest. A killed or
+    # another process leaves <hash>.incomplete.
     finished = (path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".incomplete")
     builds = sorted(finished, key=lambda path: path.stat().st_mtime)
     return sorted(builds[-1].glob(f"*-{name}*.arrow")) if builds else []
-
-
-def _offline() -> bool:
-    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
-    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)

@@ -1,4 +1,4 @@
-"""Where a data set is: its files, the hub, or the embedded data, and the cache for prepared copies."""
+"""The location of a data set: its files, the hub, or the embedded data, and the cache for prepared copies."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ class DataLocation:
     source: Literal["files", "builtin"] = "files"
     root: str | None = None  # folder with the files, of text or images; for bytes it may be one text file
     cache: str = "data/prepared"  # tokenised text, indexes of tar files, unpacked parquet; the root is only read
-    hub: str | None = None  # where `datasets` has the data when the root has no files
+    hub: str | None = None  # name of the data in `datasets`, for a root without files
     hub_config: str | None = None
 
     def __post_init__(self):

@@ -1,4 +1,4 @@
-"""Which example is in which row of a step's batch, as a pure function of the step: a run can resume at any."""
+"""The example in each row of a step's batch, as a pure function of the step: a run can resume at any."""
 
 import numpy as np
 import torch
@@ -8,21 +8,16 @@ from fourierformer.seeds import seed_of
 
 
 class EpochOrder:
-    """Examples in another order every epoch, a function of (seed, epoch), each `repeats` times in a row.
-
-    Those that do not fill a batch at the end of an epoch are left out of it. CIFAR-10 in batches of 128: 50,000 // 128
-    = 390 steps, 80 images left out.
-    """
+    """Examples in another order every epoch, a function of (seed, epoch), each `repeats` times in a row. An incomplete
+    last batch is left out. CIFAR-10 in batches of 128: 50,000 // 128 = 390 steps, 80 images left out."""
 
     def __init__(self, count: int, global_batch: int, *, seed: int, unit: str, repeats: int = 1):
         if count < global_batch:
-            raise SetupError(
-                f"global_batch_size={global_batch}: a step takes more {unit} than the {count:,} training {unit}; "
-                f"at most {count}"
-            )
+            reason = f"a step takes more {unit} than the {count:,} training {unit}; at most {count}"
+            raise SetupError(f"global_batch_size={global_batch}: {reason}")
         self.count, self.global_batch, self.seed, self.repeats = count, global_batch, seed, repeats
         self.steps_per_epoch = count // global_batch  # 1,281,167 // 1,024 = 1,251; DeiT's with repeats are as many
-        self._permutations: dict[int, np.ndarray] = {}  # of two epochs, because loaders work ahead
+        self._permutations: dict[int, np.ndarray] = {}  # two epochs, because loaders work ahead
 
     def epoch(self, step: int) -> int:
         return step // self.steps_per_epoch

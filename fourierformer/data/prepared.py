@@ -1,10 +1,9 @@
-"""Finds, checks and locks prepared text: `<cache>/<name>-<fingerprint>/` with the ids of each split, words and a
-manifest.
+"""Find, check and lock prepared text: `<cache>/<name>-<fingerprint>/` with the ids of each split, words and a manifest.
 
 The fingerprint covers the content of the text and the settings that change its tokens, so another text or another
 setting has another folder, and no stale copy is used. To find a folder, sizes and times of the text files are compared
-with the manifest; only where they differ is the text hashed. To open it everything is checked (manifest, sizes, sha256
-of each file); an error names the folder to delete.
+with the manifest; the text is hashed only if they differ. Opening it checks everything (manifest, sizes, sha256 of each
+file); an error names the folder to delete.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import checksum, file_sha256
 
 FORMAT = 1
-Say = Callable[[str], None]  # prints a line to the user
+Say = Callable[[str], None]  # prints a line
 
 
 def find_prepared(data: TextData, source: Source | None, hash_text: bool = True) -> Path | None:
@@ -46,31 +45,26 @@ def _folders(data: TextData) -> list[Path]:
 
 
 def _refuse_unreadable(manifests: dict[Path, dict]) -> None:
-    """SetupError for a folder without a readable manifest, which may be the one that is needed."""
+    """SetupError for a folder without a readable manifest, which may be the needed one."""
     for folder, manifest in manifests.items():
         if not manifest:
             raise refuse(folder, "has no readable manifest.json")
 
 
 def _find_without_text(data: TextData, manifests: dict[Path, dict]) -> Path | None:
-    """The prepared folder to use where the text itself is missing: one made from the same root and hub names."""
+    """The prepared folder to use if the text itself is missing: one made from the same root and hub names."""
     _refuse_unreadable(manifests)
-    fitting = [
-        folder
-        for folder, manifest in manifests.items()
-        if manifest.get("settings") == data.settings and manifest.get("origin") == origin(data)
-    ]
+    wanted = (data.settings, origin(data))
+    fitting = [folder for folder, m in manifests.items() if (m.get("settings"), m.get("origin")) == wanted]
     if len(fitting) > 1:
-        names = ", ".join(folder.name for folder in fitting)
-        raise SetupError(
-            f"{data.cache_path} holds several prepared copies of '{data.name}' ({names}), and {data.root} has no text "
-            "to choose between them: delete all but one"
-        )
+        copies = f"several prepared copies of '{data.name}' ({', '.join(folder.name for folder in fitting)})"
+        reason = f"{data.root} has no text to choose between them: delete all but one"
+        raise SetupError(f"{data.cache_path} holds {copies}, and {reason}")
     return fitting[0] if fitting else None
 
 
 def other_roots(data: TextData) -> str:
-    """Part of the message about missing text: which prepared copies exist, and of which root."""
+    """Part of the message about missing text: the roots of existing prepared copies."""
     roots = {_peek(folder).get("origin", {}).get("root") for folder in _folders(data)} - {None}
     if not roots:
         return f"nothing is prepared in {data.cache}"
@@ -105,7 +99,7 @@ def refuse(folder: Path, reason: str) -> SetupError:
 
 
 def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
-    """The manifest. SetupError unless it belongs to this folder, and the files have the sizes and sha256 in it."""
+    """The manifest. SetupError unless it belongs to this folder, and the files have its sizes and sha256."""
     manifest = _peek(folder)
     if not manifest:
         raise refuse(folder, "has no readable manifest.json")
@@ -118,23 +112,18 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
     if expected != folder.name or manifest["settings"] != data.settings:
         raise refuse(folder, f"has a manifest.json that belongs to another text or other settings ({expected})")
     for name, facts in manifest["outputs"].items():
-        _check_file(folder, folder / name, facts, thorough)
+        if not (folder / name).is_file():
+            raise refuse(folder, f"lacks {name}")
+        if (size := (folder / name).stat().st_size) != facts["size"]:
+            raise refuse(folder, f"is damaged: {name} has {size:,} bytes instead of {facts['size']:,}")
+        if thorough and file_sha256(folder / name) != facts["sha256"]:
+            raise refuse(folder, f"is damaged: the content of {name} does not match its sha256")
     return manifest
-
-
-def _check_file(folder: Path, path: Path, facts: dict, thorough: bool) -> None:
-    if not path.is_file():
-        raise refuse(folder, f"lacks {path.name}")
-    size = path.stat().st_size
-    if size != facts["size"]:
-        raise refuse(folder, f"is damaged: {path.name} has {size:,} bytes instead of {facts['size']:,}")
-    if thorough and file_sha256(path) != facts["sha256"]:
-        raise refuse(folder, f"is damaged: the content of {path.name} does not match its sha256")
 
 
 @contextlib.contextmanager
 def cache_lock(data: TextData, say: Say) -> Iterator[None]:
-    """A lock on preparing a data set, so that other processes wait and use the result. Makes the cache folder first."""
+    """A lock on preparing a data set: other processes wait and use the result. Creates the cache folder first."""
     data.cache_path.mkdir(parents=True, exist_ok=True)
     with open(data.cache_path / f".{data.name}.lock", "a") as file:
         try:
@@ -145,7 +134,7 @@ def cache_lock(data: TextData, say: Say) -> Iterator[None]:
         except OSError:  # a file system without locks: both processes prepare, and the first to rename its result wins
             yield
             return
-        # with the lock held, these can only be of a process that was killed
+        # with the lock held, these are of a killed process
         for leftover in data.cache_path.glob(f".{data.name}-*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
@@ -157,15 +146,11 @@ def disk_errors(data: DataLocation) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise disk_error(data, error) from error
-
-
-def disk_error(data: DataLocation, error: OSError) -> SetupError:
-    cache = str(data.cache_path.absolute())
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = f"the disk under {cache} is full (nothing half-written was left behind)"
-    elif error.filename and not str(Path(error.filename).absolute()).startswith(cache):
-        return SetupError(f"Data '{data.name}': cannot read {error.filename}: {error.strerror}")
-    else:
-        what = f"cannot use {error.filename or cache}: {error.strerror or error}"
-    return SetupError(f"Data '{data.name}': {what}. Choose another folder: data.cache=/some/folder")
+        cache, way_out = str(data.cache_path.absolute()), ". Choose another folder: data.cache=/some/folder"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = f"the disk under {cache} is full (nothing half-written was left behind){way_out}"
+        elif error.filename and not str(Path(error.filename).absolute()).startswith(cache):
+            reason = f"cannot read {error.filename}: {error.strerror}"
+        else:
+            reason = f"cannot use {error.filename or cache}: {error.strerror or error}{way_out}"
+        raise SetupError(f"Data '{data.name}': {reason}") from error

@@ -1,9 +1,9 @@
-"""A run, and a sweep of them, from the command line to the summary. Who calls whom:
+"""Runs and sweeps, from the command line to the summary. The call tree:
 
     launch            starts Hydra, ends the process with an exit code; Hydra's errors in one line
-      run             the road of a run: config, directory, state, training; without torch where it is done
+      run             the steps of a run: config, directory, state, training; without torch if it is done
         spec          reads and checks the config, once
-        state         nothing yet, resumes, done, or another run
+        state         new, resumes, done, or another run
         plan          dry_run=true
         train         builds, resumes, trains, measures
           parts       corpus, model, objective, device

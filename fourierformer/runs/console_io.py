@@ -1,5 +1,5 @@
-"""Standard output and error, and the options that scripts share. An error is one line, and a run goes on without a
-console, because its files are the truth."""
+"""Standard output and error, and the options that scripts share. An error is one line; a run continues without a
+console, since its files hold all results."""
 
 import argparse
 import contextlib
@@ -13,7 +13,7 @@ from fourierformer.errors import UserError, out_of_memory_text
 
 
 def print_error(message: object, code: int) -> int:
-    """Prints an error on stderr. Returns the exit code."""
+    """Print an error on stderr. Returns the exit code."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
@@ -27,30 +27,33 @@ def exit_on_user_error():
     except UserError as error:
         sys.exit(print_error(error, error.exit_code))
     except Exception as error:
-        if told := out_of_memory_text(error):
-            sys.exit(print_error(told, 1))
+        if reason := out_of_memory_text(error):
+            sys.exit(print_error(reason, 1))
         raise
 
 
 def survive_closed_streams() -> None:
-    """Makes stdout and stderr survive a reader that leaves (`| head`), a full disk, a terminal that closes, and letters
-    that their encoding lacks. A stream that was closed (`>&-`) leads to nothing.
+    """Make stdout and stderr survive a reader that leaves (`| head`), a full disk, a closing terminal, and letters that
+    their encoding lacks. A stream that was closed (`>&-`) discards its text.
 
-    Without that, a table with a line of box characters would fail a completed run where the locale is C. And files that
-    are opened while descriptor 1 is free would get it, so that metrics.jsonl could receive what a library prints.
+    Otherwise a table with box characters would fail a completed run under the locale C, and a file opened while
+    descriptor 1 is free would get it: metrics.jsonl could receive a library's prints.
     """
     for number in range(3):
-        _occupy(number)
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when Python started
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the process ends)
-        elif stream is getattr(sys, f"__{name}__"):  # not where a test or a notebook put its own
+        elif stream is getattr(sys, f"__{name}__"):  # not a stream of a test or a notebook
             setattr(sys, name, _lasting(stream))
 
 
 class _Lasting(io.FileIO):
-    """A file that leads to nothing after the first error."""
+    """A file that discards its text after the first error."""
 
     def write(self, data) -> int:
         try:
@@ -64,30 +67,13 @@ class _Lasting(io.FileIO):
 
 def _lasting(stream: TextIO) -> TextIO:
     stream.flush()
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors="replace",
-        line_buffering=stream.isatty() or stream is sys.__stderr__,
-    )
-
-
-def _occupy(number: int) -> None:
-    """Opens the null device under this number if no file has it."""
-    try:
-        os.fstat(number)
-    except OSError:
-        opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
-        if opened != number:
-            os.dup2(opened, number)
-            os.close(opened)
-
-
-# -- the options of scripts that take a trained run -------------------------------------------------------------------
+    lasting = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
+    by_line = stream.isatty() or stream is sys.__stderr__
+    return io.TextIOWrapper(lasting, encoding=stream.encoding, errors="replace", line_buffering=by_line)
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:
-    """Adds the run, which of its checkpoints, which weights, and the device."""
+    """Add the arguments run, checkpoint, weights and device."""
     parser.add_argument("run", type=Path, help="a run directory")
     parser.add_argument("--checkpoint", choices=["best", "last"], default="best")
     parser.add_argument("--weights", choices=["raw", "ema"], default="raw", help="ema: their average over the training")

@@ -5,24 +5,28 @@ import os
 
 
 def let_threads_sleep() -> None:
-    """Makes waiting threads sleep after 3,000 spins instead of GNU OpenMP's 300,000, unless the user has set it.
+    """Make waiting threads sleep after 3,000 spins instead of GNU OpenMP's 300,000, unless the user has set it.
 
-    On a busy machine a spinning thread holds the core that the thread it waits for needs, at each of the hundreds of
-    barriers in a step. A training step of the quick start on two cores, in milliseconds, on an idle machine and beside
-    two busy programs: two threads 44 and 207 by default, 52 and 87 with this setting, 74 and 170 if they sleep at once
-    (OMP_WAIT_POLICY=passive); one thread 69 and 129. OpenMP reads it when it is loaded: call this before importing
-    torch.
+    On a busy machine a spinning thread occupies the core of the thread that it waits for, at each of the hundreds of
+    barriers in a step. OpenMP reads the setting when it is loaded: call this before importing torch. Milliseconds per
+    training step of the quick start on two cores:
+
+                                                    idle machine    beside two busy programs
+        two threads, by default                     44              207
+        two threads, this setting                   52              87
+        two threads, OMP_WAIT_POLICY=passive        74              170
+        one thread                                  69              129
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def keep_freed_memory() -> None:
-    """Makes glibc keep freed memory for later use, as torch does on a GPU; other C libraries are not changed.
+    """Make glibc keep freed memory for later use, as torch does on a GPU; other C libraries are not changed.
 
     By default glibc returns large blocks to the kernel and gets them back page by page: a fifth of the time of a small
-    training step. M_TRIM_THRESHOLD alone would make it slower: it also fixes the size above which a block comes from
-    the kernel, at 128 KiB.
+    training step. M_TRIM_THRESHOLD alone is slower: it also fixes the size above which a block comes from the kernel,
+    at 128 KiB.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "gnu_get_libc_version"):

@@ -1,12 +1,12 @@
 """A run directory, `runs/<experiment>/<model>-<attention>-s<seed>-<hash>/`: its files, lock, status and origin.
 
 - config.yaml: the resolved config
-- metrics.jsonl: every logged row; tables and curves on other services are copies of it
+- metrics.jsonl: every logged row, the source of tables and curves
 - checkpoints/: see training/checkpoint.py
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
 - meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command; fingerprint of the data
-- data.json: what the trained model must know of its data: vocabulary, names of classes
+- data.json: the facts of the data that the trained model needs: vocabulary, names of classes
 """
 
 import contextlib
@@ -25,32 +25,26 @@ from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, open_own, read_json, write_json
 from fourierformer.provenance import describe
 
-# what a run has that was killed at its start
+# files of a run that was killed at its start
 EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
-# what a killed process may leave beside them: files that were being replaced, and the test whether one can write
+# left by a killed process beside them: files that were being replaced, and the probe for write access
 LITTER = re.compile(r"\..+\.(\d+)\.tmp|\.writable\.(\d+)")
 RESUMES = "the same command resumes."
 
 
 class RunDirectory:
-    """Reads, writes and locks one run directory."""
+    """Read, write and lock one run directory."""
 
     def __init__(self, path: Path | str):
-        self.path = Path(path)
-        self.name = self.path.name
-        self.config = self.path / "config.yaml"
-        self.metrics = self.path / "metrics.jsonl"
-        self.status = self.path / "status.json"
-        self.summary = self.path / "summary.json"
-        self.meta = self.path / "meta.json"
-        self.evaluation = self.path / "evaluation.json"
-        self.wandb_id = self.path / "wandb_id"
-        self.report = self.path / "report.html"
-        self.data_facts = self.path / "data.json"
-        self.checkpoints = self.path / "checkpoints"
+        self.path = path = Path(path)
+        self.name = path.name
+        self.config, self.meta, self.data_facts = path / "config.yaml", path / "meta.json", path / "data.json"
+        self.status, self.summary = path / "status.json", path / "summary.json"
+        self.metrics, self.evaluation = path / "metrics.jsonl", path / "evaluation.json"
+        self.report, self.wandb_id, self.checkpoints = path / "report.html", path / "wandb_id", path / "checkpoints"
 
     def create(self) -> None:
-        """Makes the directory. SetupError if it cannot be written, so that a run fails at its start, not at a save."""
+        """Create the directory. SetupError if it cannot be written, so that a run fails at its start, not at a save."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable.{os.getpid()}"
@@ -58,27 +52,16 @@ class RunDirectory:
             probe.unlink()
         except OSError as error:
             raise self._not_writable(error) from error
-        for path in (
-            self.config,
-            self.metrics,
-            self.status,
-            self.summary,
-            self.meta,
-            self.evaluation,
-            self.report,
-            self.data_facts,
-        ):
+        rewritten = (self.status, self.summary, self.meta, self.evaluation, self.report, self.data_facts)
+        for path in (self.config, self.metrics, *rewritten):
             _require_file(path)
 
     def _not_writable(self, error: OSError) -> SetupError:
-        return SetupError(
-            f"Cannot write the run directory {self.path} ({error.strerror}). "
-            "Choose a folder that you can write to: runs_root=/some/path"
-        )
+        way_out = "Choose a folder that you can write to: runs_root=/some/path"
+        return SetupError(f"Cannot write the run directory {self.path} ({error.strerror}). {way_out}")
 
     def check_ours(self) -> None:
-        """SetupError for a folder with files of others: a run would mix its own with them, and fresh=true move them
-        away."""
+        """SetupError for a folder with foreign files: a run would mix its own with them, and fresh=true move them."""
         try:
             names = {path.name for path in self.path.iterdir() if not LITTER.fullmatch(path.name)}
         except FileNotFoundError:
@@ -87,15 +70,12 @@ class RunDirectory:
             raise self._not_writable(error) from error
         is_run = "config.yaml" in names and names & {"status.json", "meta.json"}
         if not is_run and names - EARLY_FILES:
-            raise SetupError(
-                f"{self.path} is not a run directory and not empty (it has {min(names - EARLY_FILES)}): choose another "
-                "folder with run_dir="
-            )
+            problem = f"is not a run directory and not empty (it has {min(names - EARLY_FILES)})"
+            raise SetupError(f"{self.path} {problem}: choose another folder with run_dir=")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Creates the directory and locks it for this process. The kernel drops the lock when the process ends, however
-        it ends."""
+        """Create the directory and lock it for this process; the kernel drops the lock at any end of the process."""
         self.create()
         try:
             handle = self._acquire()
@@ -111,7 +91,7 @@ class RunDirectory:
             os.close(handle)
 
     def remove_litter(self) -> None:
-        """Deletes what killed processes have left, not what a script is writing now (a report, say)."""
+        """Delete the files left by killed processes, not those that a living one is writing (a report)."""
         with contextlib.suppress(OSError):
             for path in list(self.path.iterdir()):
                 litter = LITTER.fullmatch(path.name)
@@ -136,12 +116,10 @@ class RunDirectory:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     os.close(handle)
                     raise
-                warnings.warn(
-                    f"{self.path} is on a file system without locks: do not start this run twice.", stacklevel=4
-                )
+                message = f"{self.path} is on a file system without locks: do not start this run twice."
+                warnings.warn(message, stacklevel=4)
                 return handle
-            # Another process may have moved the directory aside between our open and our lock: then the locked file is
-            # not the one of this path.
+            # another process may have moved the directory aside between open and lock: then the lock is of another file
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(path)):
                     if not re.fullmatch(rb"\d*\s*", os.pread(handle, 64, 0)):
@@ -154,8 +132,7 @@ class RunDirectory:
             self.create()
 
     def set_aside(self) -> Path | None:
-        """Renames the directory to `<name>.old-<n>` (never deletes) and returns the new path; None when there was no
-        directory. Call before lock()."""
+        """Rename the directory to `<name>.old-<n>`, never delete it. Returns the new path or None. Before lock()."""
         if not self.path.exists():
             return None
         with self.lock():  # a directory that a running process uses must not be moved
@@ -165,18 +142,14 @@ class RunDirectory:
             try:
                 os.rename(self.path, target)
             except OSError as error:
-                raise SetupError(
-                    f"Cannot move {self.path} aside ({error.strerror}). Move it yourself, or choose another runs_root=."
-                ) from error
+                way_out = "Move it yourself, or choose another runs_root=."
+                raise SetupError(f"Cannot move {self.path} aside ({error.strerror}). {way_out}") from error
         return target
 
     def write_status(self, state: str, **fields) -> None:
-        """Replaces status.json; `step` and `steps` are kept from the last one when not given. Does not raise for a full
-        disk: a run can do without it, and it is often written while another error is being handled."""
-        try:
-            before = self.read_status() or {}
-        except UserError:
-            before = {}
+        """Replace status.json; `step` and `steps` are kept unless given. A full disk is a warning only: the file is not
+        essential, and often written while another error is handled."""
+        before = _readable(self.status)
         status = {"state": state} | {key: before[key] for key in ("step", "steps") if key in before} | fields
         status |= {"updated": _now(), "pid": os.getpid(), "host": socket.gethostname()}
         try:
@@ -184,29 +157,10 @@ class RunDirectory:
         except OSError as error:
             warnings.warn(f"{self.status} could not be written ({error.strerror}).", stacklevel=2)
 
-    def read_status(self) -> dict | None:
-        return read_json(self.status)
-
-    def write_summary(self, summary: dict) -> None:
-        self.write(self.summary, summary)
-
-    def read_summary(self) -> dict | None:
-        return read_json(self.summary)
-
-    def write_data_facts(self, facts: dict) -> None:
-        self.write(self.data_facts, facts)
-
-    def read_data_facts(self) -> dict | None:
-        return read_json(self.data_facts)
-
     def write_meta(self, **extra) -> dict:
-        """Writes the origin of this start of the run to meta.json and returns it. A resumed run keeps a line for each
-        earlier start."""
+        """Write the origin of this start of the run to meta.json and return it; earlier starts keep a line each."""
         origin, diff = describe()
-        try:
-            before = self.read_meta() or {}
-        except UserError:
-            before = {}
+        before = _readable(self.meta)
         earlier = before.pop("earlier", [])
         earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
@@ -219,32 +173,33 @@ class RunDirectory:
         self.write(self.meta, meta)
         return meta
 
-    def add_to_meta(self, **facts) -> None:
-        self.write(self.meta, (self.read_meta() or {}) | facts)
-
-    def read_meta(self) -> dict | None:
-        return read_json(self.meta)
-
     def write(self, path: Path, content: dict | str) -> None:
-        """Replaces a file of the run; UserError, with a way out, where that is not possible."""
+        """Replace a file of the run; UserError, with a way out, where that is not possible."""
         try:
             if isinstance(content, str):
                 atomic_write_text(path, content)
             else:
                 write_json(path, content)
         except OSError as error:
-            raise UserError(
-                f"Cannot write {path} ({error.strerror}). Make room or fix the permissions; the same command resumes."
-            ) from error
+            way_out = f"Make room or fix the permissions; {RESUMES}"
+            raise UserError(f"Cannot write {path} ({error.strerror}). {way_out}") from error
+
+
+def _readable(path: Path) -> dict:
+    """The content of a JSON file; nothing where it is missing or damaged."""
+    try:
+        return read_json(path) or {}
+    except UserError:
+        return {}
 
 
 def _require_file(path: Path) -> None:
-    """SetupError where something stands in the place of a file that a run could not read or replace."""
+    """SetupError for a path that exists, but that a run cannot read or replace."""
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:
         return
-    except OSError as error:  # a link that leads to itself, say
+    except OSError as error:  # for example a link that leads to itself
         raise SetupError(f"{path} cannot be used ({error.strerror}). Move it away; {RESUMES}") from None
     if not is_file:
         raise SetupError(f"{path} is not a file, but a folder or the like. Move it away; {RESUMES}")
@@ -253,12 +208,12 @@ def _require_file(path: Path) -> None:
 
 
 def process_exists(pid) -> bool:
-    """Whether this machine has a process of that number. Signal 0 asks without disturbing it."""
+    """Whether this machine has a process of that number."""
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 has no effect on the process
     except (ProcessLookupError, TypeError, ValueError, OverflowError):
         return False
-    except PermissionError:  # somebody else's process, so there is one
+    except PermissionError:  # a process of another user
         return True
     return True
 

@@ -1,4 +1,4 @@
-"""Starts Hydra, and ends the process: an exit code, and for every error one line on stderr, Hydra's errors included."""
+"""Start Hydra, and end the process: an exit code, and for every error one line on stderr, Hydra's errors included."""
 
 import os
 import re
@@ -29,20 +29,22 @@ NO_NAME = "Config group override must be a string"  # Hydra's ValueError for deb
 
 
 def launch(config_name: str) -> None:
-    """Runs the command line with a config of configs/, and ends the process with an exit code: 0 done, 1 crash, 2
-    set-up or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
+    """Run the command line with a config of configs/, and end the process with an exit code: 0 done, 1 crash, 2 set-up
+    or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
     survive_closed_streams()
-    if find_processes()[0].first and not _asks_for_text(sys.argv[1:]):
+    # with --help or --cfg job Hydra prints text instead of running: then nothing else may be printed
+    prints_text = any(word.startswith("-") and word not in ("-m", "--multirun") for word in sys.argv[1:])
+    if find_processes()[0].first and not prints_text:
         print("loading ...", flush=True)  # torch takes seconds
     train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ[PROGRAM] = sys.argv[0]
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
-    # our hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
+    # hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
-    # Shells leave ~ as it is after `key=`; Hydra makes the folder of a sweep before a config is read.
-    sys.argv[1:] = [re.sub(r"^(runs_root|run_dir)=(~.*)", _with_home, word) for word in sys.argv[1:]]
+    # shells do not expand ~ after `key=`, and Hydra creates the folder of a sweep before a config is read
+    sys.argv[1:] = [_with_home(word) for word in sys.argv[1:]]
     SweepRecord.current = None
     try:
         with StopSweep() as stop:
@@ -57,22 +59,18 @@ def launch(config_name: str) -> None:
     sys.exit(code)
 
 
-def _asks_for_text(arguments: list[str]) -> bool:
-    """Whether Hydra prints something, --help or --cfg job, instead of running: then nothing else may be printed."""
-    return any(word.startswith("-") and word not in ("-m", "--multirun") for word in arguments)
-
-
-def _with_home(override: re.Match) -> str:
-    return f"{override[1]}={os.path.expanduser(override[2])}"
+def _with_home(word: str) -> str:
+    key, _, value = word.partition("=")
+    return f"{key}={os.path.expanduser(value)}" if key in ("runs_root", "run_dir") else word
 
 
 def _ended(action: Callable[[], int | None]) -> int:
-    """Runs an action, and prints its error in one line. Returns the exit code."""
+    """Run an action, and print its error in one line. Returns the exit code."""
     try:
         return action() or 0
     except (Interrupted, KeyboardInterrupt) as stop:
         return exit_code(getattr(stop, "signal_number", 2))
-    except SystemExit as end:  # of one run, which has printed why; or of Hydra's argument parser
+    except SystemExit as end:  # of one run, which has printed its error; or of Hydra's argument parser
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         return print_error(error, error.exit_code)
@@ -82,23 +80,18 @@ def _ended(action: Callable[[], int | None]) -> int:
         if type(error).__module__.split(".")[0] in ("hydra", "omegaconf") or NO_NAME in str(error):
             return print_error(explain(error), 2)
         if isinstance(error, OSError):
-            return print_error(
-                f"{error.filename}: {error.strerror}. Make room, or choose another folder: runs_root=/some/path", 2
-            )
+            way_out = "Make room, or choose another folder: runs_root=/some/path"
+            return print_error(f"{error.filename}: {error.strerror}. {way_out}", 2)
         if type(error).__module__.startswith(("joblib", "submitit")):  # the process of a job was killed
             return print_error(first_line(error), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return print_error("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
-        if _raised_in_hydra(error):
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
+        if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):
             return print_error(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
         traceback.print_exc()
         return 1
-
-
-def _raised_in_hydra(error: Exception) -> bool:
-    """Whether Hydra itself failed, at overrides that it does not expect (debug=[1,2]), not the run that it calls."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1].f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf")
 
 
 # -- Hydra's errors, each as one line with the nearest valid name ---------------------------------------------------
@@ -138,7 +131,7 @@ def explain(error: Exception) -> str:
 
 
 def _no_name() -> str:
-    """The message for a group whose value is no name, which Hydra does not repeat."""
+    """The message for a group whose value is no name, which Hydra's message lacks."""
     groups = _groups()
     for word in sys.argv[1:]:
         group, _, value = word.partition("=")
@@ -165,8 +158,7 @@ def _unknown_option(group: str, name: str, text: str) -> str:
 
 
 def _unknown_key(key: str, node: DictConfig) -> str:
-    """The message for an unknown key, with the nearest key of the same group, else of the whole config, else all keys
-    of the group."""
+    """The message for an unknown key: with the nearest of its group, else of the config, else all keys of its group."""
     group, dot, name = key.rpartition(".")
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
     near = did_you_mean(name, node if dot else {*node, *_groups()}, prefix=group + dot)

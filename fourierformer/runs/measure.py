@@ -1,4 +1,4 @@
-"""Measures a trained run, every split under every protocol, and writes each result at once; makes its summary."""
+"""Measure a trained run, every split under every protocol, write each result at once, and build its summary."""
 
 import contextlib
 import re
@@ -24,8 +24,7 @@ from fourierformer.training.precision import autocast
 
 
 class Measurements:
-    """The file evaluation.json, {"step": 600, "results": {"valid": {"sliding": {...}}}}, of one checkpoint: the numbers
-    of another step are dropped."""
+    """evaluation.json of one step, {"step": 600, "results": {"valid": {"sliding": {...}}}}; others are dropped."""
 
     def __init__(self, directory: RunDirectory, step: int, processes: Processes):
         self.directory, self.step, self.processes = directory, step, processes
@@ -53,8 +52,8 @@ def measure_best(
     on_progress: OnProgress,
     on_begin: Callable[[str, str], None],
 ) -> dict[str, dict]:
-    """Measures the best checkpoint on every split and under every protocol of the config. A measurement that is
-    finished is not repeated after a stop. `on_begin` gets split and protocol of each that begins."""
+    """Measure the best checkpoint on every split and under every protocol of the config. Finished measurements are not
+    repeated after a stop. `on_begin` gets split and protocol of each that begins."""
     wanted = parts.task.measured_at_end(parts.spec)
     if not wanted:
         return {}
@@ -118,11 +117,11 @@ def run_summary(directory: RunDirectory, parts: RunObjects, progress: Progress, 
     }
 
 
-def forget_peak_memory() -> None:
-    """Begins `peak_memory` anew, for the next run of a sweep in one process."""
+def reset_peak_memory() -> None:
+    """Reset `peak_memory`, for the next run of a sweep in one process."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):  # Linux alone has it, and some containers forbid it
+    with contextlib.suppress(OSError):  # on Linux only, and not in every container
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -137,7 +136,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def final_numbers(summary: dict) -> dict:
-    """The numbers of a summary for wandb, under the names that it shows."""
+    """The numbers of a summary for wandb, under the names shown there."""
     metric, task = summary["primary"], task_named(summary["task"])
     final = {
         f"final/{split}_{protocol}_{name}": value

@@ -1,4 +1,4 @@
-"""Builds the objects of a run from its RunSpec: data, model, objective, device. For training and for the scripts."""
+"""Build the objects of a run from its RunSpec: data, model, objective, device. For training and for the scripts."""
 
 import contextlib
 import os
@@ -81,8 +81,7 @@ def pick_device(name: str) -> torch.device:
 def build_parts(
     spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None
 ) -> RunObjects:
-    """Builds the objects of a run, the data first (if not given), so that a missing file is known before a model is
-    built."""
+    """Build the objects of a run, its data (if not given) before the model: a missing file is an error at once."""
     processes, task, trainer = processes or Processes(), task_of(spec), spec.trainer
     device = pick_device(trainer.device)
     if device.type == "cpu":
@@ -106,7 +105,7 @@ def build_parts(
 
 
 def _load_data(task: Task, spec: RunSpec, processes: Processes, say) -> AnyCorpus:
-    """Loads the data, first in process 0, which prepares it where needed, then in the others."""
+    """Load the data, first in process 0, which prepares it if needed, then in the others."""
     loaded: list[AnyCorpus] = []
     processes.on_first(lambda: loaded.append(task.load_data(spec, say)))
     return loaded[0] if loaded else task.load_data(spec, lambda line: None)
@@ -121,10 +120,8 @@ def open_run(
     last: bool = False,
     averaged: bool = False,
 ) -> tuple[RunObjects, int]:
-    """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step.
-
-    `limit` bounds its evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights.
-    """
+    """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step. `limit` bounds its
+    evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights."""
     spec = stored_spec(run_dir)
     spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit_key: limit})
     if data_root:
@@ -161,8 +158,8 @@ def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:
 
 @contextlib.contextmanager
 def refuse_other_shapes(run: Path) -> Iterator[None]:
-    """A context for loading a checkpoint: a SetupError where it does not fit the model. A run without a fingerprint may
-    have been trained on a text with another vocabulary; or somebody has put another checkpoint there."""
+    """A context for loading a checkpoint: SetupError where it does not fit the model, after training on a text with
+    another vocabulary (for a run without a fingerprint), or for a checkpoint of another run."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -1,5 +1,4 @@
-"""The plan of a command (dry_run=true): what would run, where and how large. It trains nothing and writes no run
-directory."""
+"""Print the plan of a command (dry_run=true): size, steps, memory, directory, cost. Nothing is trained or written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,39 +8,43 @@ from torch.overrides import TorchFunctionMode
 
 from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import SetupError, UserError
+from fourierformer.files import read_json
 from fourierformer.processes import find_processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import check_device, pick_device
 from fourierformer.runs.spec import attention_of, task_of
-from fourierformer.runs.state import Done, Other, State, state_of
+from fourierformer.runs.state import state_of
 from fourierformer.runs.sweep import hours_text
 from fourierformer.tasks import AnyCorpus
 
 
 def print_plan(spec: RunSpec) -> None:
-    """Prints size, steps, memory, data, directory and cost. SetupError if data is missing, or this machine cannot run
-    it, after the rest."""
+    """Print the plan of one run, then SetupError if its data is missing or this machine cannot run it."""
     task, device = task_of(spec), pick_device(spec.trainer.device)
     corpus, problem = _data(spec)
     with _WithoutWeights():
         model = task.build_model(spec, attention_of(spec), corpus)
     parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
+    unknown = "unknown until a run with another seed is finished here; a run that is started shows its ETA"
+    _, micro, _ = find_processes()[0].share(spec.global_batch_size, spec.trainer.micro_batch_size)
+    # 16 per parameter: weight, gradient and two Adam moments; and the activations of one micro-batch
+    memory = 16 * parameters + task.activation_bytes(spec, micro)
     lines = {
         "model": f"{spec.model.name} with {spec.attention.name} attention",
         "device": f"{device}, {spec.trainer.precision}",
         "parameters": f"{parameters:,}",
         "steps": _steps(spec, corpus),
-        "memory": f"about {_memory(spec, parameters) / 2**30:.1f} GiB to train, per process",
+        "memory": f"about {memory / 2**30:.1f} GiB to train, per process",
         "data": str(problem or task.data_line(corpus)),
         "": "\n".join(corpus.notes if corpus else []),
         "directory": f"{spec.directory} ({state.word})",
-        "cost": _cost_line(spec, corpus, state),
+        "cost": "none: it is done" if state.word == "done" else _hours(spec, corpus)[1] or unknown,
     }
     for name, text in lines.items():
         for number, line in enumerate(text.splitlines()):
             print(f"{'' if number else name:12} {line}")
-    if isinstance(state, Other):
+    if state.word == "another run":
         raise SetupError(state.sentence)
     check_device(spec)
     if problem:
@@ -49,19 +52,18 @@ def print_plan(spec: RunSpec) -> None:
 
 
 def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupError | None]:
-    """Prints the plan of a sweep's job in one line. Returns whether it is done with the hours that it takes, if they
-    are known, and what is wrong with its data."""
+    """Print the plan of a sweep's job in one line. Returns whether it is done, its hours, and the error of its data."""
     corpus, problem = _data(spec)
     state = state_of(RunDirectory(spec.directory), spec)
     check_device(spec)
     hours, origin = _hours(spec, corpus)
     say(f"{spec.directory} ({state.word}): {_steps(spec, corpus)}{f', {origin}' if origin else ''}")
-    return {"done": isinstance(state, Done), "hours": hours, "device": _kind(spec)}, problem
+    return {"done": state.word == "done", "hours": hours, "device": _kind(spec)}, problem
 
 
 class _WithoutWeights(TorchFunctionMode):
-    """Makes uninitialised tensors on the meta device, where they take no memory, and leaves out their random initial
-    values. With all tensors there (torch.device("meta")), arithmetic would import the compiler, which takes seconds."""
+    """Create uninitialised tensors on the meta device, without memory, and skip their random initialisation. With all
+    tensors there (torch.device("meta")), arithmetic would import the compiler, which takes seconds."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -75,7 +77,7 @@ class _WithoutWeights(TorchFunctionMode):
 
 
 def _data(spec: RunSpec) -> tuple[AnyCorpus | None, SetupError | None]:
-    """The data, or what is wrong with it."""
+    """The data, or the error of loading it."""
     task = task_of(spec)
     try:
         task.check_available(spec)
@@ -89,7 +91,7 @@ def _kind(spec: RunSpec) -> str:
 
 
 def _steps(spec: RunSpec, corpus) -> str:
-    """The line about steps; they depend on the data where the length is given in epochs."""
+    """The line about steps, which depend on the data where the length is given in epochs."""
     task = task_of(spec)
     samples, epoch = task.samples_per_step(spec), task.steps_per_epoch(spec, corpus)
     if spec.trainer.steps is None and epoch is None:
@@ -99,26 +101,8 @@ def _steps(spec: RunSpec, corpus) -> str:
     return text + (f" = {steps / epoch:.1f} epochs of {epoch:,} steps" if epoch else "")
 
 
-def _memory(spec: RunSpec, parameters: int) -> int:
-    """Bytes: weights, gradients and two Adam moments (16 per parameter), and the activations of one micro-batch."""
-    share = -(-spec.global_batch_size // find_processes()[0].world)
-    micro = min(spec.trainer.micro_batch_size or share, share)
-    return 16 * parameters + task_of(spec).activation_bytes(spec, micro)
-
-
-# -- the cost, from a finished run that differs only in its seed ------------------------------------------------------
-
-
-def _cost_line(spec: RunSpec, corpus, state: State) -> str:
-    if isinstance(state, Done):
-        return "none: it is done"
-    _, origin = _hours(spec, corpus)
-    return origin or "unknown until a run with another seed is finished here; a run that is started shows its ETA"
-
-
 def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
-    """The hours of the run and their origin: the time per step of a finished run with another seed, on a machine and
-    device like these. None where there is none."""
+    """The hours of the run and their origin, a finished run with another seed on equal hardware; else (None, "")."""
     epoch = task_of(spec).steps_per_epoch(spec, corpus)
     device, here = pick_device(spec.trainer.device).type, describe()[0]
     if spec.trainer.steps is None and epoch is None:
@@ -131,15 +115,15 @@ def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
 
 
 def _seconds_per_step(run: Path, spec: RunSpec, device: str, here: dict) -> float | None:
-    """The device time of a step: 4 for one that takes a second on four GPUs."""
+    """The device time of a step: 4 for a second on four GPUs."""
     directory = RunDirectory(run)
     try:
-        summary, meta = directory.read_summary() or {}, directory.read_meta() or {}
+        summary, meta = read_json(directory.summary) or {}, read_json(directory.meta) or {}
         same_machine = all(meta.get(key) == here[key] for key in ("cpu", "cpus", "gpus"))
         if not (same_machine and summary.get("group") == spec.group and summary.get("device") == device):
             return None
         if from_yaml(directory.config)["trainer"]["compile"] != spec.trainer.compile or not summary.get("steps"):
             return None
-    except UserError:  # damaged: that run will say so when it is started again
+    except UserError:  # damaged, which that run reports when it is started again
         return None
     return summary["seconds"] * summary.get("processes", 1) / summary["steps"]

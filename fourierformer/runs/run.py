@@ -1,7 +1,7 @@
 """One run, from a composed config to summary.json. The same command has the same run directory, and resumes there.
 
-With several processes (torchrun), each of them executes this; the first one has the run directory and the console.
-Torch, which takes seconds to load, is imported only where it is needed: not for a run that is done.
+With several processes (torchrun), each of them executes this; only the first one writes files and to the console.
+Torch, which takes seconds to load, is not imported for a run that is done.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from fourierformer.processes import Processes, already_reported, find_processes,
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
-from fourierformer.runs.state import Done, Other, State, state_of
+from fourierformer.runs.state import State, state_of
 from fourierformer.runs.sweep import NOT_BEGUN, Job, Name, SweepRecord, choices, in_sweep, show, values_of_command
 from fourierformer.tasks import task_named, tasks
 from fourierformer.training.signals import StopSignal, exit_code
 
 
 def run_job(config: DictConfig) -> None:
-    """Runs one job, called by Hydra. A single run that fails ends the process with its exit code; in a sweep the result
-    goes into the record, and the next job begins."""
-    survive_closed_streams()  # in a process of a launcher, too
+    """Run one job of Hydra. A single run that fails ends the process with its exit code; in a sweep the result goes
+    into the record, and the next job begins."""
+    survive_closed_streams()  # also in a launcher's process
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
     with job.command() if job else contextlib.nullcontext():
@@ -39,7 +39,7 @@ def run_job(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
-    """The road of a run: config, directory, state, training."""
+    """The steps of a run: config, directory, state, training."""
     with _reported_once(processes):
         _check_start(config, processes)
         spec = read_command(config)
@@ -53,7 +53,7 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
         check_mechanism(spec)
     if spec.dry_run:
         if processes.first:
-            _plan(spec, job)
+            _print_plan(spec, job)
         return
     from fourierformer.runs.parts import check_device, pick_device
     from fourierformer.runs.train import train
@@ -62,9 +62,9 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(join_processes(pick_device(spec.trainer.device).type))
         state = processes.on_first(lambda: _locked(directory, spec, name, stack))
-        if not isinstance(state, Done):
+        if state.word != "done":
             with StopSignal(processes) as stop:
-                if job and job.stop_asked():  # its signal came before this process had a handler
+                if job and job.stop_requested():  # its signal came before this process had a handler
                     stop.signal_number = signal.SIGTERM
                 train(spec, directory, stop, processes, name)
         if processes.first:
@@ -72,8 +72,7 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
 
 
 def _check_start(config: DictConfig, processes: Processes) -> None:
-    """SetupError for a sweep in several processes, and for a debug option of the other script, which would fail at a
-    key that only that one has."""
+    """SetupError for a sweep in several processes, and for a debug option of the other script, whose keys differ."""
     if in_sweep() and processes.world > 1 and SweepRecord.current:
         raise SetupError(
             f"a sweep runs its jobs one after the other in one process, but {processes.world} were started: start "
@@ -87,20 +86,20 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
 
 
 def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name: Name) -> bool:
-    """Whether the run is complete, seen without torch and without a lock; then it is printed."""
+    """Whether the run is complete, decided without torch and without a lock; if so, prints it."""
     if spec.fresh or spec.dry_run or processes.world > 1:
         return False
     directory.check_ours()
     state = _state(directory, spec)
-    if not isinstance(state, Done):
+    if state.word != "done":
         return False
-    directory.remove_litter()  # of a process that was killed after its last result
+    directory.remove_litter()  # left by a process killed after its last result
     name.say(state.sentence)
     return True
 
 
 def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextlib.ExitStack) -> State:
-    """Checks the data and locks the run directory, before anything takes time. Prints its state, and returns it."""
+    """Check the data and lock the run directory, before anything takes time. Prints and returns the state."""
     task_of(spec).check_available(spec)
     directory.check_ours()
     if spec.fresh and (aside := directory.set_aside()):
@@ -113,7 +112,7 @@ def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextli
 
 def _state(directory: RunDirectory, spec: RunSpec) -> State:
     state = state_of(directory, spec)
-    if isinstance(state, Other):
+    if state.word == "another run":
         raise SetupError(state.sentence)
     return state
 
@@ -123,7 +122,7 @@ def _show(directory: RunDirectory, job: Job | None) -> None:
         show([directory.path], report=directory.path / "report.html")
 
 
-def _plan(spec: RunSpec, job: Job | None) -> None:
+def _print_plan(spec: RunSpec, job: Job | None) -> None:
     from fourierformer.runs.plan import plan_of_job, print_plan
 
     if job is None:
@@ -137,7 +136,7 @@ def _plan(spec: RunSpec, job: Job | None) -> None:
 
 @contextlib.contextmanager
 def _reported_once(processes: Processes) -> Iterator[None]:
-    """A context in which all processes raise the same error; only the first one reports it."""
+    """A context for an error that all processes raise and the first one reports."""
     try:
         yield
     except UserError as error:
@@ -146,23 +145,23 @@ def _reported_once(processes: Processes) -> Iterator[None]:
 
 
 def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple[int, str | None]:
-    """Runs a job, and prints its error on stderr. Returns exit code and error."""
+    """Run a job, and print its error on stderr. Returns exit code and error."""
     label = job.name.prefix if job else ""
     try:
-        if job and job.stop_asked():
+        if job and job.stop_requested():
             return 143, NOT_BEGUN
         _run(config, job, processes)
         return 0, None
     except UserError as error:
-        # an error of all processes is printed by the first one
+        # the first process prints an error of all
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
         label = label if processes.first else f"process {processes.rank}: "
         return error.exit_code if silent else print_error(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
         return _stopped(stop, job)
     except OSError as error:  # of the disk, at a place without a message of its own
-        told = f"{error.filename or 'the disk'}: {error.strerror or error}"
-        return print_error(f"{label}{told}. Make room or fix the permissions; the same command resumes.", 1), told
+        reason = f"{error.filename or 'the disk'}: {error.strerror or error}"
+        return print_error(f"{label}{reason}. Make room or fix the permissions; the same command resumes.", 1), reason
     except Exception as error:
         if cause := interruption_behind(error):
             return _stopped(cause, job)

@@ -1,7 +1,7 @@
-"""Reads a composed or stored config as the RunSpec of its task, here only: resolved once, checked once.
+"""Read a composed or stored config as the RunSpec of its task: resolved once, checked once.
 
-`read_command` needs no torch, so that a finished run answers soon. `check_mechanism` makes the one check that does: the
-attention and its knobs. `read_spec` does both.
+`read_command` needs no torch, so that a finished run is shown at once. `check_mechanism` checks the attention and its
+knobs, with torch. `read_spec` does both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fourierformer.config import (
 )
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
-from fourierformer.processes import find_processes
+from fourierformer.processes import find_processes, own_share
 from fourierformer.tasks import Task, task_named, tasks
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 
 
 def read_command(config: DictConfig) -> RunSpec:
-    """The spec of a command's config, all but its mechanism checked. SetupError also for data.root= where nothing reads
-    it."""
+    """The spec of a command's config, all but its mechanism checked. SetupError also for an unused data.root=."""
     spec = _of_values(with_experiment_of_data(plain_values(config)))
     source, root = (getattr(spec.data, key, None) for key in ("source", "root"))
     if source == "builtin" and root:
@@ -54,8 +53,7 @@ def read_command(config: DictConfig) -> RunSpec:
 
 
 def check_mechanism(spec: RunSpec) -> None:
-    """SetupError for an attention or a knob that does not exist, and where the mechanism refuses its place in the
-    model."""
+    """SetupError for an unknown attention or knob, and for a mechanism that does not support its place in the model."""
     from fourierformer.attention import knobs
 
     name = spec.attention.name
@@ -69,10 +67,8 @@ def stored_spec(run: Path) -> RunSpec:
     values = from_yaml(run / "config.yaml")
     known = (read_json(run / "meta.json") or {}).get("config_hash")
     if known and config_hash(values) != known:
-        raise SetupError(
-            f"{run / 'config.yaml'} is damaged: it does not match the hash of the run in meta.json. Restore it from a "
-            "copy."
-        )
+        damage = "it does not match the hash of the run in meta.json. Restore it from a copy."
+        raise SetupError(f"{run / 'config.yaml'} is damaged: {damage}")
     return spec_of_values(values)
 
 
@@ -81,15 +77,14 @@ def spec_of_values(values: dict) -> RunSpec:
     from fourierformer.attention import knobs
 
     chosen = values["attention"]
-    if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # knobs that it did not have yet
+    if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # add the knobs of later versions
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}
         values = values | {"attention": defaults | chosen}
     return read_spec(with_missing_keys(task_named(values.get("task")).spec, values))
 
 
 def with_changes(spec: RunSpec, **sections: dict) -> RunSpec:
-    """The spec with some values of some sections replaced, and its hash with them: with_changes(spec, optim={"lr":
-    0.1})."""
+    """The spec, and with it its hash, with some values replaced: with_changes(spec, optim={"lr": 0.1})."""
     changed = {name: spec.values[name] | values for name, values in sections.items()}
     return make_spec(type(spec), spec.values | changed)
 
@@ -106,8 +101,7 @@ def attention_of(spec: RunSpec) -> Callable[[Geometry], Attention]:
 
 
 def meta_layer(spec: RunSpec) -> Attention:
-    """An attention layer on the meta device, which takes no memory. SetupError where the mechanism refuses the
-    config."""
+    """An attention layer on the meta device, which takes no memory. SetupError for a config it does not support."""
     import torch
 
     with torch.device("meta"):
@@ -130,18 +124,12 @@ def _of_values(values: dict) -> RunSpec:
     _check_groups(task, values)
     check_config(values, schema(task.spec))
     spec = make_spec(task.spec, values)
-    world = find_processes()[0].world
-    if spec.global_batch_size % world:
-        raise SetupError(
-            f"global_batch_size={spec.global_batch_size} cannot be shared equally by {world} processes: choose a "
-            f"multiple of {world}"
-        )
+    own_share(f"global_batch_size={spec.global_batch_size}", spec.global_batch_size, 0, find_processes()[0].world)
     return spec
 
 
 def _check_groups(task: Task, values: dict) -> None:
-    """SetupError for a model or data group of another task, which would otherwise fail at one of its keys, with a
-    misleading message."""
+    """SetupError for a model or data group of another task, before one of its keys fails with a misleading message."""
     for section in ("model", "data"):
         chosen = values.get(section) or {}
         owners = [other for other in tasks() if set(chosen) == set(schema(other.spec)[section])]

@@ -1,13 +1,14 @@
-"""Decides what a run directory holds for a config: nothing yet, a run to go on with, a finished one, or another run.
+"""Decide the state of a run directory for a config: new, an unfinished run, a finished one, or another run.
 
-This is the only place where "is it complete?" is decided. It needs no torch for a finished run. A run keeps a
-fingerprint of the content of its data, in meta.json and in every checkpoint. The folder may move, its content may not
-change: weights of one text mean nothing on another, and no number would be what its label says.
+Completeness of a run is decided here alone, without torch for a finished run. A run keeps a fingerprint of the content
+of its data, in meta.json and in every checkpoint. The folder may move, its content may not change: weights trained on
+one text are meaningless on another.
 """
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import SetupError, UserError
@@ -18,44 +19,22 @@ from fourierformer.runs.spec import task_of
 
 
 @dataclass(frozen=True)
-class New:
+class State:
+    """State of a run directory for a config, and a sentence for the console that gives the reason."""
+
+    word: Literal["new", "resumes", "done", "another run"]
     sentence: str
-    word: str = "new"
-
-
-@dataclass(frozen=True)
-class Resumes:
-    sentence: str
-    step: int
-    word: str = "resumes"
-
-
-@dataclass(frozen=True)
-class Done:
-    sentence: str
-    word: str = "done"
-
-
-@dataclass(frozen=True)
-class Other:
-    sentence: str
-    differences: list[str]
-    word: str = "another run"
-
-
-State = New | Resumes | Done | Other
 
 
 def state_of(directory: RunDirectory, spec: RunSpec) -> State:
-    """The state of this directory for this config, with a sentence for the console that gives the reason. SetupError
-    where the run in it was trained on other data."""
+    """The state of this directory for this config. SetupError where its run was trained on other data."""
     path, same = directory.path, f"same config {spec.hash}"
     if not directory.config.exists():
-        return New(f"begins {path}: config {spec.hash}")
+        return State("new", f"begins {path}: config {spec.hash}")
     changed = differences(from_yaml(directory.config), spec.values)
     if changed:
         text = f"{path} holds a run of another config: {'; '.join(changed)}. "
-        return Other(text + "Choose another run_dir=, or fresh=true to move that run aside.", changed)
+        return State("another run", text + "Choose another run_dir=, or fresh=true to move that run aside.")
     damaged: list[str] = []
     meta, status, summary = (_read(file, damaged) for file in (directory.meta, directory.status, directory.summary))
     _check_data(spec, directory, meta)
@@ -67,18 +46,17 @@ def state_of(directory: RunDirectory, spec: RunSpec) -> State:
         if spec.tracker.name == "wandb" and not directory.wandb_id.is_file():
             remarks.append("wandb does not have it")
         since = "".join(f"; {remark}" for remark in remarks if remark)
-        return Done(f"already done: {path}: {same}{since} (fresh=true runs it again)")
+        return State("done", f"already done: {path}: {same}{since} (fresh=true runs it again)")
     from fourierformer.training.checkpoint import Checkpoints
 
     step, steps = Checkpoints(directory.checkpoints).newest_step(), status.get("steps") or spec.trainer.steps
     at = f" at step {step:,}" + (f" of {steps:,}" if isinstance(steps, int) else "") if step else " from the beginning"
     why = f" to measure {', '.join(missing)}" if ended else "" if step else ", it has no checkpoint yet"
-    return Resumes("\n".join([*damaged, f"resumes {path}{at}{why}: {same} (fresh=true starts over)"]), step)
+    return State("resumes", "\n".join([*damaged, f"resumes {path}{at}{why}: {same} (fresh=true starts over)"]))
 
 
 def measured_in(stored: dict) -> dict[str, dict[str, dict]]:
-    """The results of a summary or of evaluation.json, {split: {protocol: numbers}}; what has another form is left
-    out."""
+    """Results in a summary or in evaluation.json, {split: {protocol: numbers}}, without entries of another form."""
     results = stored.get("results")
     splits = results.items() if isinstance(results, dict) else ()
     return {
@@ -89,8 +67,7 @@ def measured_in(stored: dict) -> dict[str, dict[str, dict]]:
 
 
 def _read(file: Path, damaged: list[str]) -> dict:
-    """The content of a JSON file that the run can write again; nothing where it is missing, or damaged, which is added
-    to a list."""
+    """The content of a JSON file that the run can write again; {} if missing, or damaged (a line in `damaged`)."""
     try:
         return read_json(file) or {}
     except UserError as error:
@@ -98,32 +75,28 @@ def _read(file: Path, damaged: list[str]) -> dict:
         return {}
 
 
-# -- the same data ----------------------------------------------------------------------------------------------------
-
-
 def _check_data(spec: RunSpec, directory: RunDirectory, meta: dict) -> None:
-    """SetupError for other data, if that can be decided soon. A resumed run is compared again when its data is
-    loaded."""
+    """SetupError for other data, if that is quick to decide; a resumed run is compared again with its data loaded."""
     recorded = meta.get("data_fingerprint")
     if recorded is None and not directory.checkpoints.exists():
-        return  # it ended before it had read any data
+        return  # the run ended before it had read any data
     task = task_of(spec)
     now = task.fingerprint(spec, None)
     if now is None and from_yaml(directory.config)["data"].get("root") != getattr(spec.data, "root", None):
-        now = task.fingerprint(spec, task.load_data(spec, print))  # the folder is another one: only loading it decides
+        now = task.fingerprint(spec, task.load_data(spec, print))  # another folder: only loading it decides
     check_same_data(spec, directory.path, recorded, now)
 
 
 def check_same_data(spec: RunSpec, run: Path, recorded: str | None, now: str | None) -> None:
-    """SetupError if the fingerprint of the run differs from that of the data as it is now, where both are known."""
+    """SetupError if both fingerprints are known and differ: the recorded one, and that of the present data."""
     if now is None:
         return
     if recorded is None:
-        _say_unknown(run)
+        _warn_unknown(run)
     elif recorded != now:
         root = getattr(spec.data, "root", None)
         raise SetupError(
-            f"{run} was trained on other data: its fingerprint is {recorded}, that of '{spec.data.name}'"
+            f"{run} was trained on other data: its fingerprint is {recorded}, the fingerprint of '{spec.data.name}'"
             f"{f' in {root}' if root else ''} is {now}. Give the folder with the data that it was trained on "
             "(data.root= or --data-root), or begin another run: experiment_name=NAME, or fresh=true to move this one "
             "aside."
@@ -131,6 +104,6 @@ def check_same_data(spec: RunSpec, run: Path, recorded: str | None, now: str | N
 
 
 @cache
-def _say_unknown(run: Path) -> None:
-    """Once, although a resumed run is compared before and after its data is loaded."""
+def _warn_unknown(run: Path) -> None:
+    """Print the note once, although a resumed run is compared before and after its data is loaded."""
     print(f"note: {run} has no fingerprint of its data, as it was begun by an earlier version: it is not compared")

@@ -1,9 +1,8 @@
-"""What all sweeps have in common, whichever launcher runs the jobs: a record of each, one table at the end, one Ctrl-C.
+"""Sweeps under any launcher: a record of each job, one table at the end, one Ctrl-C.
 
 Jobs run in this process (basic), in workers (joblib), or in processes on other machines (submitit). Each writes
-`<record>/<number>.json` to a folder that all share, so nothing depends on what a launcher returns or prints. Its
-file `jobs.json` has the names of all jobs, begun or not. A job does not begin when there is a file `stop` in the
-folder.
+`<record>/<number>.json` to a shared folder, independently of what a launcher returns or prints. Its file `jobs.json`
+has the names of all jobs, begun or not. With a file `stop` in the folder, no further job begins.
 """
 
 import contextlib
@@ -39,18 +38,18 @@ PROGRAM = "FOURIERFORMER_PROGRAM"  # environment variable: the program that the 
 
 
 class Name(NamedTuple):
-    """How a run is called where it stands beside others."""
+    """The name of a run among others."""
 
     label: str = ""  # in a sweep '2/4 softmax lr=0.002', with its seed where seeds differ
-    differs: str = ""  # 'lr=0.002': without what is part of the name of every run, its attention and seed
+    differs: str = ""  # 'lr=0.002': without attention and seed, which the name of every run has
 
     @property
     def prefix(self) -> str:
-        """'[2/4 softmax lr=0.002] ', which begins each of its lines; empty where it runs by itself."""
+        """'[2/4 softmax lr=0.002] ', the beginning of each of its lines; empty for a single run."""
         return f"[{self.label}] " if self.label else ""
 
     def say(self, text: str) -> None:
-        """Prints a text, each of its lines with the prefix."""
+        """Print a text, each of its lines with the prefix."""
         print("\n".join(self.prefix + line for line in text.splitlines()), flush=True)
 
 
@@ -61,7 +60,7 @@ class SweepRecord(Callback):
 
     def on_multirun_start(self, config, **_):
         SweepRecord.current = Path(config.hydra.sweep.dir)
-        # an override that cannot be read, or a disk that cannot be written: the sweep or its first run has the message
+        # for an unreadable override or an unwritable disk, the sweep or its first run has the message
         with contextlib.suppress(HydraException, OmegaConfBaseException, OSError):
             SweepRecord.current.mkdir(parents=True, exist_ok=True)
             parameters = config.hydra.sweeper.get("params") or {}
@@ -83,45 +82,39 @@ class Job:
 
     def __init__(self):
         hydra = HydraConfig.get()
-        self.record = Path(hydra.sweep.dir)
-        self.number = hydra.job.num
-        self.overrides = list(hydra.overrides.task)
+        self.record, self.number, self.overrides = Path(hydra.sweep.dir), hydra.job.num, list(hydra.overrides.task)
         self.name = _name_of(self.number, read_names(self.record))
         self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
-        self._write()
+        self.write()
 
     def write(self, **facts) -> None:
         self.facts |= facts
-        self._write()
+        with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
+            self._replace()
 
     def finish(self, code: int, error: str | None) -> None:
-        """Writes the exit code. SetupError where that is impossible: a sweep without a result must not end with 0."""
+        """Write the exit code. SetupError where that is impossible: a sweep without a result must not end with 0."""
         self.facts |= {"exit_code": code, "error": error}
         try:
             self._replace()
         except OSError as full:
-            raise SetupError(
-                f"{self.name.prefix}its result (exit code {code}) could not be written to {self.record} "
-                f"({full.strerror}). Make room or fix the permissions; the same command goes on."
-            ) from full
+            problem = f"its result (exit code {code}) could not be written to {self.record} ({full.strerror})"
+            way_out = "Make room or fix the permissions; the same command goes on."
+            raise SetupError(f"{self.name.prefix}{problem}. {way_out}") from full
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return (self.record / "stop").exists()
 
     @contextlib.contextmanager
     def command(self) -> Iterator[None]:
-        """A context in which this process's command line is that of a run of this job alone, for meta.json and wandb: a
-        worker process has one of its launcher, and in one process all jobs would have that of the sweep."""
+        """A context with the command line of a single run of this job, for meta.json and wandb: otherwise a worker has
+        its launcher's command line, and jobs in one process have the sweep's."""
         before = sys.argv
         sys.argv = [os.environ.get(PROGRAM, before[0]), *self.overrides]
         try:
             yield
         finally:
             sys.argv = before
-
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk stops the run itself, with a better message
-            self._replace()
 
     def _replace(self) -> None:
         atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
@@ -132,22 +125,19 @@ def _name_of(number: int, names: list[Name]) -> Name:
 
 
 def read_record(record: Path) -> list[dict]:
-    """The facts of every job that has begun."""
-    return [_read_job(path) for path in sorted(record.glob("[0-9]*.json"))]
-
-
-def _read_job(path: Path) -> dict:
-    """The facts in a job's file; of one that is damaged (a full disk leaves such files) a job without a result."""
-    unknown = {"number": int(path.stem), "pid": 0, "host": "an unknown machine"}
-    try:
-        job = json_object(path)
-    except (OSError, ValueError):
-        return unknown
-    return unknown | job if isinstance(job.get("pid"), int) else unknown
+    """The facts of every job that has begun; for a damaged file (after a full disk) a job without a result."""
+    jobs = []
+    for path in sorted(record.glob("[0-9]*.json")):
+        job: dict = {}
+        with contextlib.suppress(OSError, ValueError):
+            job = json_object(path)
+        known = job if isinstance(job.get("pid"), int) else {}
+        jobs.append({"number": int(path.stem), "pid": 0, "host": "an unknown machine"} | known)
+    return jobs
 
 
 def read_names(record: Path) -> list[Name]:
-    """The names of all jobs of a sweep; none where they could not be written."""
+    """The names of all jobs of a sweep; none if they could not be written."""
     try:
         return [Name(*name) for name in json_object(record / "jobs.json")["names"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -169,7 +159,7 @@ def names(overrides: Sequence[str]) -> list[Name]:
 
 
 def values_of_command() -> str:
-    """'lr=0.002 layers=2': the single values that the command of this run sets and that change what it computes."""
+    """'lr=0.002 layers=2': single values that the command of this run sets and that change its numbers."""
     if not HydraConfig.initialized():
         return ""
     (values,) = _expanded(HydraConfig.get().overrides.task)
@@ -189,7 +179,7 @@ def _expanded(overrides: Iterable[str]) -> list[dict[str, object]]:
 
 
 def _number(text: str) -> object:
-    """As the config will have it, so that 2e-3 is 0.002 here too."""
+    """The value as in the config, so that 2e-3 is 0.002 here too."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -200,8 +190,8 @@ def _number(text: str) -> object:
 
 
 class StopSweep:
-    """Handles signals in the process that waits for jobs in other processes: passes the signal on to them, begins no
-    more, and goes on waiting, so that each can save. (Jobs in this process install their own, see signals.py.)"""
+    """Signal handler of the process that waits for jobs in others: forwards the signal to them, begins no more jobs,
+    and waits until each has saved. (Jobs in this process install their own handler, see signals.py.)"""
 
     def __init__(self):
         self.signal_number: int | None = None
@@ -212,7 +202,7 @@ class StopSweep:
         return self
 
     def __exit__(self, *exception) -> None:
-        for number in stop_signals():  # the exit code is decided: a late Ctrl-C must not change it
+        for number in stop_signals():  # a late Ctrl-C must not change the exit code
             signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame) -> None:
@@ -221,15 +211,14 @@ class StopSweep:
             return  # schedulers and `timeout` send the same request several times
         self.signal_number = self.signal_number or number
         record = SweepRecord.current
-        # SIGTERM also for Ctrl-C, which a terminal sends to all of them itself: a second Ctrl-C would abort them
+        # SIGTERM also for Ctrl-C: a terminal sends Ctrl-C to all of them, and a second SIGINT would abort them
         if record is None or not _signal_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
             raise Interrupted(number)
         print(f"\nstopping: running jobs save first; {how_to_abort(number)}", file=sys.stderr)
 
 
 def _signal_others(record: Path, number: int) -> bool:
-    """Sends a signal to the sweep's unfinished jobs in other processes of this machine. Returns whether there are
-    any."""
+    """Send a signal to the sweep's unfinished jobs in other processes of this machine. Returns whether any exist."""
     with contextlib.suppress(OSError):
         (record / "stop").touch()
     unfinished = [job for job in read_record(record) if "exit_code" not in job and job["host"] == socket.gethostname()]
@@ -241,8 +230,8 @@ def _signal_others(record: Path, number: int) -> bool:
 
 
 def summarise(record: Path) -> int:
-    """Prints the table of the sweep's runs, writes their report, and prints a line for each job that failed. Returns
-    the first exit code that is not 0."""
+    """Print the table of the sweep's runs, write their report, and print a line per failed job. Returns the first
+    exit code that is not 0."""
     jobs, names = read_record(record), read_names(record)
     runs = [Path(job["run"]) for job in jobs if job.get("run")]
     runs = [run for run in dict.fromkeys(runs) if run.is_dir()]
@@ -260,10 +249,9 @@ def summarise(record: Path) -> int:
     if plans and failed:
         print(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)
     elif jobs and (failed or not_begun):
-        mend = "mend the errors above, then " if any(job.get("exit_code") == 2 for job in failed) else ""
-        print(
-            f"{_counts(len(begun), failed, not_begun)}; {mend}the same command goes on with the rest", file=sys.stderr
-        )
+        fix = "fix the errors above, then " if any(job.get("exit_code") == 2 for job in failed) else ""
+        counts = _counts(len(begun), failed, not_begun)
+        print(f"{counts}; {fix}the same command goes on with the rest", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
 
 
@@ -275,7 +263,7 @@ def _counts(begun: int, failed: list[dict], not_begun: int) -> str:
 
 
 def _total(plans: list[dict]) -> str:
-    """The line about a whole sweep, without the jobs whose plan failed; with its cost where that is known of all."""
+    """The line about a whole sweep, without jobs whose plan failed; with its cost if that is known for all jobs."""
     left = [plan for plan in plans if not plan["done"]]
     line = f"\n{len(left)} of {len(plans)} runs are to be done"
     if left and all(plan["hours"] is not None for plan in left):
@@ -292,7 +280,7 @@ def hours_text(hours: float, device: str) -> str:
 
 
 def show(runs: list[Path], report: Path) -> None:
-    """Prints the table of these runs, and writes the page with their curves unless it is there."""
+    """Print the table of these runs, and write the page with their curves unless it is up to date."""
     from fourierformer.results import collect, comparison, render_text
 
     collected = collect(runs)
@@ -305,12 +293,12 @@ def show(runs: list[Path], report: Path) -> None:
 
             write_report(collected, report)
         print(f"\nreport: {report}")
-    except OSError as error:  # the runs are done, whatever becomes of their page
+    except OSError as error:  # no failure of the runs, which are done
         print(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")
 
 
 def _is_current(report: Path, runs: list[Path]) -> bool:
-    """Whether a page of one run, in its directory, is newer than all that it shows: drawing it takes seconds."""
+    """Whether a page of one run, in its directory, is newer than its sources: drawing it takes seconds."""
     if [report.parent] != runs or not report.is_file():
         return False
     sources = [path for path in report.parent.iterdir() if path.suffix in (".json", ".jsonl", ".yaml")]

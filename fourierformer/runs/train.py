@@ -1,5 +1,4 @@
-"""Builds, resumes, trains, measures and summarises one run, and keeps its status. Its caller, run.py, has locked the
-directory."""
+"""Build, resume, train, measure and summarise one run, and keep its status. The caller, run.py, holds the lock."""
 
 import contextlib
 import math
@@ -8,23 +7,26 @@ import re
 import time
 import traceback
 import uuid
+from collections.abc import Iterator
 from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
+from fourierformer.files import read_json
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.measure import (
     final_numbers,
-    forget_peak_memory,
     identity,
     measure_best,
     peak_memory,
+    reset_peak_memory,
     run_summary,
 )
 from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes
 from fourierformer.runs.state import check_same_data
 from fourierformer.runs.sweep import Name
+from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker
 from fourierformer.training.average import MovingAverage
@@ -32,15 +34,14 @@ from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import Progress, TrainingLoop
 from fourierformer.training.optim import build_optimizer
 from fourierformer.training.schedule import learning_rate
-from fourierformer.training.seeding import seed_everything
 from fourierformer.training.signals import StopSignal, exit_code
 
-HEARTBEAT_SECONDS = 10.0  # status.json is written to the disk: some 10 ms, which short steps would feel at every row
+HEARTBEAT_SECONDS = 10.0  # between writes of status.json: each takes some 10 ms, too long for every row of short steps
 
 
 def train(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name) -> None:
-    """Trains the run to its last step and measures it. status.json has how that ends."""
-    with _status(directory, processes):
+    """Train the run to its last step and measure it. status.json has the outcome."""
+    with _status(directory) if processes.first else contextlib.nullcontext():
         stop.poll()
         _train_and_measure(spec, directory, stop, processes, name)
 
@@ -49,7 +50,7 @@ def _train_and_measure(
     spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name
 ) -> None:
     seed_everything(spec.seed)
-    forget_peak_memory()
+    reset_peak_memory()
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build_parts(spec, processes, name.say)
     for split, protocol in parts.task.measured_at_end(spec):
@@ -70,8 +71,8 @@ def _train_and_measure(
         for split, protocols in measured.items():
             results[split] = results.get(split, {}) | protocols
         summary = run_summary(directory, parts, progress, results, meta)
-        # by which a reader notices that rows were lost
-        processes.on_first(lambda: directory.write_summary(summary | {"logged_rows": trackers.metrics.rows}))
+        # with the number of logged rows, by which a reader detects lost rows
+        processes.on_first(lambda: directory.write(directory.summary, summary | {"logged_rows": trackers.metrics.rows}))
         trackers.summary(final_numbers(summary))
         code = 0
     except Interrupted as interrupted:
@@ -85,11 +86,11 @@ def _train_and_measure(
 
 
 def _keep_facts_of_data(parts: RunObjects, directory: RunDirectory) -> None:
-    """The fingerprint by which a resumed run knows its data again, and what a user of the model must know of it."""
-    directory.add_to_meta(data_fingerprint=parts.data_fingerprint)
+    """Write the fingerprint that a resumed run is compared with, and the facts that a user of the model needs."""
+    directory.write(directory.meta, (read_json(directory.meta) or {}) | {"data_fingerprint": parts.data_fingerprint})
     facts = parts.task.data_facts(parts.corpus)
     if facts is not None:
-        directory.write_data_facts(facts)
+        directory.write(directory.data_facts, facts)
 
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
@@ -99,7 +100,7 @@ def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
 
 
 def ignore(*arguments) -> None:
-    """Takes the output of all processes but the first, and does nothing."""
+    """Discard the output of all processes but the first."""
 
 
 def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[int, dict] | None:
@@ -146,7 +147,7 @@ def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracke
     tracker, model, attention = spec.tracker, spec.model.name, spec.attention.name
     if tracker.name == "wandb":
         wandb = {
-            "run_dir": directory.path,
+            "dir": str(directory.path),
             "project": tracker.project,
             "entity": tracker.entity,
             "mode": tracker.mode,
@@ -154,7 +155,7 @@ def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracke
             "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
             "tags": [spec.experiment_name, spec.data.name, attention],
-            "run_id": wandb_id(directory),
+            "id": wandb_id(directory),
             "config": spec.values,
             "samples": (parts.task.unit, parts.objective.samples_after),
         }
@@ -162,8 +163,8 @@ def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracke
 
 
 def wandb_id(directory: RunDirectory) -> str:
-    """The run's id in wandb: drawn once and kept in the directory, so that a resumed run has it, but not one after
-    fresh=true. The agent of a wandb sweep has chosen it, and waits for a run of this id."""
+    """The run's id in wandb: drawn once and kept in the directory, so that a resumed run keeps it and a fresh one draws
+    another. In a wandb sweep its agent chooses the id, and waits for a run of this id."""
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         return os.environ["WANDB_RUN_ID"]
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -179,20 +180,12 @@ def wandb_id(directory: RunDirectory) -> str:
 def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=ignore, on_log=ignore) -> TrainingLoop:
     """The loop for these parts, at step 0."""
     trainer, model, spec = parts.trainer, parts.model, parts.spec
-    ema = None
-    if trainer.ema_decay is not None:
-        ema = MovingAverage(model, trainer.ema_decay)
-    rate = partial(
-        learning_rate,
-        steps=trainer.steps,
-        peak=spec.optim.lr,
-        config=spec.schedule,
-        steps_per_epoch=parts.objective.steps_per_epoch,
-    )
+    lengths = {"steps": trainer.steps, "steps_per_epoch": parts.objective.steps_per_epoch}
+    rate = partial(learning_rate, peak=spec.optim.lr, config=spec.schedule, **lengths)
     return TrainingLoop(
         objective=parts.objective,
         model=model,
-        ema=ema,
+        ema=None if trainer.ema_decay is None else MovingAverage(model, trainer.ema_decay),
         optimizer=build_optimizer(model, spec.optim),
         rate=rate,
         config=trainer,
@@ -209,14 +202,13 @@ def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=igno
 
 
 def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress) -> Progress:
-    """Trains to the last step, from a checkpoint (step, state) if there is one."""
+    """Train to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
     written = -math.inf
 
     def keep_status(progress: Progress) -> None:
         if parts.processes.first:
-            seconds = round(progress.train_seconds, 1)
-            directory.write_status("running", step=progress.step, steps=steps, seconds=seconds)
+            directory.write_status("running", step=progress.step, steps=steps, seconds=round(progress.train_seconds, 1))
 
     def heartbeat(progress: Progress) -> None:
         nonlocal written
@@ -233,34 +225,25 @@ def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, chec
             fit.restore(state)
         state.clear()  # else it would keep a second copy of weights and moments for the whole training
     else:
-        trackers.rewind(0)  # drops the rows of an earlier start that had no checkpoint yet
+        trackers.rewind(0)  # drop the rows of an earlier start that had no checkpoint yet
     on_first(lambda: _keep_facts_of_data(parts, directory))
     on_first(checkpoints.tidy)
     try:
         return fit.run()
     finally:
-        keep_status(fit.progress)  # status.json has the last step, however this ended
+        keep_status(fit.progress)  # the last step, also after an error
 
 
-class _status:
-    """A context that writes to status.json how the run inside it ends."""
-
-    def __init__(self, directory: RunDirectory, processes: Processes):
-        self.directory, self.processes = directory, processes
-
-    def __enter__(self):
-        if self.processes.first:
-            self.directory.write_status("running")
-
-    def __exit__(self, kind, error, trace):
-        if not self.processes.first:
-            return
-        if error is None:
-            self.directory.write_status("completed")
-            return
-        stopped = (Interrupted, KeyboardInterrupt, SystemExit)
-        state = "diverged" if kind is Diverged else "interrupted" if issubclass(kind, stopped) else "failed"
-        text = "".join(traceback.format_exception(kind, error, trace))
-        is_sentence = isinstance(error, UserError | Interrupted)
-        message = str(error) if is_sentence else f"{kind.__name__}: {error}"
-        self.directory.write_status(state, error=message, traceback=text)
+@contextlib.contextmanager
+def _status(directory: RunDirectory) -> Iterator[None]:
+    """A context that writes the outcome of its run to status.json."""
+    directory.write_status("running")
+    try:
+        yield
+    except BaseException as error:
+        kind, stopped = type(error), (Interrupted, KeyboardInterrupt, SystemExit)
+        state = "diverged" if kind is Diverged else "interrupted" if isinstance(error, stopped) else "failed"
+        message = str(error) if isinstance(error, UserError | Interrupted) else f"{kind.__name__}: {error}"
+        directory.write_status(state, error=message, traceback="".join(traceback.format_exception(error)))
+        raise
+    directory.write_status("completed")

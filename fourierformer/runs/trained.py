@@ -1,5 +1,4 @@
-"""Trained models, ready to use in two lines: from a run directory, from a folder that was exported, from the hub. And
-their export as such a folder.
+"""Load trained models from a run directory, an exported folder or the hub, and export them as such a folder.
 
 FOLDER/model.safetensors    the weights
 FOLDER/config.json          how the model is built, for from_pretrained, transformers (language) and timm (vision)
@@ -14,6 +13,8 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from fourierformer import __version__
 from fourierformer.config import RunSpec
@@ -32,10 +33,8 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load_run(run: Path | str, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
-    """The trained model of a run directory, ready to use; its data set is not needed.
-
-    `last` takes the newest checkpoint in place of the best, `averaged` the moving average of the weights.
-    """
+    """The trained model of a run directory, ready to use without its data set. `last` takes the newest checkpoint in
+    place of the best, `averaged` the moving average of the weights."""
     run = Path(run)
     spec = stored_spec(run)
     step, state = stored_checkpoint(run, last=last)
@@ -43,8 +42,8 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
 
 
 def _corpus(run: Path, spec: RunSpec):
-    """What the run kept of its data; the data itself where it kept nothing."""
-    facts, task = RunDirectory(run).read_data_facts(), task_of(spec)
+    """The facts that the run kept of its data; the data itself where it kept none."""
+    facts, task = read_json(RunDirectory(run).data_facts), task_of(spec)
     if facts is not None:
         return task.corpus_of(spec, facts)
     print(f"{run} is of a version that kept no {FACTS} with a run: its data set is loaded instead", file=sys.stderr)
@@ -59,20 +58,13 @@ def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, dev
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise SetupError(
-            f"{where}: its weights do not fit its model ({misfit(error)}): restore it from a copy"
-        ) from None
+        raise SetupError(f"{where}: its weights do not fit its model ({misfit(error)}): restore a copy") from None
     return task.trained(spec, model.to(pick_device(device)).eval(), corpus, step)
 
 
 def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
-    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub.
-
-    Its outputs equal those of `load_run` bit by bit.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+    """The trained model of a folder that scripts/export.py wrote, or of a repository of the Hugging Face hub. Its
+    outputs equal those of `load_run` bit by bit."""
     folder = _folder(name)
     config, facts = read_export(folder)
     spec = spec_of_values(config["run"])
@@ -88,23 +80,20 @@ def read_export(folder: Path) -> tuple[dict, dict]:
     if not (folder / CONFIG).is_file():
         is_run = (folder / "config.yaml").is_file()
         hint, run = (": it is a run, which load_run loads", folder) if is_run else ("", "RUN")
-        raise SetupError(
-            f"{folder} is no exported model, it has no {CONFIG}{hint} (python scripts/export.py {run} --to FOLDER "
-            "writes one)"
-        )
+        command = f"python scripts/export.py {run} --to FOLDER"
+        raise SetupError(f"{folder} is no exported model, it has no {CONFIG}{hint} ({command} writes one)")
     try:
         config, facts = read_json(folder / CONFIG) or {}, read_json(folder / FACTS)
     except UserError as error:
         raise SetupError(str(error)) from None
     if not {"run", "step"} <= config.keys() or facts is None:
-        raise SetupError(
-            f"{folder} was not written by scripts/export.py: it has no {FACTS}, or no run or step in {CONFIG}"
-        )
+        lacking = f"it has no {FACTS}, or no run or step in {CONFIG}"
+        raise SetupError(f"{folder} was not written by scripts/export.py: {lacking}")
     return config, facts
 
 
 def _folder(name: Path | str) -> Path:
-    """The folder of this name, or a copy of this repository of the hub."""
+    """The folder of this name, or a copy of the hub's repository of this name."""
     if Path(name).is_dir():
         return Path(name)
     if not HUB_NAME.fullmatch(str(name)):
@@ -125,11 +114,8 @@ def without_paths(values: dict) -> dict:
     return values
 
 
-# -- export -----------------------------------------------------------------------------------------------------------
-
-
 def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged: bool = False) -> str:
-    """Writes the model of a run into the folder `to`, or uploads it to "hub:owner/name"; returns where it is."""
+    """Write the model of a run into the folder `to`, or upload it to "hub:owner/name". Returns its path or address."""
     if not str(to).startswith(HUB):
         folder = Path(to)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -145,8 +131,6 @@ def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged:
 
 
 def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
-    from safetensors.torch import save
-
     trained = load_run(run, "cpu", last=last, averaged=averaged)
     task = task_of(trained.spec)
     config = {
@@ -155,6 +139,9 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
         "step": trained.step,
         **task.export_config(trained.spec, trained.model, trained.corpus),
     }
+    facts = task.data_facts(trained.corpus)
+    if facts is None:
+        raise SetupError(f"{run}: models of task={trained.spec.task} cannot be exported, they need their data set")
     card = model_card(read_run(run), trained.step, trained.spec.values["attention"], task.pipeline)
     # a copy of each: safetensors refuses tensors that share memory
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
@@ -162,18 +149,11 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # not save_file: its files can be read by their owner only
         (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-        atomic_write_text(folder / FACTS, json.dumps(_facts(run, trained), ensure_ascii=False) + "\n")
+        atomic_write_text(folder / FACTS, json.dumps(facts, ensure_ascii=False) + "\n")
         atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
         atomic_write_text(folder / "README.md", card)
     except OSError as error:
         raise SetupError(f"{folder} cannot be written ({error.strerror or error}): choose another folder") from None
-
-
-def _facts(run: Path, trained: TrainedModel) -> dict:
-    facts = task_of(trained.spec).data_facts(trained.corpus)
-    if facts is None:
-        raise SetupError(f"{run}: models of task={trained.spec.task} cannot be exported, they need their data set")
-    return facts
 
 
 def _upload(folder: Path, name: str) -> str:
@@ -184,7 +164,6 @@ def _upload(folder: Path, name: str) -> str:
         client.create_repo(name, exist_ok=True)
         client.upload_folder(repo_id=name, folder_path=folder, commit_message="Model exported by fourierformer")
     except Exception as error:  # no network, no token, no right to write: the client's errors have no common base
-        raise SetupError(
-            f"{name} was not uploaded: {first_line(error)} (it needs a network, and a token: `hf auth login`)"
-        ) from None
+        needs = "it needs a network, and a token: `hf auth login`"
+        raise SetupError(f"{name} was not uploaded: {first_line(error)} ({needs})") from None
     return f"https://huggingface.co/{name}"

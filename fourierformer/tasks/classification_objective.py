@@ -14,19 +14,11 @@ from timm.data.mixup import Mixup, mixup_target
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 
-from fourierformer.data.images.corpus import (
-    AugmentConfig,
-    ImageBatch,
-    ImageCorpus,
-    ImageData,
-    ImageOrder,
-    eval_transform,
-    evaluation_batches,
-    train_transform,
-    training_batches,
-    worker_count,
-)
+from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
+from fourierformer.data.images.corpus import ImageCorpus, eval_transform, train_transform, worker_count
+from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.images.sets import listed
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViT, draw_stochastic_depth
 from fourierformer.processes import Processes

@@ -1,7 +1,7 @@
-"""Logs the numbers of a run: to metrics.jsonl always, and to trackers that show them (wandb, the console).
+"""Log the numbers of a run: always to metrics.jsonl, and to the trackers that show them (wandb, the console).
 
-If one of the latter fails, it is reported once and used no more, and the training goes on. If metrics.jsonl fails, the
-training stops: its numbers would be lost.
+A failure of the latter is reported once, and the training continues without that tracker. A failure of metrics.jsonl
+stops the training: its numbers would be lost.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from fourierformer.tracking.jsonl import JsonlTracker
 
 
 class Tracker(Protocol):
-    """Something that shows or keeps the numbers of a run."""
+    """Show or keep the numbers of a run."""
 
     def log(self, row: dict) -> None:
-        """One row; it has "step"."""
+        """Log one row, which has "step"."""
 
     def summary(self, values: dict) -> None:
         """Final or best-so-far numbers, e.g. {"best/valid_ppl": 61.2}; a later value replaces an earlier one."""
@@ -25,12 +25,10 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Passes every row to metrics.jsonl first, then to the other trackers."""
+    """Pass every row to metrics.jsonl first, then to the other trackers."""
 
     def __init__(self, metrics: JsonlTracker, others: Iterable[Tracker] = (), say: Callable[[str], None] = print):
-        self.metrics = metrics
-        self.others = list(others)
-        self.say = say
+        self.metrics, self.others, self.say = metrics, list(others), say
 
     def log(self, row: dict) -> None:
         self.metrics.log(row)
@@ -53,35 +51,24 @@ class Trackers:
         for tracker in list(self.others):
             try:
                 getattr(tracker, method)(argument)
-            except Exception as error:  # whatever it is, the run goes on
+            except Exception as error:  # no failure of a tracker stops the run
                 self.others.remove(tracker)
                 with contextlib.suppress(OSError):  # stdout itself may have failed: `python train_lm.py | head`
-                    self.say(
-                        f"{type(tracker).__name__} failed in {method} ({type(error).__name__}: {error}) and is off for "
-                        "the rest of this run; metrics.jsonl has every number."
-                    )
+                    failure = f"{type(tracker).__name__} failed in {method} ({type(error).__name__}: {error})"
+                    self.say(f"{failure} and is off for the rest of this run; metrics.jsonl has every number.")
 
 
 class NoTrackers(Trackers):
-    """Does nothing: for all processes but the first, which alone writes."""
+    """The trackers of all processes but the first, without effect: process 0 alone writes."""
 
-    def __init__(self):
-        """There is nothing to pass rows to."""
-
-    def log(self, row: dict) -> None:
-        """Process 0 logs the same row."""
-
-    def summary(self, values: dict) -> None:
-        """Process 0 logs it."""
-
-    def close(self, exit_code: int) -> None:
-        """Nothing was opened."""
+    def __init__(self) -> None: ...
+    def log(self, row: dict) -> None: ...
+    def summary(self, values: dict) -> None: ...
+    def close(self, exit_code: int) -> None: ...
+    def rewind(self, offset: int) -> None: ...
 
     def position(self) -> int:
         return 0
-
-    def rewind(self, offset: int) -> None:
-        """Process 0 does it."""
 
 
 def build_trackers(
@@ -89,8 +76,7 @@ def build_trackers(
 ) -> Trackers:
     """The trackers of a run: the file `metrics`, the console if given, and wandb if its settings (the arguments of
     WandbTracker) are given."""
-    file = JsonlTracker(metrics)
-    others = [console] if console else []
+    file, others = JsonlTracker(metrics), [console] if console else []
     if wandb is not None:
         from fourierformer.tracking.wandb import WandbTracker
 

@@ -1,5 +1,4 @@
-"""Shows the progress of a run: a live bar on a terminal; plain lines in log files, Slurm files, CI and joblib
-workers."""
+"""Show the progress of a run: a live bar on a terminal; plain lines in log files, Slurm files, CI, joblib workers."""
 
 from __future__ import annotations
 
@@ -19,14 +18,13 @@ if TYPE_CHECKING:
 SLOW_DATA = 0.1  # the share of time spent waiting for data from which it is shown
 LINES_PER_RUN = 20  # plain training lines of a short run; a long one prints one a minute
 SECONDS_BETWEEN_LINES = 60
-SHORTEST = "loss 12.345"  # of the numbers beside a bar, what is always to be seen
+SHORTEST = "loss 12.345"  # the number beside a bar that is always visible
 
 
 class ConsoleTracker:
-    """Shows training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
+    """Show training and evaluation of a run. step: where a resumed run continues. samples_per_step: in the task's unit
     (tokens, images). prefix: begins every line, where several runs share a screen. metric: the task's primary one.
-    eval_every: steps between evaluations, whose time then counts in what is left. memory: the most bytes in use so far,
-    of the device."""
+    eval_every: steps between evaluations, whose time the ETA then includes. memory: the device's peak bytes so far."""
 
     def __init__(
         self,
@@ -45,19 +43,18 @@ class ConsoleTracker:
         self.steps, self.samples_per_step, self.prefix, self.step = steps, samples_per_step, prefix, step
         self.unit, self.rate_key = (task.short_unit, f"{task.unit}_per_s") if task else ("samples", "samples_per_s")
         self.percentages = tuple(known.key for known in task.metrics if known.unit == "%") if task else ()
-        # is a function of the training loss; other metrics are known only after an evaluation
-        self.perplexity = metric == "ppl"
+        self.perplexity = metric == "ppl"  # a function of the training loss; other metrics need an evaluation
         self.eval_every, self.memory = eval_every, memory
         self.stream = stream or sys.stdout
         self._live = _LiveBar(steps, title, step, self.stream) if _is_terminal(self.stream) else None
         self._printed = (step, -math.inf)  # step and time of the last plain line
         self._clock: tuple[int, float] | None = None
         self._rate = 0.0
-        self._pauses, self._evaluations = 0.0, 0  # seconds of the run that were no training; evaluations in them
-        self._row: tuple[float, float] | None = None  # time, and seconds of training, of the last row that had them
+        self._pauses, self._evaluations = 0.0, 0  # seconds of the run without training; evaluations in them
+        self._row: tuple[float, float] | None = None  # time and seconds of training of the last row with both
 
     def say(self, message: str) -> None:
-        """Prints a line, above the bar if there is one."""
+        """Print a line, above the bar if there is one."""
         message = self.prefix + message
         if self._live:
             self._live.say(message)
@@ -75,20 +72,18 @@ class ConsoleTracker:
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {numbers}")
 
     def evaluating(self, label: str, done: int, total: int) -> None:
-        """Shows a second bar during an evaluation, until done == total. Plain output has only the line of its
-        result."""
+        """Show a second bar during an evaluation, until done == total. Plain output has only the line of its result."""
         if self._live:
             self._live.evaluating(label, done, total)
         self._clock = None  # the rate counts training only
 
     def measuring(self, split: str, protocol: str) -> None:
-        """Says, in plain output, that a measurement of the trained model begins: it may take longer than the training.
-        On a terminal its bar does."""
+        """Announce a measurement, which may take longer than the training, in plain output; a terminal has a bar."""
         if not self._live:
             self.say(f"measuring {split}, {protocol.replace('_', ' ')} ...")
 
     def summary(self, values: dict) -> None:
-        """Prints nothing: the final table is printed by the sweep or the run."""
+        """Without effect: the sweep or the run prints the final table."""
 
     def close(self, exit_code: int) -> None:
         if self._live:
@@ -98,7 +93,8 @@ class ConsoleTracker:
         self._measure(row)
         loss = [f"loss {row['train_loss']:.3f}"]
         if self.perplexity:
-            loss.append(f"ppl {_number(_exp(row['train_loss']))}")
+            overflows = row["train_loss"] >= 700  # exp overflows a double at 709.8
+            loss.append(f"ppl {_number(math.inf if overflows else math.exp(row['train_loss']))}")
         rate = [f"lr {row['lr']:.1e}"] if "lr" in row else []
         speed = []
         if self._rate:
@@ -112,7 +108,7 @@ class ConsoleTracker:
             self.say(f"step {row['step']:>{len(str(self.steps))}}/{self.steps}  {'  '.join(loss + rate + speed)}")
 
     def _left(self, step: int) -> float:
-        """Seconds: of the steps after this one and, once one has been measured, of the evaluations from this one on."""
+        """Remaining seconds: of the steps after this one and, once one has been timed, of the evaluations from here."""
         training = max(0, self.steps - step) * self.samples_per_step / self._rate
         if not self.eval_every or not self._evaluations:
             return training
@@ -120,7 +116,7 @@ class ConsoleTracker:
         return training + evaluations * self._pauses / self._evaluations
 
     def _time_pauses(self, row: dict, evaluated: bool) -> None:
-        """Adds up what passes between rows beside training: evaluations, and the checkpoints that they lead to."""
+        """Add up the time between rows without training: evaluations, and the checkpoints after them."""
         if "seconds" not in row:
             return
         now, trained = time.monotonic(), row["seconds"]
@@ -130,7 +126,7 @@ class ConsoleTracker:
         self._row = (now, trained)
 
     def _measure(self, row: dict) -> None:
-        """Updates the smoothed rate: by the row's own if it has one, else by the time between two rows."""
+        """Update the smoothed rate: by the row's own if it has one, else by the time between two rows."""
         now, rate = time.monotonic(), row.get(self.rate_key)
         if rate is None and self._clock and now > self._clock[1]:
             rate = (row["step"] - self._clock[0]) * self.samples_per_step / (now - self._clock[1])
@@ -144,10 +140,9 @@ class ConsoleTracker:
     def _due(self, step: int) -> bool:
         now = time.monotonic()
         far = step - self._printed[0] >= self.steps / LINES_PER_RUN
-        if far or step >= self.steps or now - self._printed[1] >= SECONDS_BETWEEN_LINES:
-            self._printed = (step, now)
-            return True
-        return False
+        due = far or step >= self.steps or now - self._printed[1] >= SECONDS_BETWEEN_LINES
+        self._printed = (step, now) if due else self._printed
+        return due
 
 
 class _LiveBar:
@@ -161,14 +156,8 @@ class _LiveBar:
         self.bar = 24 if console.width >= 110 else 8
         self.title, self.label, self.numbers = title, "", [""]
         self.counts = 2 * len(str(steps)) + 1  # width of '310/600'
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=self.bar),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            console=console,
-            refresh_per_second=4,
-        )
+        bars = (TextColumn("{task.description}"), BarColumn(bar_width=self.bar), MofNCompleteColumn())
+        self.progress = Progress(*bars, TextColumn("{task.fields[numbers]}"), console=console, refresh_per_second=4)
         self.training = self.progress.add_task("", total=steps, completed=step, numbers="")
         self.evaluation: TaskID | None = None
         self._arrange()
@@ -193,8 +182,8 @@ class _LiveBar:
             self.evaluation = None
 
     def _arrange(self) -> str:
-        """Shows names as far as they leave room for the loss, then as many numbers as fit into the line, the most
-        important ones first. Returns the evaluation's name."""
+        """Fit the line: names cut to leave room for the loss, then as many numbers as fit, by falling importance.
+        Returns the evaluation's name."""
         room = self.progress.console.width - self.bar - self.counts - 3  # a blank between columns
         title, label = (_cut(name, room - len(SHORTEST)) for name in (self.title, self.label))
         room -= max(len(title), len(label))
@@ -213,8 +202,7 @@ class _LiveBar:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Whether a live bar can be shown: several workers on one terminal would draw over each other, and a dumb terminal
-    cannot redraw."""
+    """Whether a live bar can be shown: not by workers, which would overwrite each other, nor on a dumb terminal."""
     alone = multiprocessing.current_process().name == "MainProcess"
     return alone and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
@@ -226,10 +214,6 @@ def _cut(text: str, width: int) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("[", r"\[")  # rich reads [word] as a style
-
-
-def _exp(loss: float) -> float:
-    return math.inf if loss >= 700 else math.exp(loss)  # exp overflows a double at 709.8
 
 
 def _number(value) -> str:

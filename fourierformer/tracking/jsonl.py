@@ -1,9 +1,9 @@
-"""Writes and reads metrics.jsonl: one JSON object per line, append-only; tables and curves are made from it.
+"""Write and read metrics.jsonl: one JSON object per line, append-only, the source of tables and curves.
 
-Every line is passed to the kernel at once, so killing the process loses nothing. A checkpoint stores `position()`, and
+Every line is passed to the kernel at once, so killing the process loses none. A checkpoint stores `position()`, and
 resuming from it calls `rewind()`, so that no step appears twice. Non-finite numbers are written as NaN and Infinity, as
-Python's json reads them. The last key of a line, `check`, is a checksum of the line and of the check before it: with it
-a reader notices a changed line, and the line after one that is missing. Files of earlier versions have no checks.
+Python's json reads them. The last key of a line, `check`, is a checksum of the line and of the check before it, by
+which a reader detects a changed line, and the line after a missing one. Files of earlier versions have no checks.
 """
 
 import hashlib
@@ -21,15 +21,15 @@ CHECK = re.compile(rb', "check": "([0-9a-f]{16})"}$')
 
 @dataclass
 class Lines:
-    """What a metrics file holds: its rows without their checks, and the numbers of the lines that were damaged."""
+    """The content of a metrics file: its rows without their checks, and the numbers of damaged lines."""
 
     rows: list[dict] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)
-    check: str = ""  # of the last line that has one
+    check: str = ""  # the last one
 
 
 def read_lines(data: bytes) -> Lines:
-    """Reads the content of a metrics file, up to its last complete line."""
+    """Read the content of a metrics file, up to its last complete line."""
     lines = Lines()
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], 1):
         if not line:
@@ -74,14 +74,14 @@ class JsonlTracker:
         check = _check(self._check, text)
         line = memoryview(text[:-1] + f', "check": "{check}"}}\n'.encode())
         try:
-            while line:  # a raw write may write only a part, for example to the last free block of a disk
+            while line:  # a raw write may be partial, for example in the last free block of a disk
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise self._failure(error) from error
         self._check = check
 
     def summary(self, values: dict) -> None:
-        """Writes nothing: the final numbers are in the run's summary.json."""
+        """Without effect: the final numbers are in the run's summary.json."""
 
     def position(self) -> int:
         """The length of the file in bytes, after syncing it to the disk."""
@@ -92,7 +92,7 @@ class JsonlTracker:
         return os.fstat(self._file.fileno()).st_size
 
     def rewind(self, offset: int) -> None:
-        """Drops every row after `offset`, a value that position() returned."""
+        """Drop every row after `offset`, a value of position()."""
         size = os.fstat(self._file.fileno()).st_size
         if size < offset or (offset > 0 and os.pread(self._file.fileno(), 1, offset - 1) != b"\n"):
             raise UserError(
@@ -101,23 +101,22 @@ class JsonlTracker:
             )
         lines = read_lines(os.pread(self._file.fileno(), offset, 0))
         if lines.damaged:
-            raise UserError(
-                f"{self.path}, line {lines.damaged[0]} is damaged: it does not match its checksum. Restore the file "
-                "from a copy, or start again with fresh=true."
-            )
+            way_out = "Restore the file from a copy, or start again with fresh=true."
+            damage = f"line {lines.damaged[0]} is damaged: it does not match its checksum"
+            raise UserError(f"{self.path}, {damage}. {way_out}")
         os.ftruncate(self._file.fileno(), offset)
         self._check = lines.check
 
     @property
     def rows(self) -> int:
-        """How many rows the file has."""
+        """The number of rows in the file."""
         return len(read_lines(self.path.read_bytes()).rows)
 
     def close(self, exit_code: int) -> None:
         self._file.close()
 
     def _drop_torn_line(self) -> bytes:
-        """Removes an incomplete last line, which a process leaves that is killed inside write(). Returns the others."""
+        """Remove an incomplete last line, left by a process killed inside write(). Returns the others."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
@@ -125,7 +124,5 @@ class JsonlTracker:
         return data[:whole]
 
     def _failure(self, error: OSError) -> UserError:
-        return UserError(
-            f"Cannot write {self.path} ({error.strerror}). "
-            "Make room or fix the permissions; the same command resumes from the last checkpoint."
-        )
+        way_out = "Make room or fix the permissions; the same command resumes from the last checkpoint."
+        return UserError(f"Cannot write {self.path} ({error.strerror}). {way_out}")

@@ -1,6 +1,6 @@
-"""Logs a run to Weights & Biases, online if possible, else to offline files; its failures never stop a training.
+"""Log a run to Weights & Biases, online if possible, else to offline files; its failures never stop a training.
 
-Offline files are in `<run directory>/wandb/`; `wandb sync` uploads them later. Five seeds of one experiment share a
+Offline files are in `<run directory>/wandb/`; `wandb sync` uploads them later. All seeds of one experiment share a
 `group` (the config's hash without the seed), so that the web page can average them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import netrc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -21,53 +21,39 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 2
 SETTINGS: dict[str, Any] = {
-    "silent": True,  # the one line that a user needs is printed by us, above the progress bar
-    "console": "off",  # a live bar redraws four times a second, which would be megabytes of captured output
+    "silent": True,  # the one relevant line is printed here, above the progress bar
+    "console": "off",  # a live bar redraws four times a second: megabytes of captured output
     "init_timeout": 20,
-    "finish_timeout": 60,  # the default waits for the network for ever
-    "x_transaction_log_flush_interval": 1.0,  # the default, 15 s, is what kill -9 would lose
+    "finish_timeout": 60,  # by default it waits for the network for ever
+    "x_transaction_log_flush_interval": 1.0,  # kill -9 loses this much; the default is 15 s
 }
 
 Mode = Literal["auto", "online", "offline", "disabled"]
 
 
 class WandbTracker:
-    """Logs rows and final numbers to wandb; without effect where wandb cannot start.
-
-    samples: ("tokens", how many after a step), logged beside the step, as another x-axis to choose on the web page.
-    """
+    """Log rows and final numbers to wandb; without effect where wandb cannot start. samples: ("tokens", step -> their
+    number), logged beside the step, as another x-axis of the web page. arguments: of wandb.init."""
 
     def __init__(
         self,
-        run_dir: Path | str,
         *,
-        project: str,
-        name: str,
-        group: str,
-        job_type: str,
-        tags: Sequence[str],
-        run_id: str,
-        config: dict,
         samples: tuple[str, Callable[[int], int]],
         mode: Mode = "auto",
-        entity: str | None = None,
         say: Callable[[str], None] = print,
+        **arguments,
     ):
         self.say = say
         self._unit, self._samples_after = samples
         self._run: wandb.Run | None = None
         self._highest = -1
-        arguments: dict[str, Any] = {"dir": str(run_dir), "project": project, "entity": entity, "name": name}
-        arguments |= {"group": group, "job_type": job_type, "tags": list(tags)}
-        arguments |= {"id": run_id, "config": config, "resume": "allow"}
         try:
-            self._start(mode, arguments)
+            self._start(mode, arguments | {"resume": "allow"})
         except Exception as error:  # also if wandb is missing, broken or too old
             say(f"wandb is off for this run ({short(error)}); metrics.jsonl has every number.")
 
     def log(self, row: dict) -> None:
-        # A resumed online run already has the steps up to where it was killed; those after the checkpoint are repeated,
-        # equal bit by bit.
+        # a resumed online run has the steps before it was killed; those after the checkpoint repeat, equal bit by bit
         if self._run is not None and row["step"] >= self._highest:
             self._highest = row["step"]
             self._run.log(row | {self._unit: self._samples_after(row["step"])}, step=row["step"])
@@ -87,7 +73,7 @@ class WandbTracker:
             return
         import wandb
 
-        # Older releases lack some of these, and an unknown setting is an error.
+        # older releases lack some of these, and an unknown setting is an error
         settings = {key: value for key, value in SETTINGS.items() if key in wandb.Settings.model_fields}
         if mode == "online":
             try:
@@ -97,39 +83,32 @@ class WandbTracker:
                 return
             except Exception as error:
                 reason = short(error)
-                wandb.teardown()  # the failed start leaves a service that would go on retrying
+                wandb.teardown()  # ends the service of the failed start, which would retry
         self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
         self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
 
 
 def choose_mode(mode: Mode) -> tuple[Mode, str]:
-    """(mode, why it is not online). Decided before wandb.init, which with a key but without a network would try for
+    """(mode, reason not to be online). Decided before wandb.init, which with a key but without a network would try for
     half a minute."""
     if mode == "auto":
-        wanted = (
-            "disabled"
-            if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1")
-            else os.environ.get("WANDB_MODE", "online")
-        )
+        is_disabled = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1")
+        wanted = "disabled" if is_disabled else os.environ.get("WANDB_MODE", "online")
         known: dict[str, Mode] = {"dryrun": "offline", "offline": "offline", "disabled": "disabled"}
         mode = known.get(wanted.lower(), "online")
         if mode != "online":
             return mode, f"WANDB_MODE={wanted}"
     if mode != "online":
         return mode, "tracker.mode"
-    url = urlsplit(_base_url())
+    import wandb
+
+    url = urlsplit(os.environ.get("WANDB_BASE_URL") or wandb.setup().settings.base_url)
     if not _logged_in(url.hostname):
         return "offline", "not logged in: wandb login"
     host, port = first_hop(url)
     if not reachable(host, port, PROBE_SECONDS):
         return "offline", f"{host} cannot be reached"
     return "online", ""
-
-
-def _base_url() -> str:
-    import wandb
-
-    return os.environ.get("WANDB_BASE_URL") or wandb.setup().settings.base_url
 
 
 def _logged_in(host: str | None) -> bool:

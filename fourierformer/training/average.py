@@ -1,4 +1,4 @@
-"""Averaged weights: an exponential moving average whose updates do not wait for the device."""
+"""Exponential moving average of the weights, updated without waiting for the device."""
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +8,8 @@ from torch.optim.swa_utils import AveragedModel
 class MovingAverage(AveragedModel):
     """decay * average + (1 - decay) * weights at each update; the first one copies the weights.
 
-    Numbers and state are those of AveragedModel with get_ema_multi_avg_fn(decay). But that sends its count of updates
-    to the device in every update, and a GPU has to finish its work first; here the count stays on the host.
+    Numbers and state equal AveragedModel's with get_ema_multi_avg_fn(decay), which sends its count of updates to the
+    device in every update, so that a GPU has to finish its work first; here the count stays on the host.
     """
 
     def __init__(self, model: nn.Module, decay: float):

@@ -3,10 +3,10 @@
     checkpoints/step_00001234/{state.pt, MANIFEST.json}
 
 A checkpoint is written under a name ending in `.tmp`, synced, and renamed: a directory without `.tmp` is complete.
-Saving a step again (after a stop inside gradient accumulation, say) writes `step_00001234-2` before the first is
-deleted, so that there always is one. The manifest holds the size and sha256 of every file, because torch.load notices a
-short file but not a flipped bit. It also holds whether the checkpoint was the best so far: written together, the two
-cannot disagree. `state.pt` holds tensors and plain types only, so that loading it runs no code (`weights_only=True`).
+Saving a step again (after a stop inside gradient accumulation) writes `step_00001234-2` before deleting the first. The
+manifest holds the size and sha256 of every file, because torch.load detects a short file but not a flipped bit, and
+whether the checkpoint was the best so far: written together, the two cannot disagree. `state.pt` holds tensors and
+plain types only, so that loading it runs no code (`weights_only=True`).
 """
 
 import contextlib
@@ -21,29 +21,26 @@ from pathlib import Path
 import torch
 
 from fourierformer.errors import UserError, one_line
-from fourierformer.files import file_sha256
+from fourierformer.files import atomic_write_text, file_sha256
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
 FORMAT = 1
-NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")  # of a complete checkpoint: step, revision
+NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")  # a complete checkpoint: step, revision
 
 
 class Checkpoints:
-    """Keeps the last `keep` steps and the best one. Only save() and tidy() change the directory: reading beside a
+    """Keep the last `keep` steps and the best one. Only save() and tidy() change the directory: reading beside a
     running training is safe."""
 
     def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
         if keep < 1:
             raise ValueError(f"keep={keep}: must be at least 1")
-        self.directory = Path(directory)
-        self.keep = keep
-        self.say = say
-        self._intact: set[Path] = set()  # that were read: the others may be either
+        self.directory, self.keep, self.say = Path(directory), keep, say
+        self._intact: set[Path] = set()  # read without an error; checkpoints in neither set are unread
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
-        """Writes a checkpoint and returns its directory. After any failure nothing of it is left, and the earlier
-        checkpoints are unchanged."""
+        """Write a checkpoint and return its directory. A failure leaves only the earlier checkpoints, unchanged."""
         require_plain(state, "state")
         target = self._free_name(step)
         aside = target.with_name(target.name + ".tmp")
@@ -59,7 +56,10 @@ class Checkpoints:
             _sync_directory(self.directory)
         except OSError as error:
             _discard(aside, target)
-            reason = f"{error.strerror or error}: needs {_human(needed)}, free {self._free()}"
+            available = "unknown"
+            with contextlib.suppress(OSError):
+                available = _human(shutil.disk_usage(self.directory).free)
+            reason = f"{error.strerror or error}: needs {_human(needed)}, free {available}"
             raise UserError(self._not_saved(step, reason)) from error
         except BaseException:
             _discard(aside, target)
@@ -68,9 +68,9 @@ class Checkpoints:
         return target
 
     def tidy(self) -> None:
-        """Deletes what a killed process has left: parts of a checkpoint, and one that it no longer needed. Names what
-        is damaged among the rest, while there may be time to restore it. Call after `latest`: where that one is
-        damaged, the others stay until a new one is saved."""
+        """Delete the leftovers of a killed process: parts of a checkpoint, and one no longer needed. Print which of the
+        others are damaged, while they may be restored. Call after `latest`: if that one is damaged, the others stay
+        until a new one is saved."""
         self._delete_leftovers()
         if not self._damaged:
             self._prune()
@@ -81,18 +81,16 @@ class Checkpoints:
                 self.say(f"The checkpoint {path} is damaged ({problem}). The training does not need it{lost}.")
 
     def newest_step(self) -> int:
-        """The step of the newest checkpoint that is not known to be damaged, without reading it; 0 where there is
-        none."""
+        """The step of the newest checkpoint that is not known to be damaged, without reading it; 0 without any."""
         return max((_step_and_revision(path)[0] for path in self._complete() if path not in self._damaged), default=0)
 
     def latest(self) -> tuple[int, dict] | None:
-        """(step, state) of the newest intact checkpoint, on the CPU; None when there are no checkpoints, UserError when
-        all of them are damaged."""
+        """(step, state) of the newest intact checkpoint, on the CPU; None without any, UserError if all are damaged."""
         return self._load(self._complete(), "checkpoint")
 
     def best(self) -> tuple[int, dict] | None:
         """(step, state) of the best checkpoint, as `latest`."""
-        # A flag of None: the manifest is damaged, so this may have been the best, and the user has to know of it.
+        # flag None: the manifest is damaged, so this may have been the best one, which `_load` reports
         return self._load([path for path in self._complete() if _best_flag(path) is not False], "best checkpoint")
 
     def _load(self, candidates: list[Path], what: str) -> tuple[int, dict] | None:
@@ -125,8 +123,7 @@ class Checkpoints:
         return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
 
     def _prune(self) -> None:
-        """Deletes the checkpoints that need not be kept. The new one is safe on the disk by now, so failing to delete
-        costs space and nothing else."""
+        """Delete surplus checkpoints. The new one is on the disk by now: a failure to delete costs space only."""
         intact = [path for path in self._complete() if path not in self._damaged]
         newest_of_step: dict[int, Path] = {}
         for path in intact:
@@ -135,7 +132,7 @@ class Checkpoints:
         stay += [path for path in intact if _best_flag(path) is None]  # damaged, and may be the best
         for path in self._complete():
             if path not in stay:
-                # Renamed first: a directory that is deleted in part must not look like a checkpoint.
+                # renamed first: a directory that is deleted in part must not look like a checkpoint
                 doomed = path.with_name(path.name + ".tmp")
                 try:
                     os.replace(path, doomed)
@@ -144,23 +141,15 @@ class Checkpoints:
                     self.say(f"The old checkpoint {path} could not be deleted ({error.strerror}).")
 
     def _delete_leftovers(self) -> None:
-        """What a process was writing or deleting when it was killed."""
+        """Delete the checkpoints that a killed process was writing or deleting."""
         for leftover in self.directory.glob("step_*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _free(self) -> str:
-        try:
-            return _human(shutil.disk_usage(self.directory).free)
-        except OSError:
-            return "unknown"
-
     def _not_saved(self, step: int, reason: str) -> str:
         intact = next((path for path in self._complete() if path not in self._damaged), None)
-        kept = (
-            f"The last good checkpoint, step {_step_and_revision(intact)[0]}, is intact"
-            if intact
-            else "There is no earlier checkpoint"
-        )
+        kept = "There is no earlier checkpoint"
+        if intact:
+            kept = f"The last good checkpoint, step {_step_and_revision(intact)[0]}, is intact"
         way_out = "make room or fix the permissions, and the same command resumes" + (" there." if intact else ".")
         return f"Step {step} could not be saved in {self.directory} ({reason}). {kept}; {way_out}"
 
@@ -169,22 +158,19 @@ def _write(aside: Path, step: int, state: dict, best: bool) -> None:
     aside.mkdir()
     files = {"state.pt": write_state(aside / "state.pt", state)}
     manifest = {"format": FORMAT, "step": step, "best": best, "torch": torch.__version__, "files": files}
-    with open(aside / "MANIFEST.json", "w") as file:
-        json.dump(manifest, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
+    atomic_write_text(aside / "MANIFEST.json", json.dumps(manifest, indent=2))
     _sync_directory(aside)
 
 
 def _discard(aside: Path, target: Path) -> None:
-    """Removes a checkpoint that could not be saved, also after its renaming, when only the last sync failed."""
+    """Remove a checkpoint that could not be saved, also after its renaming, when only the last sync failed."""
     with contextlib.suppress(OSError):
         os.replace(target, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, for a message; None when every byte is as it was written."""
+    """The damage of a checkpoint, for a message; None if every byte is as it was written."""
     try:
         manifest = _manifest(path)
         if manifest["format"] != FORMAT:
@@ -211,25 +197,21 @@ def _problem(path: Path) -> str | None:
 
 
 def _loaded(path: Path) -> tuple[dict | None, str]:
-    """(the state, ''), or (None, why it cannot be loaded): of a file that fits its manifest, but that no run wrote."""
+    """(the state, ''), or (None, the reason) for a file that fits its manifest, but that no run wrote."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a file that is none of ours; the message says so
+            warnings.simplefilter("ignore")  # about a foreign file, which the message reports
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # unpickling what somebody else has made can raise anything
-        return None, f"{path.name} is no state of a run ({_short(error)})"
+    except Exception as error:  # unpickling a foreign file can raise anything
+        text = one_line(error)  # torch's explanations have a page
+        short = f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
+        return None, f"{path.name} is no state of a run ({short})"
     return (state, "") if isinstance(state, dict) else (None, f"{path.name} is no state of a run")
-
-
-def _short(error: Exception) -> str:
-    """The error in one line of at most 200 characters; torch's explanations have a page."""
-    text = one_line(error)
-    return f"{type(error).__name__}: {text[:200]}{'...' if len(text) > 200 else ''}"
 
 
 def _manifest(path: Path) -> dict:
     file = path / "MANIFEST.json"
-    if file.exists() and not file.is_file():  # a pipe, say, at which reading would wait for ever
+    if file.exists() and not file.is_file():  # reading a pipe would wait for ever
         raise ValueError("it is not a file")
     return json.loads(file.read_text())
 
@@ -254,7 +236,7 @@ def _human(size: int) -> str:
 
 
 def _sync_directory(path: Path) -> None:
-    """Writes a directory to the disk: only then a renaming inside it is safe."""
+    """Write a directory to the disk: only then a renaming inside it is safe."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

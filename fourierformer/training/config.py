@@ -1,4 +1,4 @@
-"""How a run trains: the keys of configs/{trainer,optim,schedule}/*.yaml, and the ranges they may have."""
+"""The keys of configs/{trainer,optim,schedule}/*.yaml, and their ranges."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -35,14 +35,11 @@ class TrainerConfig:
         check_range("trainer.clip", self.clip, 0, above_low=True)
         check_range("trainer.ema_decay", self.ema_decay, 0, 1)
         if self.steps is None and self.epochs is None:
-            raise SetupError(
-                "no length given: trainer.steps=1000 or trainer.epochs=10, or choose an experiment: experiment=NAME"
-            )
+            given = "trainer.steps=1000 or trainer.epochs=10, or choose an experiment: experiment=NAME"
+            raise SetupError(f"no length given: {given}")
         if self.steps is not None and self.epochs is not None:
-            raise SetupError(
-                f"trainer.steps={self.steps} and trainer.epochs={self.epochs:g} are two lengths of training: set one "
-                "of them to null"
-            )
+            both = f"trainer.steps={self.steps} and trainer.epochs={self.epochs:g}"
+            raise SetupError(f"{both} are two lengths of training: set one of them to null")
 
     def in_steps(self, steps_per_epoch: int) -> "TrainerInSteps":
         """This config with every length in steps."""
@@ -50,13 +47,9 @@ class TrainerConfig:
         if steps is None:
             assert self.epochs is not None  # __post_init__: one of the two is given
             steps = max(1, round(self.epochs * steps_per_epoch))
-        lengths = {
-            "steps": steps,
-            "epochs": None,
-            "eval_every": self.eval_every or steps_per_epoch,
-            "save_every": self.save_every or steps_per_epoch,
-        }
-        return TrainerInSteps(**{field.name: getattr(self, field.name) for field in fields(self)} | lengths)
+        every = {key: getattr(self, key) or steps_per_epoch for key in ("eval_every", "save_every")}
+        same = {field.name: getattr(self, field.name) for field in fields(self)}
+        return TrainerInSteps(**same | {"steps": steps, "epochs": None} | every)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +99,8 @@ class ScheduleConfig:
         for key in ("warmup_start", "min_lr"):
             check_range(f"schedule.{key}", getattr(self, key), 0, 1)
         if (self.warmup_steps is None) == (self.warmup_epochs is None):
-            raise SetupError(
-                f"schedule.warmup_steps={self.warmup_steps} and schedule.warmup_epochs={self.warmup_epochs}: give one "
-                "of them (0 = no warm-up) and set the other one to null"
-            )
+            both = f"schedule.warmup_steps={self.warmup_steps} and schedule.warmup_epochs={self.warmup_epochs}"
+            raise SetupError(f"{both}: give one of them (0 = no warm-up) and set the other one to null")
 
     def warmup(self, steps_per_epoch: int) -> int:
         if self.warmup_steps is not None:

@@ -1,48 +1,33 @@
-"""What a training step does for attention layers that draw random numbers, add to the loss, or learn from statistics.
+"""Training steps of attention layers that draw random numbers, add to the loss, or learn from statistics.
 
-All of it is a function of (seed, step, row of the global batch): a row's noise has its number in it, what a layer adds
-to the loss is averaged over rows as the loss is, and statistics are summed over micro-batches and processes before they
-change a layer's state. So a resumed run is what an uninterrupted one would have been, and dividing the batch otherwise
-changes nothing but rounding.
+All of it is a function of (seed, step, row of the global batch): noise depends on the row's number, auxiliary losses
+are averaged over rows like the loss, and statistics are summed over micro-batches and processes before they change a
+layer's state. A resumed run hence equals an uninterrupted one, and another division of the batch changes rounding only.
 """
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError
 from fourierformer.training.objective import Objective, RowWise
 from fourierformer.transfer import to_device
 
 
-@runtime_checkable
-class Stepped(Protocol):
-    """What the loop calls of a layer at every step: methods of an attention, which attention/base.py describes."""
-
-    draws: bool
-    adds_loss: bool
-
-    def begin_step(self, step: int) -> None: ...
-    def begin_rows(self, numbers: Tensor) -> None: ...
-    def auxiliary_loss(self, losses: Tensor) -> Tensor: ...
-    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None: ...
-
-
 class LayerSteps:
-    """Calls what the layers of a model have to do in a training step: `begin`, `loss` per micro-batch, `end`."""
+    """Call the attention layers of a model in a training step: `begin`, `loss` per micro-batch, `end`."""
 
     def __init__(self, model: nn.Module, objective: Objective, device: torch.device):
-        self.objective, self.device = objective, device
-        self.layers = [module for module in model.modules() if isinstance(module, Stepped)]
+        self.objective, self.device, self.layers = objective, device, layers_of(model)
         self.drawing = [layer for layer in self.layers if layer.draws]
         self.adding = [layer for layer in self.layers if layer.adds_loss]
         needy = [*self.drawing, *self.adding]
         if needy and not isinstance(objective, RowWise):
             raise SetupError(
                 f"{type(needy[0]).__name__} attention needs the rows of a batch and their losses, which "
-                f"{type(objective).__name__} does not tell: write its methods rows and row_losses (see "
+                f"{type(objective).__name__} lacks: write its methods rows and row_losses (see "
                 "fourierformer.training.objective.RowWise), or choose another attention"
             )
 
@@ -51,24 +36,20 @@ class LayerSteps:
             layer.begin_step(step)
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, Tensor]:
-        """This batch's part of the step's loss, which is logged; and the same with the auxiliary losses of layers,
-        which is differentiated."""
+        """This batch's part of the step's loss, to log, and its sum with the auxiliary losses, to differentiate."""
         if not (self.drawing or self.adding):
             part = self.objective.loss(model, batch)
             return part, part
-        assert isinstance(self.objective, RowWise)  # __init__ saw to it
+        assert isinstance(self.objective, RowWise)  # checked in __init__
         numbers, share = self.objective.rows(batch)
-        self._announce(numbers)
-        losses = self.objective.row_losses(model, batch)
-        added = [layer.auxiliary_loss(losses.detach()) for layer in self.adding]
-        part = losses.mean() * share
-        return part, part + sum(x.mean() for x in added) * share
-
-    def _announce(self, numbers: Tensor) -> None:
         if self.drawing:
             (numbers,) = to_device(self.device, numbers)
             for layer in self.drawing:
                 layer.begin_rows(numbers)
+        losses = self.objective.row_losses(model, batch)
+        added = [layer.auxiliary_loss(losses.detach()) for layer in self.adding]
+        part = losses.mean() * share
+        return part, part + sum(x.mean() for x in added) * share
 
     def end(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
         for layer in self.layers:

@@ -1,12 +1,12 @@
 """The one training loop: rate, micro-batches, clip, guard, step; then log, evaluate, save.
 
-A resumed run is exact for three reasons. Data, learning rate and dropout are pure functions of the step, so nothing of
-them is saved. All work at a step boundary (evaluate, save) is done at the TOP of the loop, so a resumed run does what
-the interrupted one had not done yet. A stop in the middle of a step drops its incomplete gradients and saves the state
-at the boundary before.
+A resumed run is exact for three reasons. Data, learning rate and dropout are pure functions of the step, so none of
+their state is saved. All work at a step boundary (evaluate, save) is done at the TOP of the loop, so a resumed run does
+the work that the interrupted one had left. A stop within a step drops its incomplete gradients and saves the state at
+the boundary before.
 
-Several processes run this loop side by side, each on its share of every global batch. Their common decisions
-(stopping, a bad step, the best checkpoint) depend on numbers that all of them have; only the first one writes.
+Several processes run this loop side by side, each on its share of every global batch. Common decisions (stopping, a bad
+step, the best checkpoint) depend on numbers that all of them have; only the first one writes.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,79 +22,64 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fourierformer.errors import Diverged, Interrupted
 from fourierformer.processes import Processes
+from fourierformer.seeds import seed_of
 from fourierformer.tracking import Trackers
+from fourierformer.training.average import MovingAverage
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.layers import LayerSteps
 from fourierformer.training.objective import Objective, OnProgress
 from fourierformer.training.optim import guarded_step, set_learning_rate
 from fourierformer.training.precision import autocast
-from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
-
-if TYPE_CHECKING:
-    from torch.optim.swa_utils import AveragedModel
 
 WAY_OUT = "Try a lower optim.lr, a longer schedule.warmup_steps, a smaller attention.radius, or trainer.precision=fp32."
 
 
-@runtime_checkable
-class Diagnosed(Protocol):
-    """A layer with numbers to log at evaluations."""
-
-    def diagnostics(self) -> dict[str, float]: ...
-
-
 @dataclass
 class Progress:
-    """How far a run has come: the state of the loop that a checkpoint holds besides weights and optimizer."""
+    """The state of the loop that a checkpoint holds besides weights and optimizer."""
 
     step: int = 0
-    evaluated: int = 0  # the last step that was evaluated
-    # Evaluations: "best" and "last" of the weights, "ema_best" and "ema_last" of their average -> the numbers, such as
+    evaluated: int = 0  # the last evaluated step
+    # evaluations of the weights, "best" and "last", and of their average, "ema_best" and "ema_last", each as
     # {"step": 600, "valid_ppl": 61.2}
     records: dict[str, dict[str, float]] = field(default_factory=dict)
-    bad_steps: int = 0  # steps that were skipped because of non-finite numbers
+    bad_steps: int = 0  # steps skipped because of non-finite numbers
     train_seconds: float = 0.0
     wait_seconds: float = 0.0  # the part of train_seconds spent waiting for data
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TrainingLoop:
-    """One run of the loop. `run()` returns the progress when all steps are done."""
+    """One run of the loop. `run()` returns the progress after the last step."""
 
-    def __init__(
-        self,
-        *,
-        objective: Objective,
-        model: nn.Module,
-        ema: "AveragedModel | None",
-        optimizer: torch.optim.Optimizer,
-        rate: Callable[[int], float],
-        config: TrainerInSteps,
-        seed: int,
-        device: torch.device,
-        tracker: Trackers,
-        checkpoints: Checkpoints,
-        stop: StopSignal,
-        data_fingerprint: str | None = None,
-        processes: Processes | None = None,
-        on_progress: OnProgress = lambda label, done, total: None,
-        on_log: Callable[[Progress], None] = lambda progress: None,
-    ):
-        self.objective, self.model, self.ema, self.optimizer, self.rate = objective, model, ema, optimizer, rate
-        self.config, self.seed, self.device = config, seed, device
-        self.tracker, self.checkpoints, self.stop = tracker, checkpoints, stop
-        self.data_fingerprint = data_fingerprint  # of the data that it trains on, kept in every checkpoint
-        self.processes = processes or Processes()
-        self.on_progress, self.on_log = on_progress, on_log
-        self.shared = shared_model(model, self.processes, device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self.layers = LayerSteps(model, objective, device)
+    objective: Objective
+    model: nn.Module
+    ema: MovingAverage | None
+    optimizer: torch.optim.Optimizer
+    rate: Callable[[int], float]
+    config: TrainerInSteps
+    seed: int
+    device: torch.device
+    tracker: Trackers
+    checkpoints: Checkpoints
+    stop: StopSignal
+    data_fingerprint: str | None = None  # of the training data, kept in every checkpoint
+    processes: Processes = field(default_factory=Processes)
+    on_progress: OnProgress = lambda label, done, total: None
+    on_log: Callable[[Progress], None] = lambda progress: None
+
+    def __post_init__(self):
+        device = self.device
+        self.shared = shared_model(self.model, self.processes, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.config.precision == "fp16")
+        self.layers = LayerSteps(self.model, self.objective, device)
         self.progress = Progress()
-        self.saved = 0  # the last step that was saved
+        self.saved = 0  # the last saved step
         self.waited = 0.0  # seconds spent waiting for data since the last log
         self.logged_at = (0, 0.0)  # step and train_seconds of the last log
-        # On the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
+        # on the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
         # bad steps in all, bad steps in a row, most bad steps in a row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
         self.reads_each_step = device.type == "cpu"  # reading costs a host sync on a GPU, nothing on a CPU
@@ -106,7 +90,8 @@ class TrainingLoop:
             while True:
                 self._boundary()
                 if self.progress.step >= self.config.steps:
-                    self._check_learned()
+                    if "best" not in self.progress.records:  # too short for max_bad_steps, but without a result
+                        raise Diverged(f"diverged: no evaluation had finite numbers. {WAY_OUT}")
                     return self.progress
                 started = time.perf_counter()
                 norm = self.train_step()
@@ -139,11 +124,11 @@ class TrainingLoop:
         return norm
 
     def _accumulate(self, step: int) -> Tensor:
-        """Adds up the gradients of all micro-batches. Returns the mean loss of this process's share of the step."""
+        """Add up the gradients of all micro-batches. Returns the mean loss of this process's share of the step."""
         loss = torch.zeros((), device=self.device)
         for micro, batch in enumerate(self._batches(step)):
             self.stop.poll()
-            torch.manual_seed(step_seed(self.seed, step, micro, self.processes.rank))
+            torch.manual_seed(seed_of(self.seed, step, micro, self.processes.rank))
             last = micro == self.objective.micro_steps - 1
             with self._exchange(last), autocast(self.device, self.config.precision):
                 part, whole = self.layers.loss(self.shared, batch)
@@ -161,14 +146,13 @@ class TrainingLoop:
             yield batch
 
     def _exchange(self, last: bool) -> contextlib.AbstractContextManager:
-        """The context of a micro-batch: several processes exchange gradients once per step, in the backward pass of the
-        last one."""
+        """The context of a micro-batch: processes exchange gradients once per step, in the last backward pass."""
         if last or not isinstance(self.shared, DistributedDataParallel):
             return contextlib.nullcontext()
         return self.shared.no_sync()
 
     def _clip(self) -> Tensor:
-        """Scales the gradient down to the norm `clip`, where that is set and exceeded. Returns the norm before."""
+        """Scale the gradient down to the norm `clip`, if that is set and exceeded. Returns the norm before."""
         norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.config.clip is not None:
             nn.utils.clip_grads_with_norm_(self.model.parameters(), self.config.clip, norm)
@@ -195,26 +179,22 @@ class TrainingLoop:
             self.counters[:2] = 0
             self.on_log(self.progress)
         if (log or self.reads_each_step) and longest >= self.config.max_bad_steps:
-            raise Diverged(
-                f"diverged at step {step}: loss or gradients were not finite {int(longest)} steps in a row. "
-                f"Weights are those of the last good step. {WAY_OUT}"
-            )
+            reason = f"loss or gradients were not finite {int(longest)} steps in a row"
+            raise Diverged(f"diverged at step {step}: {reason}. Weights are those of the last good step. {WAY_OUT}")
 
     def _speed(self) -> dict[str, float]:
-        """Since the last log: throughput, and the share of the time that was spent waiting for data."""
+        """Since the last log: throughput, and the share of the time spent waiting for data."""
         step, seconds = self.logged_at
         now, count = self.progress, self.objective.samples_after
         elapsed = max(now.train_seconds - seconds, 1e-9)
-        row = {
-            f"{self.objective.unit}_per_s": (count(now.step) - count(step)) / elapsed,
-            "data_wait": self.waited / elapsed,
-        }
+        rate = (count(now.step) - count(step)) / elapsed
+        row = {f"{self.objective.unit}_per_s": rate, "data_wait": self.waited / elapsed}
         now.wait_seconds += self.waited
         self.waited, self.logged_at = 0.0, (now.step, now.train_seconds)
         return row
 
     def _seconds(self) -> dict[str, float]:
-        """Time spent training so far, without evaluations: for curves against time."""
+        """Time spent training so far, without evaluations, for curves against time."""
         return {"seconds": round(self.progress.train_seconds, 2)}
 
     # -- between steps ----------------------------------------------------------------------------------------------
@@ -225,11 +205,10 @@ class TrainingLoop:
         if step == 0:
             return
         last = step == config.steps
-        improved = False
-        if (step % config.eval_every == 0 or last) and self.progress.evaluated < step:
-            improved = self._evaluate()
+        measured = (step % config.eval_every == 0 or last) and self.progress.evaluated < step
+        improved = measured and self._evaluate()
         due = self.saved < step and (step % config.save_every == 0 or last)
-        if due or improved:  # an improved step may have been saved before, by a stop during its evaluation
+        if due or improved:  # a stop during its evaluation may have saved an improved step before
             self._save(best=improved)
 
     def _evaluate(self) -> bool:
@@ -249,23 +228,17 @@ class TrainingLoop:
         return self.objective.evaluate(model, self.stop.poll, self.on_progress)
 
     def _record(self, weights: str, numbers: dict[str, float]) -> bool:
-        """Keeps an evaluation as the last one and, if it is better than all before, as the best. Returns whether it
-        is."""
+        """Keep an evaluation as the last one, and if it is the best so far as the best. Returns whether it is."""
         value, records = numbers[self.objective.primary], self.progress.records
         entry = {"step": self.progress.step, **numbers}
         best = records.get(f"{weights}best")
         sign = -1 if self.objective.higher_is_better else 1
-        finite = all(map(math.isfinite, numbers.values()))  # the primary one may be an accuracy, which never is nan
+        finite = all(map(math.isfinite, numbers.values()))  # the primary one may be an accuracy, which is never NaN
         improved = finite and (best is None or sign * value < sign * best[self.objective.primary])
         records[f"{weights}last"] = entry
         if improved:
             records[f"{weights}best"] = dict(entry)
         return improved
-
-    def _check_learned(self) -> None:
-        """Diverged for a training that was too short for max_bad_steps, but has nothing to show."""
-        if "best" not in self.progress.records:
-            raise Diverged(f"diverged: no evaluation had finite numbers. {WAY_OUT}")
 
     def _save(self, best: bool = False) -> None:
         self.processes.on_first(lambda: self._write_checkpoint(best))
@@ -303,17 +276,17 @@ class TrainingLoop:
 
 
 def shared_model(model: nn.Module, processes: Processes, device: torch.device) -> nn.Module:
-    """The model to train with, which has the parameters of `model` and averages gradients over all processes."""
+    """A model with the parameters of `model` that averages gradients over all processes."""
     if processes.world == 1:
         return model
     devices = [device] if device.type == "cuda" else None
     with warnings.catch_warnings():
-        # its replacement would send buffers at the start, which every process has computed for itself
+        # its replacement would send buffers at the start, which every process has computed itself
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def diagnostics(model: nn.Module) -> dict[str, float]:
     """The diagnostics of every attention layer, {"radius/00": 0.43, ...}."""
-    layers = [m for m in model.modules() if isinstance(m, Diagnosed)]
-    return {f"{name}/{i:02d}": value for i, m in enumerate(layers) for name, value in m.diagnostics().items()}
+    methods = filter(None, (getattr(module, "diagnostics", None) for module in model.modules()))
+    return {f"{name}/{i:02d}": value for i, method in enumerate(methods) for name, value in method().items()}

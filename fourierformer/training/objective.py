@@ -1,4 +1,4 @@
-"""What the training loop asks of a task: the batches of a step, their loss, and evaluations. One object per run."""
+"""The interface of a task in the training loop: batches of a step, their loss, evaluations. One object per run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 T = TypeVar("T")
-Poll = Callable[[], None]  # raises Interrupted when a signal asked the run to stop
+Poll = Callable[[], None]  # raises Interrupted after a signal to stop
 OnProgress = Callable[[str, int, int], None]  # (label, done, total): progress of an evaluation
 
 
 class Objective(ABC):
-    """Batches, loss and measurements of a run, used by the training loop. Several processes have one each, for their
-    own share of every global batch and of every evaluation.
+    """Batches, loss and measurements of a run, for the training loop. Each process has one, for its own share of every
+    global batch and of every evaluation.
 
     Examples:
         >>> from pathlib import Path
@@ -39,7 +39,7 @@ class Objective(ABC):
     samples_per_step: int  # in a global batch
     steps_per_epoch: int
     micro_steps: int  # micro-batches of one step on one process
-    protocols: tuple[str, ...]  # of `measure`; the last one is what a paper would quote
+    protocols: tuple[str, ...]  # of `measure`; the last one is the one that papers quote
     processes: Processes = Processes()
 
     def samples_after(self, steps: int) -> int:
@@ -48,17 +48,15 @@ class Objective(ABC):
 
     @abstractmethod
     def micro_batches(self, step: int) -> Iterable:
-        """The batches of one optimizer step: a pure function of the step, so nothing has to be saved to resume."""
+        """The batches of one optimizer step: a pure function of the step, so that resuming needs no saved state."""
 
     @abstractmethod
     def loss(self, model: Any, batch: Any) -> Tensor:
-        """The loss of a micro-batch, scaled so that those of a step sum to the mean loss of this process's part of
-        it."""
+        """The loss of a micro-batch, scaled: those of a step sum to the mean loss of this process's part of it."""
 
     @abstractmethod
     def evaluate(self, model: Any, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
-        """The numbers of one evaluation during training, `primary` among them, the same on every process. Every process
-        calls `poll` equally often."""
+        """The numbers of one evaluation during training, with `primary`. Equal on all processes, and as many polls."""
 
     @abstractmethod
     def measure(
@@ -67,40 +65,39 @@ class Objective(ABC):
         """The metrics of a split under a protocol, with the `scored` numbers that make them comparable."""
 
     def check_measure(self, split: str, protocol: str) -> None:
-        """SetupError, before the training, where `measure` would raise one after it: for a text that is too short."""
+        """Raise before the training the SetupError of `measure` after it, for example for a text that is too short."""
         return
 
     def from_training(self, records: dict[str, dict[str, float]]) -> dict[str, dict[str, dict]]:
-        """Results taken from the evaluations during training: {split: {protocol: numbers}}. Without any, whole splits
-        are measured when the training is done."""
+        """Results of evaluations during training, {split: {protocol: numbers}}; none: whole splits are measured
+        later."""
         return {}
 
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
         """Inputs for the analysis of attention maps: the number of sequences of a split, `most` at most, and batches of
         them, the same at every call."""
-        raise SetupError(
-            f"attention maps of {self.unit} cannot be shown: {type(self).__name__} has no attention_inputs"
-        )
+        lacking = f"{type(self).__name__} has no attention_inputs"
+        raise SetupError(f"attention maps of {self.unit} cannot be shown: {lacking}")
 
     def notes(self) -> list[str]:
-        """Remarks that a reader of the results needs: unreadable images, say."""
+        """Remarks that a reader of the results needs, for example about unreadable images."""
         return []
 
     def state_dict(self) -> dict:
-        """For the checkpoint, as plain values: what is no function of the step, such as images found unreadable."""
+        """State for the checkpoint, as plain values, that is no function of the step, such as unreadable images."""
         return {}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on with what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         return
 
     def close(self) -> None:
-        """Ends loader processes."""
+        """End loader processes."""
         return
 
     def divided(self, batches: Iterable[T], poll: Poll) -> Iterator[tuple[T, bool]]:
-        """The batches of an evaluation, each with whether this process is the one to compute it. Polls equally often on
-        every process, whether it has a batch in a round or not."""
+        """The batches of an evaluation, each with whether this process computes it. Polls equally often on every
+        process, with or without a batch in a round."""
         for number, batch in enumerate(batches):
             if number % self.processes.world == 0:
                 poll()
@@ -109,19 +106,18 @@ class Objective(ABC):
 
 @runtime_checkable
 class RowWise(Protocol):
-    """What an objective tells beyond Objective, for attentions that draw per row or add to the loss of rows."""
+    """Methods of an objective for attentions that draw per row or add to the loss of rows."""
 
     def rows(self, batch: Any) -> tuple[Tensor, float]:
-        """Which rows of the step's global batch these are, (B,) int64 on the host, and their share of this process's
-        part of the step."""
+        """Row numbers in the step's global batch, (B,) int64 on the host, and their share of this process's part."""
 
     def row_losses(self, model: Any, batch: Any) -> Tensor:
-        """The mean loss of each row, (B,): `loss` is their mean times the share."""
+        """The mean loss of each row, (B,); `loss` is their mean times the share."""
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A context with the model in evaluation mode; afterwards it is in the mode that it was in."""
+    """A context with the model in evaluation mode, and in its earlier mode afterwards."""
     was_training = model.training
     model.eval()
     try:

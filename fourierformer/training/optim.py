@@ -11,8 +11,8 @@ from fourierformer.training.config import OptimConfig
 
 
 class _WithoutCompiler(torch.optim.Optimizer):
-    """torch's own methods without the wrappers that keep torch.compile out of them: at their first call they import the
-    compiler, which takes two seconds, also in a run that compiles nothing. No optimizer is compiled here."""
+    """torch's own methods without the wrappers against torch.compile, whose first call imports the compiler: two
+    seconds, also in a run that compiles nothing. No optimizer is compiled here."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -31,9 +31,8 @@ class AdamW(_WithoutCompiler, torch.optim.AdamW):
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """The optimizer of a config, with the marks of parameters: `no_weight_decay`, and `lr_multiplier` for its rate.
-    Vectors and biases are not decayed either, nor what the model's method `no_weight_decay` names, as in timm.
-    Fused, because fused optimizers skip a step on the device when `found_inf` is set: no host sync to guard a step.
-    """
+    Vectors, biases and the parameters in the model's `no_weight_decay()` are not decayed either, as in timm. Fused,
+    because fused optimizers skip a step on the device if `found_inf` is set: no host sync to guard a step."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     undecayed: Collection[str] = getattr(model, "no_weight_decay", tuple)()
     marks = marks_of(model)
@@ -53,10 +52,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def guarded_step(optimizer: torch.optim.Optimizer, bad: torch.Tensor) -> None:
-    """optimizer.step(), unless the float tensor `bad` is 1 on its device: then nothing changes.
-
-    `grad_scale` and `found_inf` are the attributes by which torch's own GradScaler makes fused optimizers skip a step.
-    """
+    """optimizer.step(), without effect if the float tensor `bad` is 1 on its device: by `grad_scale` and `found_inf`,
+    as torch's own GradScaler makes fused optimizers skip a step."""
     # torch's annotations of Optimizer lack both
     optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
     optimizer.step()

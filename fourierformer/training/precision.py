@@ -8,8 +8,7 @@ from fourierformer.training.config import Precision
 
 
 def set_matmul_precision(precision: Precision) -> None:
-    """Sets how float32 matrices are multiplied: in full float32 for fp32, on tensor cores (TF32) for other
-    precisions."""
+    """Set the precision of float32 matrix products: full float32 for fp32, else TF32 (on tensor cores)."""
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 

@@ -1,9 +1,8 @@
-"""Stopping on request: after the first signal the run saves a checkpoint and ends, after a second Ctrl-C it ends at
-once.
+"""Stop a run on a signal: after the first one it saves a checkpoint and ends, after a second Ctrl-C it ends at once.
 
-Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT), a terminal that closes sends SIGHUP.
-The handler only sets a flag, and whatever runs for long (training, evaluation, warm-up) calls `poll()` where stopping
-is safe. Several processes agree at each poll, so that all stop at the same one, whichever got the signal.
+Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT), a closing terminal sends SIGHUP. The
+handler only sets a flag; long work (training, evaluation, warm-up) calls `poll()` where stopping is safe. Several
+processes agree at each poll, so that all stop at the same one, whichever received the signal.
 """
 
 import contextlib
@@ -17,27 +16,26 @@ from fourierformer.errors import Interrupted
 from fourierformer.processes import Processes
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-SAME_CTRL_C = 1.0  # seconds within which a second SIGINT is the same Ctrl-C, from the terminal and from a launcher
+SAME_CTRL_C = 1.0  # seconds within which a second SIGINT is the same Ctrl-C, sent by the terminal and by a launcher
 
 
 def exit_code(signal_number: int) -> int:
-    """The exit code after a signal: 128 + its number, as in shells. SIGUSR1, a scheduler's early SIGTERM, has
-    SIGTERM's, as has SIGHUP."""
+    """The exit code after a signal: 128 + its number, as in shells. SIGUSR1 and SIGHUP count as SIGTERM."""
     return 128 + (signal.SIGINT if signal_number == signal.SIGINT else signal.SIGTERM)
 
 
 def how_to_abort(number: int) -> str:
-    """What to tell the user after this signal, which not everyone has sent by hand."""
+    """The hint after a signal, which a scheduler may have sent."""
     return "press Ctrl-C again to abort at once" if number == signal.SIGINT else "SIGINT (Ctrl-C) aborts at once"
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask to stop. Not SIGHUP where it is ignored: `nohup` does so to go on without a terminal."""
+    """The signals that request a stop; not SIGHUP where it is ignored, as under `nohup`."""
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class StopSignal:
-    """Receives the signals that ask a run to stop: `with StopSignal() as stop: ... stop.poll()`.
+    """Receive the signals that stop a run: `with StopSignal() as stop: ... stop.poll()`.
 
     Python allows handlers in the main thread only: elsewhere poll() never raises. With several processes each must poll
     equally often, and all must stay until the end of the block."""
@@ -46,7 +44,7 @@ class StopSignal:
         self.processes = processes or Processes()
         self.signal_number: int | None = None  # of the first signal, here or, since a poll, in another process
         self._since = 0.0
-        self._agreed = 0  # the number of the signal that all processes know of
+        self._agreed = 0  # the signal number that all processes have exchanged
         self._previous: dict = {}
 
     def __enter__(self) -> "StopSignal":
@@ -56,7 +54,7 @@ class StopSignal:
 
     def __exit__(self, kind, *exception) -> None:
         for number, handler in self._previous.items():
-            # None: the handler was not installed by Python and cannot be put back by it
+            # None: a handler not installed by Python, which cannot restore it
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
         # A signal after the last poll: the work is done, but a sweep must not begin its next job.
@@ -64,9 +62,9 @@ class StopSignal:
             self.poll()
 
     def poll(self) -> None:
-        """Raises Interrupted if a process of the run has received a signal; at every call, so that nested loops all
-        end. After the first time it asks the other processes no more: then they need not poll equally often."""
-        # The common answer, not signal_number: this process alone knows of a signal that came while they were asking.
+        """Raise Interrupted if a process of the run has received a signal; at every call, so that nested loops all end.
+        After the first time nothing is exchanged any more, and processes need not poll equally often."""
+        # the common number, not signal_number: a signal during the exchange is known to this process alone
         self._agreed = self._agreed or self.processes.highest(self.signal_number or 0)
         if self._agreed:
             if self.signal_number is None:
@@ -74,13 +72,13 @@ class StopSignal:
             raise Interrupted(self._agreed)
 
     def _receive(self, number: int, frame) -> None:
+        shared = self.processes.world > 1 and self.signal_number == signal.SIGINT
         if self.signal_number is None:
             self._begin(number)
-        elif number == signal.SIGINT and not self._same_ctrl_c():
-            # A live progress bar hides the cursor, and os._exit does not let it show the cursor again.
-            self._say(
-                "\x1b[?25h\naborted, nothing saved since the last checkpoint\n" if sys.stderr.isatty() else "aborted\n"
-            )
+        elif number == signal.SIGINT and not (shared and time.monotonic() - self._since < SAME_CTRL_C):
+            # show the cursor, which a live progress bar hides and cannot restore after os._exit
+            on_terminal = "\x1b[?25h\naborted, nothing saved since the last checkpoint\n"
+            self._say(on_terminal if sys.stderr.isatty() else "aborted\n")
             os._exit(exit_code(signal.SIGINT))
 
     def _begin(self, number: int) -> None:
@@ -89,17 +87,8 @@ class StopSignal:
         again = f"; {how_to_abort(number)}" if self.processes.world == 1 else ""
         self._say(f"\n{signal.Signals(number).name}: stopping after this micro-step, saving{again}\n")
 
-    def _same_ctrl_c(self) -> bool:
-        shared = self.processes.world > 1 and self.signal_number == signal.SIGINT
-        return shared and time.monotonic() - self._since < SAME_CTRL_C
-
     def _say(self, text: str) -> None:
-        """Writes to stderr, in the first process only."""
-        if self.processes.first:
-            _write(text)
-
-
-def _write(text: str) -> None:
-    """Writes to stderr's descriptor: print() inside a handler fails when the interrupted code was itself printing."""
-    with contextlib.suppress(OSError):
-        os.write(2, text.encode())
+        """Write to stderr's descriptor in the first process: print() in a handler fails if it interrupted a print()."""
+        with contextlib.suppress(OSError):
+            if self.processes.first:
+                os.write(2, text.encode())

@@ -1,4 +1,4 @@
-"""Writes the state file of a checkpoint: checks its content, computes its size, and its sha256 while writing."""
+"""Write the state file of a checkpoint: check its content, compute its size, and its sha256 while writing."""
 
 import hashlib
 import os
@@ -12,8 +12,7 @@ TENSORS = {torch.Tensor, torch.nn.Parameter}
 
 
 def require_plain(value, where: str) -> None:
-    """TypeError for a value that torch.load(weights_only=True) would refuse later, when the checkpoint is needed (numpy
-    scalars, generators, config objects)."""
+    """TypeError for a value that torch.load(weights_only=True) would refuse later: numpy scalars, config objects."""
     kind = type(value)
     if kind in (dict, OrderedDict):
         for key, item in value.items():
@@ -23,14 +22,12 @@ def require_plain(value, where: str) -> None:
         for index, item in enumerate(value):
             require_plain(item, f"{where}[{index}]")
     elif kind not in PLAIN | TENSORS:
-        raise TypeError(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}; checkpoints hold tensors and plain types only"
-        )
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise TypeError(f"{where} is a {name}; checkpoints hold tensors and plain types only")
 
 
 def state_bytes(state: dict) -> int:
-    """Size of the file in bytes, at most: each storage once (tied weights share one), and 2 % and 1 MiB for the archive
-    around them."""
+    """Upper bound of the file's bytes: each storage once (tied weights share one), 2 % and 1 MiB for the archive."""
     storages: dict[int, int] = {}
     stack: list[object] = [state]
     while stack:
@@ -38,15 +35,13 @@ def state_bytes(state: dict) -> int:
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, dict):
-            stack.extend(value.values())
-        elif isinstance(value, list | tuple):
-            stack.extend(value)
+        elif isinstance(value, dict | list | tuple):
+            stack.extend(value.values() if isinstance(value, dict) else value)
     return int(1.02 * sum(storages.values())) + 2**20
 
 
 def write_state(path: Path, state: dict) -> dict:
-    """Writes the file and syncs it to the disk. Returns its size and sha256, for the manifest."""
+    """Write the file and sync it to the disk. Returns its size and sha256, for the manifest."""
     with open(path, "wb") as raw:
         file = HashedFile(raw)
         torch.save(state, file)  # type: ignore[arg-type]  # annotated as IO[bytes]; it calls write and flush only
@@ -58,13 +53,11 @@ def write_state(path: Path, state: dict) -> dict:
 
 
 class HashedFile:
-    """A file that computes the sha256 of what is written. The error of a failed write is kept in `error`, because
-    torch.save's C++ writer would try to finish the archive and report that failure instead of the full disk."""
+    """A file that computes the sha256 of its content while writing. A failed write sets `error`, because torch.save's
+    C++ writer would try to finish the archive and report that failure instead of the full disk."""
 
     def __init__(self, raw):
-        self.raw = raw
-        self.hash = hashlib.sha256()
-        self.bytes = 0
+        self.raw, self.hash, self.bytes = raw, hashlib.sha256(), 0
         self.error: OSError | None = None
 
     def write(self, data) -> int:
@@ -79,4 +72,4 @@ class HashedFile:
         return size
 
     def flush(self) -> None:
-        """torch.save calls it; the one flush that counts is followed by fsync."""
+        """Called by torch.save, without effect: write_state flushes and syncs."""

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
 from tests.helpers.command_line import train_lm, train_vit
 
@@ -14,7 +15,7 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert train_lm(*smoke, "seed=1", f"runs_root={tmp_path}") == 0
     (run,) = tmp_path.glob("smoke/*-s1-*")
     directory = RunDirectory(run)
-    directory.write_summary(directory.read_summary() | {"seconds": 8.0, "steps": 4})
+    directory.write(directory.summary, read_json(directory.summary) | {"seconds": 8.0, "steps": 4})
     capfd.readouterr()
     assert train_lm("-m", *smoke, "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
     lines = capfd.readouterr().out.splitlines()
@@ -39,7 +40,7 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
 def test_a_run_elsewhere_does_not_give_the_time_of_a_step_here(smoke, finished, tmp_path, capfd, file, before, after):
     run = shutil.copytree(finished[1], tmp_path / "smoke" / finished[1].name)
     directory = RunDirectory(run)
-    directory.write_summary(directory.read_summary() | {"seconds": 8.0})  # its own are rounded to 0
+    directory.write(directory.summary, read_json(directory.summary) | {"seconds": 8.0})  # its own are rounded to 0
     plan = (*smoke, "seed=2", f"runs_root={tmp_path}", "dry_run=true")
     assert train_lm(*plan) == 0
     assert f"2 s per step, as in {run.name}" in capfd.readouterr().out

@@ -60,7 +60,9 @@ def test_other_text_is_refused_by_a_finished_and_by_a_killed_run(copied, smoke, 
     for state in ("finished", "killed"):
         assert train_lm(*moved(smoke, other_text, tmp_path / "cache"), f"runs_root={root}") == 2, state
         error = capfd.readouterr().err
-        assert error.startswith(f"error: {run} was trained on other data: its fingerprint is {fingerprint}, that of ")
+        assert error.startswith(
+            f"error: {run} was trained on other data: its fingerprint is {fingerprint}, the fingerprint of "
+        )
         assert f"in {other_text} is " in error
         assert error.count("\n") == 1
         if state == "finished":

@@ -14,6 +14,7 @@ from PIL import Image
 
 import fourierformer
 from fourierformer.errors import SetupError
+from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import open_run
 from fourierformer.runs.trained import export_run
@@ -248,7 +249,7 @@ def test_scripts_of_trained_runs_share_their_options():
 
 
 def test_what_a_run_keeps_of_its_data(finished, vision):
-    facts = RunDirectory(finished[1]).read_data_facts()
+    facts = read_json(RunDirectory(finished[1]).data_facts)
     assert facts["unit"] == "word"
     assert facts["vocabulary"] == len(facts["words"]) == len(set(facts["words"]))
-    assert RunDirectory(vision).read_data_facts() == {"classes": [str(digit) for digit in range(10)]}
+    assert read_json(RunDirectory(vision).data_facts) == {"classes": [str(digit) for digit in range(10)]}

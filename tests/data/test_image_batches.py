@@ -10,13 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fourierformer.data.images.corpus import (
-    eval_transform,
-    evaluation_batches,
-    load_images,
-    train_transform,
-    training_batches,
-)
+from fourierformer.data.images.batches import evaluation_batches, training_batches
+from fourierformer.data.images.corpus import eval_transform, load_images, train_transform
 from fourierformer.data.images.order import ImageOrder
 from fourierformer.errors import SetupError
 from tests.helpers.image_cases import CLASSES, augmentation, files, image_data, write
@@ -196,7 +191,7 @@ class _Only:
         return 1
 
     def read(self, index: int):
-        from fourierformer.data.images.corpus import Unreadable
+        from fourierformer.data.images.sets import Unreadable
 
         try:
             return self.images.read(self.index)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
-from fourierformer.data.images.corpus import AugmentConfig, ImageData, load_images
+from fourierformer.data.images.corpus import load_images
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.errors import SetupError
 from tests.helpers.image_cases import CONFIGS, augmentation, image_data
 

@@ -127,7 +127,7 @@ def test_sample_seeds_are_all_different_and_fit_torch():
         ({"size": 1023, "mix_batch": None}, "cannot be mixed in batches of 1023"),
         ({"size": 1020, "mix_batch": None, "world": 4}, "510 pairs .* 4 processes .* use a multiple of 8"),
         ({"micro_batch": 15}, "trainer.micro_batch_size=15 must be even"),
-        ({"mixing": False, "world": 3}, "global_batch_size=1024 cannot be shared evenly by 3 processes"),
+        ({"mixing": False, "world": 3}, "global_batch_size=1024 cannot be shared equally by 3 processes"),
     ],
 )
 def test_what_does_not_divide_is_refused_with_its_numbers(changes, message):

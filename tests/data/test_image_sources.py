@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fourierformer.data.images.corpus import Unreadable, check_available, load_images
+from fourierformer.data.images.corpus import check_available, load_images
+from fourierformer.data.images.sets import Unreadable
 from fourierformer.errors import SetupError
 from tests.helpers.image_cases import CLASSES, FORMS, files, image_data, tar_of, write
 from tests.helpers.networks import refused, silent_network

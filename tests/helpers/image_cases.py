@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from fourierformer.data.images.corpus import AugmentConfig, ImageData
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from tests.helpers.command_line import CONFIGS
 
 CLASSES = ["n01440764", "n02123045", "n04285008"]

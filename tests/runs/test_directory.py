@@ -8,7 +8,7 @@ import pytest
 
 from fourierformer import provenance
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text
+from fourierformer.files import atomic_write_text, read_json
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.tracking.jsonl import JsonlTracker
 
@@ -185,38 +185,38 @@ def test_what_a_killed_process_left_is_deleted_at_the_next_start(run):
 
 def test_status_carries_the_last_step_into_the_failure(run):
     run.create()
-    assert run.read_status() is None
+    assert read_json(run.status) is None
     run.write_status("running", step=10, steps=100)
     run.write_status("failed", error="ValueError: no", traceback="Traceback ...")
-    status = run.read_status()
+    status = read_json(run.status)
     assert (status["state"], status["step"], status["steps"], status["error"]) == ("failed", 10, 100, "ValueError: no")
     assert status["pid"] == os.getpid()
     run.write_status("running", step=11)
-    assert "error" not in run.read_status()  # a run that works again is not a failed one
-    assert run.read_status()["updated"].endswith("+00:00")
+    assert "error" not in read_json(run.status)  # a run that works again is not a failed one
+    assert read_json(run.status)["updated"].endswith("+00:00")
 
 
 def test_status_does_not_hide_the_error_that_is_on_its_way(run):
     with pytest.warns(UserWarning, match="could not be written"):  # the directory does not even exist
         run.write_status("failed", error="the real one")
-    assert run.read_status() is None
+    assert read_json(run.status) is None
 
 
 def test_a_damaged_status_is_overwritten(run):
     run.create()
     run.status.write_text("{")
     run.write_status("running", step=1)
-    assert run.read_status()["step"] == 1
+    assert read_json(run.status)["step"] == 1
 
 
 def test_summary_round_trip_and_damage(run):
     run.create()
-    assert run.read_summary() is None
-    run.write_summary({"schema": 1, "results": {"valid": {"segment": {"ppl": 61.2}}}})
-    assert run.read_summary()["results"]["valid"]["segment"]["ppl"] == 61.2
+    assert read_json(run.summary) is None
+    run.write(run.summary, {"schema": 1, "results": {"valid": {"segment": {"ppl": 61.2}}}})
+    assert read_json(run.summary)["results"]["valid"]["segment"]["ppl"] == 61.2
     run.summary.write_text("{")
     with pytest.raises(UserError, match=r"summary\.json is damaged"):
-        run.read_summary()
+        read_json(run.summary)
 
 
 def test_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
@@ -308,7 +308,7 @@ def test_meta_says_where_the_run_comes_from(run, monkeypatch):
     monkeypatch.setattr(provenance, "git_state", lambda: ({"commit": "a" * 40, "dirty": True}, "+a = 2\n"))
     run.create()
     meta = run.write_meta(run="first")
-    assert run.read_meta() == meta
+    assert read_json(run.meta) == meta
     assert meta["command"] == "python train_lm.py attention=fourier 'name=a b'"
     assert meta["versions"].keys() >= {"torch", "triton", "numpy", "hydra-core", "timm", "wandb", "datasets"}
     assert (run.path / meta["dirty_diff"]).read_text() == "+a = 2\n"

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 from fourierformer.processes import Processes
 from fourierformer.provenance import REPOSITORY
-from fourierformer.runs.measure import forget_peak_memory, peak_memory
+from fourierformer.runs.measure import peak_memory, reset_peak_memory
 from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
 from tests.helpers.command_line import MODEL
@@ -45,7 +45,7 @@ def test_peak_memory_is_that_of_one_run():
     with mmap.mmap(-1, size) as memory:  # goes back to the system at once, whatever the allocator keeps
         memory.write(bytes([1]) * size)
     before = peak_memory(device)
-    forget_peak_memory()
+    reset_peak_memory()
     after = peak_memory(device)
     if after == before:
         pytest.skip("this system does not forget a peak")

@@ -7,7 +7,7 @@ from fourierformer.config import to_yaml
 from fourierformer.errors import SetupError
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import read_command
-from fourierformer.runs.state import Done, New, Other, Resumes, state_of
+from fourierformer.runs.state import state_of
 from tests.helpers.command_line import CONFIGS, MODEL
 
 MEASURED = {"valid": {"segment": {"ppl": 2.0}}}
@@ -46,52 +46,50 @@ def stopped(begun) -> RunDirectory:
 @pytest.fixture
 def ended(stopped) -> RunDirectory:
     stopped.write_status("completed", step=1000, steps=1000)
-    stopped.write_summary({"results": MEASURED})
+    stopped.write(stopped.summary, {"results": MEASURED})
     return stopped
 
 
 def test_without_a_config_it_is_new(spec):
     state = state_of(RunDirectory(spec.directory), spec)
-    assert isinstance(state, New)
+    assert state.word == "new"
     assert state.sentence == f"begins {spec.directory}: config {spec.hash}"
 
 
 def test_without_a_checkpoint_it_begins_again(begun, spec):
     state = state_of(begun, spec)
-    assert isinstance(state, Resumes)
-    assert state.step == 0
+    assert state.word == "resumes"
     assert "from the beginning, it has no checkpoint yet: same config" in state.sentence
 
 
 def test_it_resumes_at_its_newest_complete_checkpoint_and_gives_the_reason(stopped, spec):
     state = state_of(stopped, spec)
-    assert isinstance(state, Resumes)
-    assert state.step == 600
+    assert state.word == "resumes"
     reason = f"at step 600 of 1,000: same config {spec.hash} (fresh=true starts over)"
     assert state.sentence == f"resumes {spec.directory} {reason}"
 
 
 def test_completed_and_measured_is_done(ended, spec):
     state = state_of(ended, spec)
-    assert isinstance(state, Done)
+    assert state.word == "done"
     assert state.sentence.startswith(f"already done: {spec.directory}: same config {spec.hash}")
 
 
 @pytest.mark.parametrize("key", ["trainer.device=cpu", "trainer.log_every=7", "evaluation.tokens_per_forward=64"])
 def test_keys_that_compute_nothing_do_not_matter(ended, tmp_path, key):
-    assert isinstance(state_of(ended, spec_of(tmp_path, key)), Done)
+    assert state_of(ended, spec_of(tmp_path, key)).word == "done"
 
 
 def test_a_measurement_that_is_missing_is_the_reason_to_go_on(ended, tmp_path):
     state = state_of(ended, spec_of(tmp_path, "evaluation.protocols=[segment,sliding]"))
-    assert isinstance(state, Resumes)
+    assert state.word == "resumes"
     assert "to measure valid/sliding: same config" in state.sentence
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "diverged"])
 def test_a_summary_alone_does_not_make_it_done(ended, spec, status):
     ended.write_status(status)
-    assert isinstance(state_of(ended, spec), Resumes)
+    assert state_of(ended, spec).word == "resumes"
 
 
 @pytest.mark.parametrize("file", ["summary", "status"])
@@ -99,7 +97,7 @@ def test_a_damaged_file_is_named_and_not_believed(ended, spec, file):
     path = getattr(ended, file)
     path.write_text('{"state": "comp')
     state = state_of(ended, spec)
-    assert isinstance(state, Resumes)
+    assert state.word == "resumes"
     first, last = state.sentence.splitlines()
     assert str(path) in first
     assert first.endswith("This run writes it again.")
@@ -108,8 +106,8 @@ def test_a_damaged_file_is_named_and_not_believed(ended, spec, file):
 
 def test_another_config_is_another_run_with_its_differences(ended, tmp_path):
     state = state_of(ended, spec_of(tmp_path, "seed=2", f"run_dir={ended.path}"))
-    assert isinstance(state, Other)
-    assert state.differences == ["seed: 1 -> 2"]
+    assert state.word == "another run"
+    assert "another config: seed: 1 -> 2. " in state.sentence
     assert "Choose another run_dir=, or fresh=true" in state.sentence
 
 

@@ -15,16 +15,11 @@ from PIL import Image
 from timm.data import Mixup
 
 from fourierformer import attention
-from fourierformer.data.images.corpus import (
-    AugmentConfig,
-    ImageCorpus,
-    ImageData,
-    ImageOrder,
-    eval_transform,
-    train_transform,
-    training_batches,
-)
+from fourierformer.data.images.batches import training_batches
+from fourierformer.data.images.corpus import ImageCorpus, eval_transform, train_transform
+from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.images.sets import ImageSet
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.errors import SetupError
 from fourierformer.models.vit import ViTConfig, build_vit
 from fourierformer.processes import Processes

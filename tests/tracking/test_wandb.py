@@ -27,7 +27,7 @@ SETTINGS = {
     "group": "quickstart/lm_tiny/fourier/0a1b2c3d",
     "job_type": "train",
     "tags": ["quickstart"],
-    "run_id": "a1b2c3d4",
+    "id": "a1b2c3d4",
     "config": {"attention": {"name": "fourier", "power": 4}, "seed": 1},
     "samples": ("tokens", (1000).__mul__),  # a thousand at each step
 }
@@ -78,7 +78,7 @@ def offline_runs(run_dir):
 
 def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
     messages = []
-    tracker = WandbTracker(run_dir, **SETTINGS, mode="offline", say=messages.append)
+    tracker = WandbTracker(dir=str(run_dir), **SETTINGS, mode="offline", say=messages.append)
     tracker.log({"step": 10, "train_loss": 5.5, "lr": 1e-3})
     tracker.log({"step": 20, "train_loss": 5.25})
     tracker.log({"step": 20, "valid_ppl": 190.5, "radius/00": 2.0})
@@ -103,7 +103,7 @@ def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
 
 def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
     for steps in ([1, 2, 3], [3, 4]):
-        tracker = WandbTracker(run_dir, **SETTINGS, mode="offline", say=lambda message: None)
+        tracker = WandbTracker(dir=str(run_dir), **SETTINGS, mode="offline", say=lambda message: None)
         for step in steps:
             tracker.log({"step": step, "train_loss": float(step)})
         tracker.close(143)
@@ -119,7 +119,7 @@ def test_a_kill_loses_about_a_second(run_dir):
         import json, os, signal, sys, time
         from pathlib import Path
         from fourierformer.tracking.wandb import WandbTracker
-        tracker = WandbTracker(sys.argv[1], **json.loads(sys.argv[2]), samples=("tokens", int), mode="offline")
+        tracker = WandbTracker(dir=sys.argv[1], **json.loads(sys.argv[2]), samples=("tokens", int), mode="offline")
         for step in range(10):
             tracker.log({"step": step, "train_loss": 1.0})
         (log,) = Path(sys.argv[1]).rglob("*.wandb")
@@ -136,7 +136,7 @@ def test_a_kill_loses_about_a_second(run_dir):
 
 
 def test_disabled_writes_nothing(run_dir):
-    tracker = WandbTracker(run_dir, **SETTINGS, mode="disabled")
+    tracker = WandbTracker(dir=str(run_dir), **SETTINGS, mode="disabled")
     tracker.log({"step": 1})
     tracker.summary({"best/valid_ppl": 1.0})
     tracker.close(0)
@@ -217,7 +217,7 @@ def test_an_online_start_that_fails_falls_back_to_offline(monkeypatch, run_dir):
     monkeypatch.setattr(wandb, "init", init)
     monkeypatch.setattr(tracking_wandb, "choose_mode", lambda mode: ("online", ""))
     messages = []
-    tracker = WandbTracker(run_dir, **SETTINGS, say=messages.append)
+    tracker = WandbTracker(dir=str(run_dir), **SETTINGS, say=messages.append)
     tracker.log({"step": 1, "train_loss": 1.0})
     tracker.close(0)
     assert len(messages) == 1
@@ -228,7 +228,7 @@ def test_an_online_start_that_fails_falls_back_to_offline(monkeypatch, run_dir):
 def test_no_wandb_at_all_is_one_line(monkeypatch, run_dir):
     monkeypatch.setitem(sys.modules, "wandb", None)
     messages = []
-    trackers = build_trackers(run_dir / "metrics.jsonl", wandb={"run_dir": run_dir, **SETTINGS}, say=messages.append)
+    trackers = build_trackers(run_dir / "metrics.jsonl", wandb={"dir": str(run_dir), **SETTINGS}, say=messages.append)
     trackers.log({"step": 1})
     trackers.summary({"best/valid_ppl": 1.0})
     trackers.close(0)

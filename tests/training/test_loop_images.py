@@ -9,7 +9,9 @@ import torch
 import yaml
 
 from fourierformer import attention
-from fourierformer.data.images.corpus import AugmentConfig, ImageData, ImageOrder, load_images
+from fourierformer.data.images.corpus import load_images
+from fourierformer.data.images.order import ImageOrder
+from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.errors import Interrupted
 from fourierformer.models.vit import ViTConfig, build_vit
 from fourierformer.processes import Processes

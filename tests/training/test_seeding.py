@@ -5,7 +5,7 @@ import sys
 import numpy
 import torch
 
-from fourierformer.training.seeding import seed_everything, step_seed
+from fourierformer.seeds import seed_everything, seed_of
 
 
 def draws():
@@ -29,7 +29,7 @@ def test_seeds_of_any_size_are_taken():
 
 def test_step_seeds_fit_torch_and_do_not_collide():
     seeds = {
-        step_seed(seed, step, micro, rank)
+        seed_of(seed, step, micro, rank)
         for seed in range(3)
         for step in range(1000)
         for micro in range(4)
@@ -41,17 +41,17 @@ def test_step_seeds_fit_torch_and_do_not_collide():
 
 
 def test_the_order_of_the_parts_matters():
-    assert len({step_seed(1, 2, 3, 4), step_seed(1, 2, 4, 3), step_seed(12, 3, 4, 0), step_seed(1, 23, 4, 0)}) == 4
+    assert len({seed_of(1, 2, 3, 4), seed_of(1, 2, 4, 3), seed_of(12, 3, 4, 0), seed_of(1, 23, 4, 0)}) == 4
 
 
 def test_bits_are_balanced():
     """Neighbouring steps differ in about half of the 63 bits, so that neighbouring generators are unrelated."""
-    flips = [(step_seed(1, step, 0, 0) ^ step_seed(1, step + 1, 0, 0)).bit_count() for step in range(2000)]
+    flips = [(seed_of(1, step, 0, 0) ^ seed_of(1, step + 1, 0, 0)).bit_count() for step in range(2000)]
     assert abs(sum(flips) / len(flips) - 31.5) < 0.5  # sd of the mean: sqrt(63 / 4 / 2000) = 0.09
 
 
 def test_the_same_in_another_process():
     """Python's hash() of a string is not."""
-    code = "from fourierformer.training.seeding import step_seed; print(step_seed(1, 2, 3, 4))"
+    code = "from fourierformer.seeds import seed_of; print(seed_of(1, 2, 3, 4))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == step_seed(1, 2, 3, 4)
+    assert int(done.stdout) == seed_of(1, 2, 3, 4)

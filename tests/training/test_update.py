@@ -16,13 +16,13 @@ from fourierformer.processes import Processes
 from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
 from fourierformer.runs.train import make_fit
+from fourierformer.seeds import seed_of
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.optim import OptimConfig, build_optimizer
-from fourierformer.training.seeding import step_seed
 from fourierformer.training.signals import StopSignal
 from tests.helpers.command_line import CONFIGS, MODEL
 
@@ -92,7 +92,7 @@ def by_hand(model: WordLM, objective: LanguageObjective, optimizer: str) -> list
         plain.zero_grad()
         total = 0.0
         for micro, batch in enumerate(objective.micro_batches(step)):
-            torch.manual_seed(step_seed(SEED, step, micro, 0))  # of dropout
+            torch.manual_seed(seed_of(SEED, step, micro, 0))  # of dropout
             losses = model(batch.tokens, batch.targets)
             loss = losses.sum() / (4 * SHAPE.length)  # of the tokens of the step
             loss.backward()

@@ -24,10 +24,10 @@ class ArrowSet(ImageSet):
         super().__init__(labels, list(getattr(rows.features[label], "names", None) or []))
 
     def _find(self, names: tuple[str, ...]) -> str:
-        for name in names:
-            if name in self.rows.column_names:
-                return name
-        raise SetupError(f"{self.origin} has no column {' or '.join(names)} (it has: {listed(self.rows.column_names)})")
+        columns = self.rows.column_names
+        if found := [name for name in names if name in columns]:
+            return found[0]
+        raise SetupError(f"{self.origin} has no column {' or '.join(names)} (it has: {listed(columns)})")
 
     def name_of(self, index: int) -> str:
         return f"{self.origin} row {index}"

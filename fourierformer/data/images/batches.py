@@ -1,7 +1,7 @@
-"""Batches of images from loader processes, whose number does not change the result.
+"""Batches of images from loader processes, independent of their number.
 
-Before an image is transformed, every generator is seeded from (seed, step, row). The work is distributed in chunks that
-are smaller than a batch: all processes work on the batch that is needed next, and memory stays small.
+Before an image is transformed, every generator is seeded from (seed, step, row). Work is distributed in chunks smaller
+than a batch: all processes work on the next batch, and memory stays small.
 """
 
 import contextlib
@@ -29,11 +29,12 @@ from fourierformer.data.images.order import ImageOrder
 from fourierformer.data.images.sets import ImageSet, Unreadable
 from fourierformer.errors import SetupError
 
-MOST_TRIED = 1000  # unreadable images in a row, before the search for one that can be read is given up
+MOST_TRIED = 1000  # unreadable images in a row, at which the search for a readable one ends
 CHUNK = 64  # images: 0.5 s of one core at 224 x 224, 39 MB
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the training process decides when to stop
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the training process handles them
 
 T = TypeVar("T")
+Transform = Callable[[Image.Image], Tensor]
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
@@ -46,12 +47,12 @@ class ImageBatch:
     labels: Tensor  # (B,) int64
     rows: Tensor  # (B,) int64, of the global batch
     pieces: tuple[tuple[int, int, int], ...]  # as in MicroBatch
-    unreadable: tuple[int, ...]  # images that could not be read
+    unreadable: tuple[int, ...]  # indices of unreadable images
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A chunk of a batch for one loader process. With seeds it is for training: an unreadable image is replaced."""
+    """A chunk of a batch for one loader process; with seeds for training, where an unreadable image is replaced."""
 
     images: np.ndarray
     seeds: list[int] | None
@@ -63,18 +64,12 @@ class _Done:
     labels: np.ndarray
     kept: np.ndarray  # positions in the chunk
     unreadable: list[int]
-    failure: str | None = None  # an error that the training process is to raise: in a loader process it has a traceback
+    failure: str | None = None  # an error for the training process to raise: a loader process would add a traceback
 
 
 def training_batches(
-    images: ImageSet,
-    order: ImageOrder,
-    transform: Callable[[Image.Image], Tensor],
-    *,
-    start: int,
-    workers: int,
-    pin: bool,
-) -> Generator[ImageBatch, None, None]:
+    images: ImageSet, order: ImageOrder, transform: Transform, *, start: int, workers: int, pin: bool
+) -> Generator[ImageBatch]:
     """The micro-batches of all steps from `start` on, without end. Closing the iterator ends the loader processes."""
 
     def work() -> Iterator[_Work]:
@@ -94,21 +89,13 @@ def training_batches(
 
 
 def evaluation_batches(
-    images: ImageSet,
-    transform: Callable[[Image.Image], Tensor],
-    *,
-    batch: int,
-    workers: int,
-    rank: int,
-    world: int,
-    limit: int | None,
+    images: ImageSet, transform: Transform, *, batch: int, workers: int, rank: int, world: int, limit: int | None
 ) -> Iterator[ImageBatch | None]:
-    """Batches of a rank; all ranks together have every image once. All have equally many items, None where a rank has
-    no images left.
+    """Batches of a rank; all ranks together have every image once. All have equally many items, None for a rank without
+    images left.
 
-    A limit takes that many images drawn at random, always the same ones: neighbours often have the same class, and so
-    have images at equal distances. An image that cannot be read is left out and reported; a batch of such images has no
-    rows.
+    A limit draws that many images at random, always the same ones: neighbours often have the same class, and so have
+    images at equal distances. An unreadable image is left out and reported; a batch of such images has no rows.
     """
     count = min(limit or len(images), len(images))
     chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:count])
@@ -132,7 +119,7 @@ def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin
         if done.failure:
             raise SetupError(done.failure)
     parts = [done.images for done in finished]
-    if pin:  # directly into pinned memory, which the transfer to a GPU needs
+    if pin:  # directly into pinned memory, for the transfer to a GPU
         images = torch.empty((len(rows), *parts[0].shape[1:]), pin_memory=True)
         torch.cat(parts, out=images)
     else:
@@ -142,13 +129,11 @@ def _assemble(step: int, finished: list[_Done], rows: Tensor, pieces: tuple, pin
     return ImageBatch(step, images, labels, rows, pieces, unreadable)
 
 
-def _results(
-    images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int
-) -> Generator[_Done, None, None]:
-    """Does the work in loader processes, up to `ahead` images in advance, and yields the results in order.
+def _results(images: ImageSet, transform, work: Iterable[_Work], workers: int, ahead: int) -> Generator[_Done]:
+    """Do the work in loader processes, up to `ahead` images in advance, and yield the results in order.
 
-    Closing it ends the processes. Else an error's traceback could keep them to the end of this process, which would
-    then wait for them for ever, since they ignore SIGTERM.
+    Closing it ends the processes. Otherwise an error's traceback could keep them until this process ends, which would
+    wait for them for ever, since they ignore SIGTERM.
     """
     if isinstance(images, InMemorySet):
         images.decode()
@@ -160,9 +145,9 @@ def _results(
         num_workers=workers,
         worker_init_fn=_begin_worker,
         prefetch_factor=max(2, math.ceil(ahead / (CHUNK * workers))) if workers else None,
-        generator=torch.Generator(),  # otherwise it would draw from the generator that the model's dropout uses
+        generator=torch.Generator(),  # by default it draws from the generator of the model's dropout
     )
-    # blocked until a new process ignores them: it begins with the handlers of this one
+    # blocked until a new process, which inherits the handlers of this one, ignores them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
     try:
         results = iter(loader)
@@ -176,15 +161,15 @@ def _as_it_is(done: T) -> T:
 
 
 def _begin_worker(number: int) -> None:
-    if sys.platform == "linux":  # PyTorch checks for a dead parent every five seconds, which does not always end them
+    if sys.platform == "linux":  # PyTorch's own check for a dead parent, every five seconds, does not always suffice
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
         parent = multiprocessing.parent_process()
-        if parent and parent.pid != os.getppid():  # it died before that call: nobody would ever end this process
+        if parent and parent.pid != os.getppid():  # it died before that call, so no signal would come
             os._exit(1)
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
-    # a dozen of ImageNet's files, whose pixels are not affected
+    # for a dozen of ImageNet's files, whose pixels are not affected
     warnings.filterwarnings("ignore", "(Possibly c|C)orrupt EXIF data")
 
 
@@ -221,8 +206,7 @@ class _Reader(Dataset):
         return _Done(stacked, np.array(labels, np.int64), np.array(kept, np.int64), unreadable)
 
     def _read(self, index: int, unreadable: list[int], replace: bool) -> tuple[Image.Image, int] | None:
-        """An image and its label. If it cannot be read, and `replace` is set, those of the next one that can; else
-        None."""
+        """An image and its label. For an unreadable one with `replace` the next readable one, else None."""
         tried = min(len(self.images), MOST_TRIED)
         for candidate in range(index, index + tried):
             try:
@@ -231,13 +215,12 @@ class _Reader(Dataset):
                 unreadable.append(error.index)
             if not replace:
                 return None
-        raise SetupError(
-            f"none of {tried:,} images in a row can be read, from {self.images.name_of(index)} on. Copy the data again."
-        )
+        first = self.images.name_of(index)
+        raise SetupError(f"none of {tried:,} images in a row can be read, from {first} on. Copy the data again.")
 
 
 def _seed(seed: int) -> None:
-    """Seeds the three generators that transforms draw from. torch.manual_seed would seed GPUs too, and is slow."""
+    """Seed the three generators of transforms. torch.manual_seed would seed GPUs too, and is slow."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
@@ -245,7 +228,7 @@ def _seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def _generators_restored() -> Iterator[None]:
-    """A context that restores the state of all generators: without loader processes, the model draws from them too."""
+    """A context that restores the state of all generators, which the model shares without loader processes."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield

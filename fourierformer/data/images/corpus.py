@@ -1,4 +1,4 @@
-"""Loads images as batches of normalised tensors, the same for any number of loader processes.
+"""Load images as batches of normalised tensors, independent of the number of loader processes.
 
 data = ImageData(name="cifar10", root="data/cifar10", ...)        # = configs/data/cifar10.yaml
 check_available(data)                                             # under two seconds, builds nothing
@@ -10,39 +10,17 @@ training_batches(corpus.splits["train"], order, train_transform(data, augment, 3
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from PIL import Image, ImageOps
-from torch import Tensor
 
-from fourierformer.data.images.batches import ImageBatch, evaluation_batches, training_batches
+from fourierformer.data.images.batches import Transform
 from fourierformer.data.images.memory import InMemorySet
-from fourierformer.data.images.order import ImageOrder, MicroBatch
-from fourierformer.data.images.sources import ImageSet, Unreadable, check_source, open_splits
+from fourierformer.data.images.sets import ImageSet
+from fourierformer.data.images.sources import check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
 from fourierformer.data.prepared import Say, disk_errors
-
-__all__ = [
-    "AugmentConfig",
-    "ImageBatch",
-    "ImageCorpus",
-    "ImageData",
-    "ImageOrder",
-    "ImageSet",
-    "MicroBatch",
-    "Unreadable",
-    "check_available",
-    "eval_transform",
-    "evaluation_batches",
-    "load_images",
-    "train_transform",
-    "training_batches",
-    "worker_count",
-]
-
-Transform = Callable[[Image.Image], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +34,7 @@ class ImageCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hex digits that change with the classes, the labels and their order, or the content of an image that
-        is sampled; not with the folder, nor with the form of its files."""
+        """Twelve hex digits of the classes, the ordered labels and sampled images, independent of folder and format."""
         digest = hashlib.sha256(json.dumps(self.classes).encode())
         for images in self.splits.values():
             images.add_to(digest)
@@ -65,13 +42,13 @@ class ImageCorpus:
 
 
 def check_available(data: ImageData) -> None:
-    """SetupError, with ways out, unless the data can be had. In less than two seconds, also without a network."""
+    """SetupError, with ways out, unless the data is available; in less than two seconds, also without a network."""
     with disk_errors(data):
         check_source(data)
 
 
 def load_images(data: ImageData, say: Say = lambda line: None) -> ImageCorpus:
-    """Lists the images of both splits; their pixels are read later."""
+    """List the images of both splits; their pixels are read later."""
     with disk_errors(data):
         splits = open_splits(data, say)
     if data.in_memory:
@@ -82,27 +59,16 @@ def load_images(data: ImageData, say: Say = lambda line: None) -> ImageCorpus:
 
 
 def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
-    """The transform of training images, image -> (3, size, size) float32, with all random changes, erasing included:
-    timm's, as DeiT composes it."""
+    """timm's transform of training images as in DeiT, image -> (3, size, size) float32, erasing included."""
     from timm.data import create_transform
     from timm.data.transforms import str_to_interp_mode
     from torchvision import transforms
 
-    smallest, largest = augment.crop_scale
-    transform = create_transform(
-        size,
-        is_training=True,
-        scale=(smallest, largest),
-        hflip=augment.flip,
-        color_jitter=augment.color_jitter or None,  # type: ignore[arg-type]  # annotated without None, which is "off"
-        auto_augment=augment.randaugment,
-        interpolation=augment.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        re_prob=augment.erase,
-        re_mode="pixel",
-        re_count=1,
-    )
+    mean, std = tuple(data.mean), tuple(data.std)
+    crop: dict = {"scale": tuple(augment.crop_scale), "hflip": augment.flip, "interpolation": augment.interpolation}
+    colour: dict = {"color_jitter": augment.color_jitter or None, "auto_augment": augment.randaugment}
+    erase: dict = {"re_prob": augment.erase, "re_mode": "pixel", "re_count": 1}
+    transform = create_transform(size, is_training=True, mean=mean, std=std, **crop, **colour, **erase)
     _allow_no_bits(transform)
     resize = transforms.Resize(size, str_to_interp_mode(augment.interpolation))
     if augment.crop == "padded":  # DeiT's for small inputs: black margins of 4 pixels for 32
@@ -113,22 +79,16 @@ def train_transform(data: ImageData, augment: AugmentConfig, size: int) -> Trans
 
 
 def eval_transform(data: ImageData, augment: AugmentConfig, size: int) -> Transform:
-    """The transform of evaluation images, image -> (3, size, size) float32: resized to size / eval_crop (256 for 224),
-    centre crop, normalised."""
+    """Resize evaluation images to size / eval_crop (256 for 224), crop the centre, normalise: (3, size, size)
+    float32."""
     from timm.data import create_transform
 
-    return create_transform(
-        size,
-        interpolation=augment.interpolation,
-        mean=tuple(data.mean),
-        std=tuple(data.std),
-        crop_pct=augment.eval_crop,
-    )
+    crop: dict = {"crop_pct": augment.eval_crop, "interpolation": augment.interpolation}
+    return create_transform(size, mean=tuple(data.mean), std=tuple(data.std), **crop)
 
 
 def _allow_no_bits(transform) -> None:
-    """Replaces the posterising of RandAugment: at magnitude 10 it leaves 0 bits, a black image, which newer releases of
-    Pillow refuse."""
+    """Replace the posterising of RandAugment: at magnitude 10 it leaves 0 bits (black), which newer Pillows refuse."""
     for step in transform.transforms:
         for operation in getattr(step, "ops", []):
             if operation.name.startswith("Posterize"):
@@ -136,7 +96,7 @@ def _allow_no_bits(transform) -> None:
 
 
 def _posterize(image: Image.Image, bits: int, fillcolor=None, resample=None) -> Image.Image:
-    """Posterising in the form of timm's operations, which get a fill colour and a filter; this one uses neither."""
+    """Posterising with the arguments of timm's operations, of which it ignores fill colour and filter."""
     if bits >= 8:
         return image
     return ImageOps.posterize(image, bits) if bits > 0 else Image.new(image.mode, image.size)
@@ -144,10 +104,8 @@ def _posterize(image: Image.Image, bits: int, fillcolor=None, resample=None) -> 
 
 def worker_count(data: ImageData, local_world: int = 1) -> int:
     """Loader processes for one of `local_world` training processes on this machine."""
-    if data.workers is not None:
-        return data.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // local_world)
+    return max(1, cores // local_world) if data.workers is None else data.workers
 
 
 def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:

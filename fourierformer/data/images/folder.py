@@ -1,7 +1,7 @@
 """Images in class folders, as ImageNet is unpacked.
 
 timm's ReaderImageFolder (1.0.31) is not used: it sorts paths in another order, so that earlier runs would resume on
-other batches; it makes a class of every nested folder, drops a class folder without images silently, follows a link
+other batches; it makes a class of every nested folder, silently drops a class folder without images, follows a link
 that leads back, and keeps a million Python tuples that every loader process copies.
 """
 
@@ -40,8 +40,7 @@ class FolderSet(ImageSet):
             yield from paths
 
     def _folders(self, name: str) -> Iterable[tuple[str, list[str], list[str]]]:
-        """As os.walk, with links followed. SetupError for one that leads back: its images would be counted again and
-        again."""
+        """os.walk with links followed. SetupError for a link that leads back, whose images would be counted again."""
         for parent, folders, files in os.walk(self.folder / name, followlinks=True):
             here = os.path.realpath(parent)
             for folder in folders:

@@ -1,7 +1,7 @@
-"""Which image is in which row of a step's batch, and which process computes which rows, as pure functions of the step.
+"""The image in each row of a step's batch, and the rows of each process, as pure functions of the step.
 
 The rows of a step's global batch are 0 .. G-1. The image of a row, its augmentation and the row that it is mixed with
-depend on (seed, step, row) only; processes and micro-batches merely divide the rows among themselves.
+depend on (seed, step, row) only; processes and micro-batches merely divide the rows.
 
 order = ImageOrder(1_281_167, 1024, seed=0, repeats=3, mix_batch=256, mixing=True, micro_batch=None)
 order.indices(step)            # (1024,) images
@@ -14,6 +14,7 @@ import numpy as np
 
 from fourierformer.data.order import EpochOrder
 from fourierformer.errors import SetupError
+from fourierformer.processes import own_share
 from fourierformer.seeds import seed_of
 
 
@@ -53,7 +54,9 @@ class ImageOrder(EpochOrder):
         if mixing:
             self._micro_batches = _mixed_batches(global_batch, mix_batch or global_batch, micro_batch, rank, world)
         else:
-            self._micro_batches = _plain_batches(global_batch, micro_batch, rank, world)
+            own_share(f"global_batch_size={global_batch}", global_batch, rank, world)
+            own = _slices(np.arange(global_batch)[rank::world], micro_batch)
+            self._micro_batches = [MicroBatch(rows, ()) for rows in own]
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """The micro-batches of this process; the same division in every step."""
@@ -71,17 +74,13 @@ def _mixed_batches(size: int, mix_batch: int, micro_batch: int, rank: int, world
     With as many processes as groups, p % world is the group: each process holds a whole group, as in DeiT.
     """
     if mix_batch % 2 or size % mix_batch:
-        raise SetupError(
-            f"global_batch_size={size} cannot be mixed in batches of {mix_batch}: augment.mix_batch must be even and "
-            "divide it (augment.mix_batch=null mixes the whole batch as one)"
-        )
+        valid = "augment.mix_batch must be even and divide it (augment.mix_batch=null mixes the whole batch as one)"
+        raise SetupError(f"global_batch_size={size} cannot be mixed in batches of {mix_batch}: {valid}")
     if micro_batch % 2:
         raise SetupError(f"trainer.micro_batch_size={micro_batch} must be even: mixing works on pairs of images")
     if size // 2 % world:
-        raise SetupError(
-            f"global_batch_size={size} is {size // 2} pairs of images to mix, which {world} processes cannot share "
-            f"evenly: use a multiple of {2 * world}"
-        )
+        problem = f"{size // 2} pairs of images to mix, which {world} processes cannot share evenly"
+        raise SetupError(f"global_batch_size={size} is {problem}: use a multiple of {2 * world}")
     groups = size // mix_batch
     pairs = np.arange(size // 2)[rank::world]
     pairs = pairs[np.argsort(pairs % groups, kind="stable")]
@@ -89,8 +88,7 @@ def _mixed_batches(size: int, mix_batch: int, micro_batch: int, rank: int, world
 
 
 def _mixed_batch(pairs: np.ndarray, size: int, groups: int) -> MicroBatch:
-    """A micro-batch of pairs: for each group a piece with the first rows and then their partners in reverse order, so
-    that reversing a piece swaps partners."""
+    """A micro-batch of pairs: per group the first rows, then their partners reversed, so that a reversal swaps them."""
     rows, pieces, start = [], [], 0
     for group in np.unique(pairs % groups).tolist():
         first = pairs[pairs % groups == group]
@@ -99,14 +97,6 @@ def _mixed_batch(pairs: np.ndarray, size: int, groups: int) -> MicroBatch:
         pieces.append((group, start, start + 2 * len(first)))
         start += 2 * len(first)
     return MicroBatch(np.concatenate(rows), tuple(pieces))
-
-
-def _plain_batches(size: int, micro_batch: int, rank: int, world: int) -> list[MicroBatch]:
-    if size % world:
-        raise SetupError(
-            f"global_batch_size={size} cannot be shared evenly by {world} processes: use a multiple of {world}"
-        )
-    return [MicroBatch(rows, ()) for rows in _slices(np.arange(size)[rank::world], micro_batch)]
 
 
 def _slices(values: np.ndarray, size: int) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
-"""A split of an image data set as random access: `read(index)` gives an RGB image and its class.
+"""A split of an image data set with random access: `read(index)` returns an RGB image and its class.
 
-Loader processes are forked from a process that holds the split. Reference counting alone would copy a million Python
-strings into each of them, so names are one block of bytes and labels one array.
+Loader processes are forked from a process that holds the split. Reference counting would copy a million Python strings
+into each of them, so names are one block of bytes and labels one array.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from PIL import Image
 
 from fourierformer.errors import SetupError
 
-SAMPLED = 64  # images of a split whose bytes are in its fingerprint: to read all of ImageNet takes minutes
+SAMPLED = 64  # images of a split whose bytes are in its fingerprint: reading all of ImageNet takes minutes
 MOST_CLASSES = 2**20  # a larger label is a damaged one: ImageNet-21k has 21,841
 EXTENSIONS = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"))
 
 
 class Unreadable(Exception):
-    """An image cannot be decoded; the caller decides what to use instead."""
+    """An image cannot be decoded; the caller chooses a replacement."""
 
     def __init__(self, index: int, name: str, reason: str):
         super().__init__(index, name, reason)
@@ -63,13 +63,13 @@ class ImageSet(ABC):
         return image, int(self.labels[index])
 
     def add_to(self, digest) -> None:
-        """Adds to a hash what tells this set from another: all labels, and SAMPLED images spread evenly over it."""
+        """Add the identity of this set to a hash: all labels, and SAMPLED images spread evenly over it."""
         digest.update(self.labels.astype("<i8").tobytes())
         for index in np.linspace(0, len(self) - 1, min(SAMPLED, len(self)), dtype=int).tolist():
             digest.update(hashlib.sha256(self.content(index)).digest())
 
     def content(self, index: int) -> bytes:
-        """The bytes of an image as it is stored; none where they cannot be read, which `read` reports."""
+        """The stored bytes of an image; none if they cannot be read, which `read` reports."""
         try:
             image = self.open(index)
             if isinstance(image, Image.Image):
@@ -84,7 +84,7 @@ class ImageSet(ABC):
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The image with 8 bits per channel. Pillow's own conversion cuts 16-bit grey off at 255, which leaves it white."""
+    """The image with 8 bits per channel. Pillow's own conversion clips 16-bit grey at 255, which makes it white."""
     sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if sixteen_bits:
         shades = np.rint(np.asarray(image) / 257).astype(np.uint8)  # 65535 = 255 * 257

@@ -1,7 +1,6 @@
-"""Opens the two splits of an image data set: files under data.root, the hub, or the embedded digits.
+"""Open the two splits of an image data set: files under data.root, the hub, or the embedded digits.
 
-The files of a split are looked for in these forms, and the first that exists is used (train may be a tar, val a
-folder):
+The first existing form of a split is used (train may be a tar, val a folder):
 
 folder   train/<class>/*.jpeg
 tar      *train*.tar with class folders, or with class tars, or with WebDataset's key.jpg + key.cls; or train/*.tar
@@ -10,36 +9,27 @@ parquet  train*.parquet with the columns image (or img) and label, also in data/
 timm (1.0.31) has no reader of parquet files: its ReaderHfds calls `datasets.load_dataset`, as this module does.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from fourierformer.data import hub
 from fourierformer.data.images.arrow import ArrowSet
 from fourierformer.data.images.digits import DigitsSet
 from fourierformer.data.images.folder import FolderSet
-from fourierformer.data.images.sets import ImageSet, Unreadable, listed
+from fourierformer.data.images.sets import ImageSet, listed
 from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError, short
 
-__all__ = ["ImageSet", "Unreadable", "check_source", "local_files", "open_splits"]
-
 # CIFAR-10 has no third split: its test images are used for validation
 NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}
-
-
-@dataclass(frozen=True)
-class LocalSplit:
-    """The files of a split on this disk: the folder of its classes, tar files or parquet files."""
-
-    kind: str  # folder, tar or parquet
-    paths: list[Path]
+# split -> its form on this disk, "folder" (of its classes), "tar" or "parquet", and its paths
+Local = dict[str, tuple[str, list[Path]]]
 
 
 def check_source(data: ImageData) -> None:
-    """SetupError, with ways out, unless both splits can be had. Looks at names only."""
+    """SetupError, with ways out, unless both splits are available. Looks at names only."""
     if data.source == "builtin":
         return
     local = _local_splits(data)
@@ -52,25 +42,25 @@ def check_source(data: ImageData) -> None:
 def local_files(data: ImageData) -> dict[str, list[Path]] | None:
     """Every file of each split, or None unless both are on this disk."""
     local = _local_splits(data)
-    return {name: _all_files(split) for name, split in local.items()} if len(local) == len(SPLITS) else None
+    return {name: _all_files(*split) for name, split in local.items()} if len(local) == len(SPLITS) else None
 
 
-def _all_files(split: LocalSplit) -> list[Path]:
-    if split.kind != "folder":
-        return split.paths
-    images = FolderSet(split.paths[0])
+def _all_files(kind: str, paths: list[Path]) -> list[Path]:
+    if kind != "folder":
+        return paths
+    images = FolderSet(paths[0])
     return [Path(images.name_of(index)) for index in range(len(images))]
 
 
 def open_splits(data: ImageData, say: Say) -> dict[str, ImageSet]:
-    """Opens both splits, with one list of classes for both."""
+    """Open both splits, with one list of classes for both."""
     if data.source == "builtin":
         splits: dict[str, ImageSet] = {split: DigitsSet(split) for split in SPLITS}
     else:
         check_source(data)
         local = _local_splits(data)
         if len(local) == len(SPLITS):
-            splits = {name: _open(data, name, split, say) for name, split in local.items()}
+            splits = {name: _open(data, name, *split, say) for name, split in local.items()}
         else:
             splits = _from_hub(data, say)
     for split, images in splits.items():
@@ -80,30 +70,26 @@ def open_splits(data: ImageData, say: Say) -> dict[str, ImageSet]:
     return splits
 
 
-def _local_splits(data: ImageData) -> dict[str, LocalSplit]:
+def _local_splits(data: ImageData) -> Local:
     """The splits that are on this disk."""
-    return {name: split for name in SPLITS if (split := _local_split(data, name))}
+    finders = {"folder": _class_folders, "tar": _tars, "parquet": _parquet}
+    local: Local = {}
+    for split in SPLITS:
+        for kind, find in finders.items():
+            if split not in local and (paths := find(data, split)):
+                local[split] = kind, paths
+    return local
 
 
-def _local_split(data: ImageData, split: str) -> LocalSplit | None:
-    root = data.root_path
-    finders: tuple[tuple[str, Callable[[], list[Path]]], ...] = (
-        ("folder", lambda: _class_folders(root, split)),
-        ("tar", lambda: _tars(root, split)),
-        ("parquet", lambda: _parquet(data, split)),
-    )
-    return next((LocalSplit(kind, paths) for kind, find in finders if (paths := find())), None)
-
-
-def _class_folders(root: Path, split: str) -> list[Path]:
-    for name in NAMES[split]:
-        folder = root / name
+def _class_folders(data: ImageData, split: str) -> list[Path]:
+    for folder in (data.root_path / name for name in NAMES[split]):
         if folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir()):
             return [folder]
     return []
 
 
-def _tars(root: Path, split: str) -> list[Path]:
+def _tars(data: ImageData, split: str) -> list[Path]:
+    root = data.root_path
     for name in NAMES[split]:
         inside = sorted((root / name).glob("*.tar"))
         beside = sorted(path for path in root.glob(f"*{name}*.tar") if split == "train" or "train" not in path.stem)
@@ -115,30 +101,25 @@ def _tars(root: Path, split: str) -> list[Path]:
 def _parquet(data: ImageData, split: str) -> list[Path]:
     root = data.root_path
     folders = [root, root / "data", *([root / data.hub_config] if data.hub_config else [])]
-    for name in NAMES[split]:
-        for folder in folders:
-            if paths := sorted(folder.glob(f"{name}*.parquet")):
-                return paths
-    return []
+    found = (sorted(folder.glob(f"{name}*.parquet")) for name in NAMES[split] for folder in folders)
+    return next(filter(None, found), [])
 
 
-def _open(data: ImageData, name: str, split: LocalSplit, say: Say) -> ImageSet:
-    if split.kind == "folder":
-        say(f"listing {split.paths[0]}")
-        return FolderSet(split.paths[0])
-    if split.kind == "tar":
-        return open_tars(data, name, split.paths, say)
-    return ArrowSet(_unpack(data, split.paths, say), f"{split.paths[0].parent}/{NAMES[name][0]}*.parquet")
+def _open(data: ImageData, name: str, kind: str, paths: list[Path], say: Say) -> ImageSet:
+    if kind == "folder":
+        say(f"listing {paths[0]}")
+        return FolderSet(paths[0])
+    if kind == "tar":
+        return open_tars(data, name, paths, say)
+    return ArrowSet(_unpack(data, paths, say), f"{paths[0].parent}/{NAMES[name][0]}*.parquet")
 
 
 def _unpack(data: ImageData, paths: list[Path], say: Say):
-    """Opens parquet files. They have no random access, so `datasets` keeps an unpacked copy under data.cache."""
-    datasets = hub.datasets_library()
+    """Open parquet files. They have no random access, so `datasets` keeps an unpacked copy under data.cache."""
+    datasets, files, cache = hub.datasets_library(), [str(path) for path in paths], str(data.cache_path / "arrow")
     say(f"opening {listed([path.name for path in paths], 2)}")
     try:
-        return datasets.load_dataset(
-            "parquet", data_files=[str(path) for path in paths], split="train", cache_dir=str(data.cache_path / "arrow")
-        )
+        return datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
     except Exception as error:  # datasets, Arrow and the disk raise many kinds of errors
         raise SetupError(f"{paths[0]} cannot be opened: {type(error).__name__}: {error}") from error
 
@@ -150,9 +131,8 @@ def _from_hub(data: ImageData, say: Say) -> dict[str, ImageSet]:
     try:
         for split in SPLITS:
             say(f"opening {data.hub} {data.hub_config or ''}: {split}")
-            cached = next((files for name in NAMES[split] if (files := hub.cached_files(data, name))), [])
-            if cached:  # read directly: load_dataset would connect to the network first
-                rows = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in cached])
+            if cached := next((files for name in NAMES[split] if (files := hub.cached_files(data, name))), []):
+                rows = hub.cached_rows(cached)
             else:
                 available = datasets.get_dataset_split_names(data.hub, data.hub_config)
                 name = next((name for name in NAMES[split] if name in available), NAMES[split][0])
@@ -180,28 +160,21 @@ def _agree(data: ImageData, train: ImageSet, valid: ImageSet) -> None:
         count = 1 + int(max(train.labels.max(), valid.labels.max()))
         train.classes = valid.classes = [str(number) for number in range(count)]
     if train.classes != valid.classes:
-        only = {
-            "train": sorted(set(train.classes) - set(valid.classes)),
-            "valid": sorted(set(valid.classes) - set(train.classes)),
-        }
-        differences = "; ".join(f"only in {split}: {listed(names)}" for split, names in only.items() if names)
-        raise SetupError(
-            f"data '{data.name}': train has {len(train.classes):,} classes and valid {len(valid.classes):,}, and they "
-            f"must be the same ({differences or 'their order differs'})"
-        )
+        own = {"train": set(train.classes), "valid": set(valid.classes)}
+        only = {"train": own["train"] - own["valid"], "valid": own["valid"] - own["train"]}
+        differences = "; ".join(f"only in {split}: {listed(sorted(names))}" for split, names in only.items() if names)
+        counts = f"train has {len(train.classes):,} classes and valid {len(valid.classes):,}"
+        problem = f"they must be the same ({differences or 'their order differs'})"
+        raise SetupError(f"data '{data.name}': {counts}, and {problem}")
 
 
-def _missing(data: ImageData, local: dict[str, LocalSplit], hub_reason: str) -> SetupError:
+def _missing(data: ImageData, local: Local, hub_reason: str) -> SetupError:
     root = data.root_path
     if not root.exists():
         what = f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
     else:
-        lacking = [split for split in SPLITS if split not in local]
-        names = {split: "|".join(NAMES[split]) for split in SPLITS}
-        sought = [
-            f"{names[split]}/<class>/*.jpeg, *{names[split]}*.tar, {names[split]}*.parquet for {split}"
-            for split in lacking
-        ]
+        lacking = {split: "|".join(NAMES[split]) for split in SPLITS if split not in local}
+        sought = (f"{n}/<class>/*.jpeg, *{n}*.tar, {n}*.parquet for {split}" for split, n in lacking.items())
         what = f"{root} has none of {'; none of '.join(sought)}{_hint(root, lacking)}"
     reason = f"; {hub_reason}" if hub_reason else ""
     return SetupError(
@@ -213,8 +186,8 @@ def _missing(data: ImageData, local: dict[str, LocalSplit], hub_reason: str) -> 
     )
 
 
-def _hint(root: Path, lacking: list[str]) -> str:
-    """Part of the message about missing images: what the root has instead."""
+def _hint(root: Path, lacking: Iterable[str]) -> str:
+    """Part of the message about missing images: the content of the root instead."""
     if not root.is_dir():
         return " (it is a file: give the folder that contains it)"
     for split in lacking:

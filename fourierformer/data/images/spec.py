@@ -1,5 +1,4 @@
-"""The configs of image data sets (`configs/data`) and of augmentation (`configs/augment`): every key there is a field
-here."""
+"""The configs of image data sets (`configs/data`) and of augmentation (`configs/augment`): one field per key."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ RANDAUGMENT = re.compile(r"rand(-(m|mstd|mmax|inc|n|p)\d+(\.\d+)?)+")  # timm ig
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData(DataLocation):
-    """One image data set: where its images are (in any of the forms of sources.py), and how pixels are normalised."""
+    """One image data set: the location of its images (in any form of sources.py), and the normalisation of pixels."""
 
     expect: dict[str, int] | None = None  # published counts, any of COUNTS
     mean: list[float]  # per channel, of pixels in [0, 1]
@@ -42,7 +41,7 @@ class ImageData(DataLocation):
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """How training images are changed at random, and how evaluation images are cropped."""
+    """Random changes of training images, and the crop of evaluation images."""
 
     name: str
     crop: Literal["resized", "padded", "none"]  # random area and aspect | random shift by up to size/8 | resizing only
@@ -58,25 +57,22 @@ class AugmentConfig:
     mix_switch: float  # probability of cutmix instead of mixup where both are on
     mix_batch: int | None  # images that share one mixing coefficient; None = the whole global batch
     smoothing: float  # label smoothing
-    repeats: int  # repeated augmentation: how many times in a row an image occurs in an epoch
+    repeats: int  # repeated augmentation: consecutive occurrences of an image in an epoch
     eval_crop: float  # side of the centre crop over the short side of the resized image
 
     def __post_init__(self):
         if self.crop not in CROPS:
             raise SetupError(f"augment.crop={self.crop} is unknown (valid: {', '.join(CROPS)})")
         if self.interpolation not in INTERPOLATIONS:
-            raise SetupError(
-                f"augment.interpolation={self.interpolation} is unknown (valid: {', '.join(INTERPOLATIONS)})"
-            )
+            valid = ", ".join(INTERPOLATIONS)
+            raise SetupError(f"augment.interpolation={self.interpolation} is unknown (valid: {valid})")
         if len(self.crop_scale) != 2 or not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
             raise SetupError(f"augment.crop_scale={list(self.crop_scale)} must be [smallest, largest] within (0, 1]")
         if self.randaugment is not None and not RANDAUGMENT.fullmatch(self.randaugment):
-            raise SetupError(
-                f"augment.randaugment={self.randaugment} is no policy such as rand-m9-mstd0.5-inc1, or null"
-            )
+            policy = "no policy such as rand-m9-mstd0.5-inc1, or null"
+            raise SetupError(f"augment.randaugment={self.randaugment} is {policy}")
         for key in ("flip", "erase", "mix_probability", "mix_switch"):
-            value = getattr(self, key)
-            if not 0 <= value <= 1:
+            if not 0 <= (value := getattr(self, key)) <= 1:
                 raise SetupError(f"augment.{key}={value}: a probability must be between 0 and 1")
         check_range("augment.color_jitter", self.color_jitter, 0, 10)  # makes an image up to 1 + this times as bright
         for key in ("mixup", "cutmix"):

@@ -4,8 +4,8 @@ Three layouts are recognised: class folders (train/n01440764/x.JPEG), a tar of c
 ILSVRC2012_img_train.tar), and WebDataset shards (key.jpg beside key.cls or key.json).
 
 timm's readers (1.0.31) are not used: ReaderImageInTar takes a cut or damaged header for the end of the archive and
-leaves out the images behind it silently, keeps its index beside the data and trusts it after the archive has changed;
-ReaderWds reads shards as a stream, so that no step has a batch of its own and a run cannot resume at one.
+silently leaves out the images behind it, keeps its index beside the data and uses it after the archive has changed;
+ReaderWds reads shards as a stream: batches are no function of the step, and a run cannot resume at a step.
 """
 
 import io
@@ -24,13 +24,14 @@ from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError
-from fourierformer.files import checksum
+from fourierformer.files import checksum, replacing
 
 LABELS = (".cls", ".json")
+COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
 
 
 class Entry(NamedTuple):
-    """A file inside a tar, or inside a tar in a tar; then `name` begins with the inner tar's stem as its folder."""
+    """A file inside a tar, or inside a tar in a tar, whose stem then is the folder in `name`."""
 
     file: int  # number of the tar
     name: str
@@ -66,7 +67,7 @@ class TarSet(ImageSet):
 
 
 def open_tars(data: ImageData, split: str, paths: list[Path], say: Say) -> TarSet:
-    """Opens the tars of a split, with the index from the cache if they are unchanged (name, size, time)."""
+    """Open the tars of a split, with the index from the cache if they are unchanged (name, size, time)."""
     stamps = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
     cached = data.cache_path / f"{data.name}-{split}-tars-{checksum(stamps)[:12]}.npz"
     index = _load(cached)
@@ -103,14 +104,10 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
         if member.isfile():
             yield member
-        # The tar would keep all members in memory, a gigabyte for ImageNet. typeshed lacks `members`.
+        # the tar would keep all members in memory, a gigabyte for ImageNet; typeshed lacks `members`
         tar.members.clear()  # type: ignore[attr-defined]
-    _require_end(tar)
-
-
-def _require_end(tar: tarfile.TarFile) -> None:
-    """ReadError unless the tar ends with a block of zeros, as it is written: tarfile takes a cut or damaged header for
-    the end, and what comes after it would be left out without a word."""
+    # the tar must end with a block of zeros: tarfile takes a cut or damaged header for the end, and would silently
+    # leave out all files after it
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset)  # where the next header would be
     if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -149,7 +146,7 @@ def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], li
 
 
 def _class_and_name(entry: Entry) -> tuple[str, str]:
-    """('n01440764', 'x.JPEG') of train/n01440764/x.JPEG. Without a folder the class is '', which sorts first."""
+    """('n01440764', 'x.JPEG') of train/n01440764/x.JPEG; without a folder the class is '', which sorts first."""
     folder, name = posixpath.split(posixpath.normpath(entry.name))
     return posixpath.basename(folder), name
 
@@ -190,34 +187,16 @@ def _label(path: Path, entry: Entry) -> int | None:
 
 def _save(path: Path, index: TarIndex) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "wb") as file:
-            np.savez(
-                file,
-                block=index.names.block,
-                ends=index.names.ends,
-                files=index.files,
-                offsets=index.offsets,
-                sizes=index.sizes,
-                labels=index.labels,
-                classes=np.frombuffer(json.dumps(index.classes).encode(), np.uint8),
-            )
-        aside.rename(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    columns = {name: getattr(index, name) for name in COLUMNS}
+    classes = np.frombuffer(json.dumps(index.classes).encode(), np.uint8)
+    with replacing(path) as file:
+        np.savez(file, block=index.names.block, ends=index.names.ends, **columns, classes=classes)
 
 
 def _load(path: Path) -> TarIndex | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return TarIndex(
-                names=Names(arrays["block"], arrays["ends"]),
-                files=arrays["files"],
-                offsets=arrays["offsets"],
-                sizes=arrays["sizes"],
-                labels=arrays["labels"],
-                classes=json.loads(arrays["classes"].tobytes()),
-            )
-    except Exception:  # missing, incomplete or damaged, for which zipfile raises many kinds: it is made again
+            names, classes = Names(arrays["block"], arrays["ends"]), json.loads(arrays["classes"].tobytes())
+            return TarIndex(names=names, classes=classes, **{name: arrays[name] for name in COLUMNS})
+    except Exception:  # missing, incomplete or damaged, for which zipfile raises many kinds: made again
         return None

@@ -1,9 +1,9 @@
 """The embedded corpus: English text from the Python installed on this machine, so that a first run needs no download.
 
-Paragraphs from docstrings and comments of the standard library and numpy, and Python's own help topics: about half a
+Paragraphs from docstrings and comments of the standard library and numpy, and Python's help topics: about half a
 million words of technical English. Modules that some Linux distributions lack (test, tkinter, idlelib) are left out
-everywhere, so that the same version of Python gives the same corpus. Another version gives another: a note states the
-versions, and perplexities are comparable only within one.
+everywhere, so that equal versions of Python give equal corpora. A note states the versions; perplexities are comparable
+within one.
 """
 
 import hashlib
@@ -13,8 +13,9 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
+
+import numpy
 
 from fourierformer.data.text.sources import SPLITS, Input, Source
 
@@ -22,10 +23,10 @@ SKIP = {"test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "distuti
 SKIP |= {"site-packages", "dist-packages"}
 GENERATED = re.compile(r"_sysconfigdata|__config__")  # differs from build to build
 HELD_OUT_WORDS = 15_000  # per split: enough for a stable perplexity, few enough to score every position
-LARGEST_SHARE = 0.1  # of a held-out split that one document may be, so that a split has the words of many modules
+LARGEST_SHARE = 0.1  # of one document in a held-out split, so that a split has the words of many modules
 
-# A regular expression finds docstrings in a second; parsing every file takes ten times that and finds the same prose:
-# a triple-quoted string at the top of a file or right after a line that ends in ':'.
+# Docstrings: a triple-quoted string at the top of a file or right after a line that ends in ':'. Takes a second;
+# parsing every file takes ten times that and finds the same prose.
 DOCSTRING = re.compile(
     r"(?:\A(?:[ \t]*#[^\n]*\n|[ \t]*\n)*|:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*\n)*)"
     r"[ \t]*[rRuU]{0,2}(\"\"\"|''')(.*?)\1",
@@ -55,15 +56,15 @@ def source(unit: str) -> Source:
 
 
 def split_words(text: str) -> str:
-    """Lower-case words with spaces around punctuation, of repeated signs one; line ends are kept: "See foo()..." ->
-    "see foo ( ) ."."""
+    """Lower-case words, spaces around punctuation, repeated signs once, line ends: "See foo()..." -> "see foo ( )
+    ."."""
     lines = text.lower().replace("\u2019", "'").split("\n")
     return "\n".join(" ".join(match[1] or match[0] for match in TOKEN.finditer(line)) for line in lines)
 
 
 @cache
 def corpus() -> dict[str, list[str]]:
-    """Paragraphs per split, none twice. Whole documents are held out, in an order given by a hash of their names."""
+    """Paragraphs per split, without duplicates. Whole documents are held out, in the order of a hash of their names."""
     seen: set[str] = set()
     documents = []
     for name, paragraphs in _documents():
@@ -120,16 +121,9 @@ def _topics() -> dict[str, str]:
 def _python_files() -> list[tuple[str, Path, int]]:
     """(name, path, size) of every module used, in a fixed order."""
     files = []
-    for package, folder in (("python", Path(sysconfig.get_path("stdlib"))), ("numpy", _numpy_folder())):
+    for package, folder in (("python", Path(sysconfig.get_path("stdlib"))), ("numpy", Path(numpy.__file__).parent)):
         for path in folder.rglob("*.py"):
             parts = path.relative_to(folder).parts
             if SKIP.isdisjoint(parts) and not GENERATED.match(path.name):
                 files.append((f"{package} {'/'.join(parts)}", path, path.stat().st_size))
     return sorted(files)
-
-
-def _numpy_folder() -> Path:
-    numpy = find_spec("numpy")
-    assert numpy is not None  # a dependency
-    assert numpy.origin is not None  # a package with a file
-    return Path(numpy.origin).parent

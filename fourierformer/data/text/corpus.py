@@ -1,4 +1,4 @@
-"""Loads text, or images, as memory-mapped tokens, with notes that a reader of the results needs.
+"""Load text, or images, as memory-mapped tokens, with notes that a reader of the results needs.
 
 data = TextData(name="wikitext2", root="data/wikitext-2", ...)     # = configs/data/wikitext2.yaml
 check_available(data)                                             # under two seconds, builds nothing
@@ -13,16 +13,8 @@ from typing import Self
 
 import numpy as np
 
-from fourierformer.data import hub
-from fourierformer.data.prepared import (
-    Say,
-    cache_lock,
-    disk_errors,
-    find_prepared,
-    open_prepared,
-    other_roots,
-    text_fingerprint,
-)
+from fourierformer.data import hub, prepared
+from fourierformer.data.prepared import Say, disk_errors, find_prepared, open_prepared
 from fourierformer.data.text import builtin, pixels
 from fourierformer.data.text.prepare import prepare
 from fourierformer.data.text.sources import SPLITS, Source, describe_missing, local_source
@@ -36,7 +28,7 @@ __all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corp
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Tokens of the three splits, read-only and memory-mapped, and the manifest of how they were made."""
+    """Tokens of the three splits, read-only and memory-mapped, and the manifest of their preparation."""
 
     name: str
     unit: str
@@ -48,31 +40,19 @@ class Corpus:
     sequence: int | None = None  # tokens of each image, which is a sequence of its own; None = running text
 
     def facts(self) -> dict:
-        """All but the tokens, as plain values: a model and its texts need nothing else."""
+        """All but the tokens, as plain values: the needs of a model and its texts."""
         words = self.words if self.unit == "word" else None
         source = self.manifest["settings"].get("source")
-        return {
-            "unit": self.unit,
-            "vocabulary": self.vocab_size,
-            "words": words,
-            "source": source,
-            "sequence": self.sequence,
-        }
+        facts = {"unit": self.unit, "vocabulary": self.vocab_size, "words": words}
+        return facts | {"source": source, "sequence": self.sequence}
 
     @classmethod
     def of_facts(cls, name: str, facts: dict) -> Self:
         """The corpus of these `facts`, without any split."""
-        corpus = cls(
-            name=name,
-            unit=facts["unit"],
-            vocab_size=facts["vocabulary"],
-            splits={},
-            manifest={"settings": {"source": facts["source"]}},
-            notes=[],
-            folder=Path(),
-            sequence=facts["sequence"],
-        )
-        vars(corpus)["words"] = facts["words"]  # where cached_property would keep what it reads from the folder
+        known = {"unit": facts["unit"], "vocab_size": facts["vocabulary"], "sequence": facts["sequence"]}
+        settings = {"source": facts["source"]}
+        corpus = cls(name=name, **known, splits={}, manifest={"settings": settings}, notes=[], folder=Path())
+        vars(corpus)["words"] = facts["words"]  # the value of the cached_property, in place of the folder's
         return corpus
 
     @cached_property
@@ -112,13 +92,11 @@ class Corpus:
 
     def _refuse_pixels(self) -> None:
         if self.unit == "pixel":
-            raise SetupError(
-                f"'{self.name}' holds images: their tokens are no text. Choose a run that was trained on text"
-            )
+            raise SetupError(f"'{self.name}' holds images: their tokens are no text. Choose a run on text")
 
 
 def check_available(data: TextData) -> None:
-    """SetupError, with three ways out, unless the data can be had. In less than two seconds, also without a network."""
+    """SetupError, with three ways out, unless the data is available; in less than two seconds, also without network."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source, hash_text=False)
@@ -129,33 +107,30 @@ def check_available(data: TextData) -> None:
 
 
 def quick_fingerprint(data: TextData) -> str | None:
-    """The fingerprint of the text as it is now, prepared or not; None where only the hub has it. Text is hashed only if
-    its file times changed since it was prepared."""
+    """The fingerprint of the present text; None if only the hub has it. Hashes text only after a change of file
+    times."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source, hash_text=False)
         if folder:
             return open_prepared(data, folder, thorough=False)["fingerprint"]
-        return text_fingerprint(data, source) if source else None
+        return prepared.text_fingerprint(data, source) if source else None
 
 
 def load_corpus(data: TextData, say: Say = lambda line: None) -> Corpus:
-    """Loads the prepared copy, or prepares one: from the local files, else from the hub."""
+    """Load the prepared copy, or prepare one: from the local files, else from the hub."""
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source)
         if folder is None:
-            with cache_lock(data, say):
+            with prepared.cache_lock(data, say):
                 folder = find_prepared(data, source) or _prepare(data, source, say)
         manifest = open_prepared(data, folder)
-    splits: dict[str, np.ndarray] = {
-        split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS
-    }
     return Corpus(
         name=data.name,
         unit=data.unit,
         vocab_size=manifest["counts"]["vocabulary"],
-        splits=splits,
+        splits={split: np.memmap(folder / f"{split}.bin", manifest["dtype"], "r") for split in SPLITS},
         manifest=manifest,
         notes=manifest["notes"],
         folder=folder,
@@ -172,8 +147,7 @@ def _source(data: TextData) -> Source | None:
 def _prepare(data: TextData, source: Source | None, say: Say) -> Path:
     if source is not None:
         return prepare(data, source, say)
-    reason = hub.why_unreachable(data)
-    if reason:
+    if reason := hub.why_unreachable(data):
         raise _missing(data, reason)
     if data.unit == "pixel":
         return prepare(data, pixels.hub_source(data, say), say)
@@ -191,21 +165,14 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
         files = f"the file '{name}'"
     else:
         files = "wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens (or train.txt, valid.txt, test.txt)"
+    elsewhere = f"copy a prepared cache from another machine: {data.cache}/{name}-*"
     if data.hub and data.unit == "word":
-        elsewhere = (
-            f"on a machine with internet: python scripts/prepare_data.py {name} --download-to {data.root}, "
-            f"then copy that folder here"
-        )
-    else:
-        elsewhere = f"copy a prepared cache from another machine: {data.cache}/{name}-*"
-    embedded = {
-        "word": "the embedded text: data=builtin_text",
-        "byte": "the embedded text: data=builtin_bytes",
-        "pixel": "the embedded digits: experiment=builtin_pixels",
-    }[data.unit]
+        download = f"python scripts/prepare_data.py {name} --download-to {data.root}"
+        elsewhere = f"on a machine with internet: {download}, then copy that folder here"
+    options = {"word": "text: data=builtin_text", "byte": "text: data=builtin_bytes"}
+    embedded = f"the embedded {options.get(data.unit, 'digits: experiment=builtin_pixels')}"
     return SetupError(
-        f"Data '{name}' is missing: {describe_missing(data)}; {other_roots(data)}; {hub_reason}. "
-        "Fix one:\n"
+        f"Data '{name}' is missing: {describe_missing(data)}; {prepared.other_roots(data)}; {hub_reason}. Fix one:\n"
         f"  (a) put {files} into {data.root}, or point there: data.root=/your/folder (a script's --data-root)\n"
         f"  (b) {elsewhere}\n"
         f"  (c) train without it, on {embedded}"

@@ -1,8 +1,8 @@
 """Dates in many spellings, each with its ISO form: pairs of texts whose answers can be checked exactly.
 
-"the twenty-seventh of september 1977" -> "1977-09-27". Every day of 1900 to 2099 is there once, 73,049 days, in one
+"the twenty-seventh of september 1977" -> "1977-09-27". Every day of 1900 to 2099 occurs once, 73,049 days, in one
 spelling of ten. Split and spelling are a function of the data's seed alone. A day is in one split only, so no split
-holds another spelling of a day that was trained on.
+holds another spelling of a training day.
 """
 
 import datetime
@@ -38,16 +38,9 @@ SPELLINGS = (
 def spelled(date: datetime.date, spelling: str) -> str:
     """A date as a text: spelled(date(1977, 9, 27), "the {named} of {month} {year}")."""
     month = MONTHS[date.month - 1]
-    return spelling.format(
-        day=date.day,
-        nth=f"{date.day}{ordinal_ending(date.day)}",
-        named=NAMED[date.day - 1],
-        month=month,
-        short=month[:3],
-        number=date.month,
-        weekday=WEEKDAYS[date.weekday()],
-        year=date.year,
-    )
+    days = {"nth": f"{date.day}{ordinal_ending(date.day)}", "named": NAMED[date.day - 1]}
+    names = {"month": month, "short": month[:3], "weekday": WEEKDAYS[date.weekday()]}
+    return spelling.format(day=date.day, number=date.month, year=date.year, **days, **names)
 
 
 def ordinal_ending(day: int) -> str:
@@ -55,7 +48,7 @@ def ordinal_ending(day: int) -> str:
 
 
 def pairs(seed: int, held_out: int) -> dict[str, list[tuple[str, str]]]:
-    """(source, answer) per split, in an order of chance: `held_out` pairs of valid, as many of test, the rest train."""
+    """(source, answer) per split in random order: `held_out` pairs each in valid and test, all others in train."""
     days = [FIRST + datetime.timedelta(number) for number in range((LAST - FIRST).days + 1)]
     drawn = sorted((seed_of("date", seed, day), day) for day in days)
     found = [(spelled(day, SPELLINGS[number % len(SPELLINGS)]), day.isoformat()) for number, day in drawn]

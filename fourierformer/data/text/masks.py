@@ -1,28 +1,23 @@
-"""Which tokens of a sequence a masked language model has to predict, and what it sees in their place.
+"""Choose the tokens that a masked language model has to predict, and their replacement in its input.
 
 Devlin et al. 2019 (arXiv 1810.04805, section 3.1): 15 % of the tokens are chosen; of these, 80 % are replaced by the
-mask, 10 % by a random token, and 10 % stay, so that the model cannot rely on a mask to tell it which tokens matter.
-Everything about a row is drawn with a seed of its own: the same seed gives the same masks, in any batch.
+mask, 10 % by a random token, and 10 % stay, so that a mask does not mark all tokens to be predicted. Each row is drawn
+with its own seed: the same seed gives the same masks, in any batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
-MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stay as they are
+MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stay unchanged
 
 
 def mask_tokens(tokens: Tensor, seeds: Sequence[int], rate: float, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """What the model sees of tokens (B, L), and the chosen positions, counted row by row: (B, L), (B n,).
+    """The model's input for tokens (B, L), and the chosen positions, counted row by row: (B, L), (B n,).
 
     n = rate L, rounded, and at least 1. The mask has the id `vocab_size`. seeds: one for each row.
     """
-    import torch  # here, so that preparing data starts in a fraction of a second
-
     seen, positions = tokens.clone(), []
     length = tokens.shape[1]
     count = max(1, round(rate * length))

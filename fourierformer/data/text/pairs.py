@@ -21,8 +21,8 @@ class PairsData:
     """The keys of configs/data/builtin_dates.yaml."""
 
     name: str
-    pairs: Literal["dates"]  # which pairs
-    seed: int  # of the data: which pairs are held out, and how each is spelled; not the seed of the run
+    pairs: Literal["dates"]  # kind of the pairs
+    seed: int  # of the data, for the held-out pairs and the spellings; not the seed of the run
     held_out: int  # pairs of valid, and as many of test
 
     def __post_init__(self):
@@ -30,7 +30,7 @@ class PairsData:
 
     @property
     def train(self) -> int:
-        """How many pairs are for training."""
+        """The number of training pairs."""
         return DAYS - 2 * self.held_out
 
 
@@ -60,10 +60,9 @@ class PairsCorpus:
 
 
 def load_pairs(data: PairsData) -> PairsCorpus:
-    """The pairs of a config, made now: there is nothing to download or to keep."""
-    return PairsCorpus(
-        data.name, {split: Pairs(texts) for split, texts in dates.pairs(data.seed, data.held_out).items()}
-    )
+    """Compute the pairs of a config, without a download or a cache."""
+    splits = dates.pairs(data.seed, data.held_out)
+    return PairsCorpus(data.name, {split: Pairs(texts) for split, texts in splits.items()})
 
 
 def encode(text: str) -> list[int]:
@@ -71,14 +70,13 @@ def encode(text: str) -> list[int]:
     text = text.strip().lower()
     unknown = sorted(set(text) - set(CHARACTERS))
     if unknown or not text:
-        raise SetupError(
-            f"the model knows {CHARACTERS!r} only: {f'not {unknown[0]!r}' if unknown else 'the text is empty'}"
-        )
+        problem = f"not {unknown[0]!r}" if unknown else "the text is empty"
+        raise SetupError(f"the model knows {CHARACTERS!r} only: {problem}")
     return [*(IDS[character] for character in text), END]
 
 
 def decode(ids) -> str:
-    """The text of ids up to END; a PAD or BEGIN before it, which only an untrained model writes, is shown as ?."""
+    """The text of ids up to END; a PAD or BEGIN before it, of an untrained model, becomes ?."""
     text = ""
     for number in map(int, ids):
         if number == END:

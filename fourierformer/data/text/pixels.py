@@ -3,8 +3,8 @@
 The order is raster order with channels last: rows from the top, pixels from the left, and red, green, blue of a pixel
 one after the other. An image of CIFAR-10 has 32 * 32 * 3 = 3,072 tokens of 256 values. All images must have one size.
 
-They are read by data/images/sources.py, in every form that data=cifar10 and data=imagenet read. Such data has two
-splits: `valid` and `test` are the same images, and a note states it.
+data/images/sources.py reads them, in every form of data=cifar10 and data=imagenet. Such data has two splits: `valid`
+and `test` are the same images, and a note states it.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from fourierformer.data.images.digits import DigitsSet
-from fourierformer.data.images.sets import ImageSet
-from fourierformer.data.images.sources import Unreadable, local_files, open_splits
+from fourierformer.data.images.sets import ImageSet, Unreadable
+from fourierformer.data.images.sources import local_files, open_splits
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.location import DataLocation
 from fourierformer.data.prepared import Say
@@ -38,9 +38,8 @@ def local_source(data: TextData) -> Source | None:
     if data.source == "builtin":
         return _source(data, images, images.inputs("digits"))
     files = local_files(images.spec)
-    if files is None:
-        return None
-    return _source(data, images, [_files_input(split, paths) for split, paths in files.items()])
+    inputs = [_files_input(split, paths) for split, paths in (files or {}).items()]
+    return _source(data, images, inputs) if files else None
 
 
 def hub_source(data: TextData, say: Say) -> Source:
@@ -79,14 +78,13 @@ class _Images:
             pixels = self._pixels(images, index)
             if pixels.shape != shape:
                 sizes = [f"{width} x {height}" for height, width, _ in (pixels.shape, shape)]
-                raise SetupError(
-                    f"data '{self.data.name}': {images.name_of(index)} is {sizes[0]} and the first training image "
-                    f"{sizes[1]}: as sequences of pixels all images must have one size"
-                )
+                differ = f"{images.name_of(index)} is {sizes[0]} and the first training image {sizes[1]}"
+                one_size = "as sequences of pixels all images must have one size"
+                raise SetupError(f"data '{self.data.name}': {differ}: {one_size}")
             yield pixels.tobytes()
 
     def inputs(self, origin: str) -> list[Input]:
-        """One input per split, for images that are not files under data.root: known by the sha256 of their pixels."""
+        """One input per split, identified by the sha256 of its pixels, for images that are no files under data.root."""
         return [Input(f"{origin} {split}", 0, 0, partial(self._digest, split)) for split in ("train", "valid")]
 
     def _digest(self, split: str) -> str:

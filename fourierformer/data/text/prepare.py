@@ -1,11 +1,10 @@
-"""Tokenises text into a folder of flat id files. It is written under another name and renamed when complete."""
+"""Tokenise text into a folder of flat id files, which is written under another name and renamed when complete."""
 
 import contextlib
 import hashlib
 import json
 import os
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,10 +24,11 @@ BLOCK = 1 << 22  # ids relabelled at a time
 
 
 def prepare(data: TextData, source: Source, say: Say) -> Path:
-    """Writes the prepared folder and returns it. Of several processes that do so at once, the first to rename wins."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{data.name}-", suffix=".tmp", dir=data.cache_path))
-    try:
-        say(f"preparing '{data.name}' in {data.cache_path}")
+    """Write the prepared folder and return it. Of several simultaneous processes, the first to rename wins."""
+    cache = data.cache_path
+    with tempfile.TemporaryDirectory(".tmp", f".{data.name}-", cache, ignore_cleanup_errors=True) as temporary:
+        aside = Path(temporary)
+        say(f"preparing '{data.name}' in {cache}")
         started = time.perf_counter()
         manifest = _encode(data, source, aside, say)
         manifest["seconds"] = round(time.perf_counter() - started, 3)
@@ -36,19 +36,16 @@ def prepare(data: TextData, source: Source, say: Say) -> Path:
         with _Output(aside / "manifest.json") as file:
             file.write(json.dumps(manifest, indent=1).encode())
         aside.chmod(0o755)  # mkdtemp makes it private
-        folder = data.cache_path / f"{data.name}-{manifest['fingerprint']}"
-        with contextlib.suppress(OSError):  # another process was first: its folder is used, and checked when opened
+        folder = cache / f"{data.name}-{manifest['fingerprint']}"
+        with contextlib.suppress(OSError):  # another process was first: its folder is used, and checked on opening
             aside.rename(folder)
         if not folder.is_dir():
             raise SetupError(f"cannot rename {aside} to {folder}: choose another folder with data.cache=/some/folder")
         return folder
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _encode(data: TextData, source: Source, folder: Path, say: Say) -> dict:
-    encode = _encode_words if data.unit == "word" else _encode_bytes
-    facts = encode(data, source, folder, say)
+    facts = (_encode_words if data.unit == "word" else _encode_bytes)(data, source, folder, say)
     _refuse_empty(data, facts["counts"])
     digests = [[entry.name, entry.digest()] for entry in source.inputs]
     return {
@@ -73,13 +70,10 @@ def _refuse_empty(data: TextData, counts: dict[str, int]) -> None:
 
 
 def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
-    """A note, where the counts differ from the published ones, that results cannot be compared with published ones."""
+    """A note that results are not comparable with published ones, if the counts differ from the published ones."""
     tokens = {"word": "tokens", "byte": "bytes", "pixel": "pixel values"}[data.unit]
-    words = {
-        "vocabulary": "the vocabulary has {} entries",
-        "lines": "train has {} lines",
-        "sequence": "an image has {} values",
-    }
+    words = {"vocabulary": "the vocabulary has {} entries", "lines": "train has {} lines"}
+    words |= {"sequence": "an image has {} values"}
     wrong = [
         f"{words.get(key, key + ' has {} ' + tokens).format(f'{counts.get(key, 0):,}')}, the paper's {value:,}"
         for key, value in (data.expect or {}).items()
@@ -89,7 +83,7 @@ def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
 
 
 def _encode_bytes(data: TextData, source: Source, folder: Path, say: Say) -> dict:
-    """Writes the pieces unchanged, as ids of one byte; pieces of pixels are whole images, all of one size."""
+    """Write the pieces unchanged, as ids of one byte; pieces of pixels are whole images, all of one size."""
     outputs, counts = {}, {"vocabulary": source.levels}
     meter = _Meter(source.total, say)
     for split in SPLITS:
@@ -123,7 +117,7 @@ def _encode_words(data: TextData, source: Source, folder: Path, say: Say) -> dic
 
 
 def _first_pass(source: Source, folder: Path, growing: Growing, say: Say) -> dict[str, np.ndarray]:
-    """Writes provisional ids to `<split>.ids`; returns how often each provisional id occurs, per split."""
+    """Write provisional ids to `<split>.ids`. Returns the count of each provisional id, per split."""
     tallies = {}
     meter = _Meter(source.total, say)
     for split in SPLITS:
@@ -143,7 +137,7 @@ def _first_pass(source: Source, folder: Path, growing: Growing, say: Say) -> dic
 def _unknown_notes(
     data: TextData, source: Source, names: list[str], words: list[str], tallies: dict[str, np.ndarray]
 ) -> list[str]:
-    """A note on how many tokens became `<unk>`. SetupError for unknown words where there is no `<unk>`."""
+    """A note on the share of tokens that became `<unk>`. SetupError for unknown words without an `<unk>`."""
     ids = set(words)
     unknown = np.array([name not in ids for name in names])
     shares = []
@@ -155,10 +149,10 @@ def _unknown_notes(
             where, way_out = "the training text", "limit the vocabulary (data.vocabulary_size=20000)"
             if source.vocabulary:
                 where, way_out = source.vocabulary.name, "is it the vocabulary of another text, data=wikitext103, say?"
-            raise SetupError(
-                f"data '{data.name}': the {split} text has {count:,} words that {where} lacks, the first is "
-                f"{example!r}, and there is no <unk> for them: {way_out}"
+            lacking_words = (
+                f"{count:,} words that {where} lacks, the first is {example!r}, and there is no <unk> for them"
             )
+            raise SetupError(f"data '{data.name}': the {split} text has {lacking_words}: {way_out}")
         if count:
             shares.append(f"{split} {count / tally.sum():.2%}")
     return [f"tokens outside the vocabulary, counted as <unk>: {', '.join(shares)}"] if shares else []
@@ -172,8 +166,7 @@ def _texts(source: Source, split: str) -> Iterator[str]:
 
 
 def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> dict:
-    final = table.astype(dtype)
-    provisional = folder / f"{split}.ids"
+    final, provisional = table.astype(dtype), folder / f"{split}.ids"
     with open(provisional, "rb") as ids, _Output(folder / f"{split}.bin") as file:
         while len(block := np.frombuffer(ids.read(4 * BLOCK), np.uint32)):
             file.write(final[block])
@@ -182,7 +175,7 @@ def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> dict:
 
 
 class _Output:
-    """A file whose sha256 is computed while it is written, and which is synced to the disk when closed."""
+    """A file that computes its sha256 while it is written, and is synced to the disk when closed."""
 
     def __init__(self, path: Path):
         self.file, self.hash, self.size = open(path, "wb"), hashlib.sha256(), 0  # noqa: SIM115 (closed by __exit__)
@@ -206,7 +199,7 @@ class _Output:
 
 
 class _Meter:
-    """Prints a line of progress for every tenth of the data."""
+    """Print a line of progress for every tenth of the data."""
 
     def __init__(self, total: int, say: Say):
         self.total, self.say = total, say

@@ -9,7 +9,7 @@ from fourierformer.errors import SetupError, one_line
 from fourierformer.files import file_sha256
 
 SPLITS = ("train", "valid", "test")
-PIECE = 1 << 22  # 4 MiB: large enough to be fast, small enough that a piece's word list stays under 100 MB
+PIECE = 1 << 22  # 4 MiB: large enough to be fast; a piece's word list stays under 100 MB
 HEAD = "wiki.train.head.tokens"
 LISTED_NOTE = (
     "the vocabulary is dict.txt's, in its order, with <unk> at the rank its count has by the published totals: "
@@ -19,8 +19,7 @@ LISTED_NOTE = (
 
 @dataclass(frozen=True)
 class Input:
-    """A file, or the like, that a prepared copy is made from. Equal size and time mean it is unchanged; else the sha256
-    is compared."""
+    """An input of a prepared copy, such as a file. Equal size and time: unchanged; else the sha256 is compared."""
 
     name: str
     size: int
@@ -30,18 +29,18 @@ class Input:
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a data set, and the inputs that its fingerprint is computed from."""
+    """The text of a data set, and the inputs of its fingerprint."""
 
     inputs: list[Input]
     pieces: Callable[[str], Iterator[bytes]]  # split -> its text
-    total: int = 0  # bytes, for the progress report; 0 where it is not known
+    total: int = 0  # bytes, for the progress report; 0 if unknown
     vocabulary: Path | None = None  # dict.txt, where the training text is incomplete
     notes: list[str] = field(default_factory=list)
     levels: int = 256  # values that a byte of the pieces can have
 
 
 def local_source(data: TextData) -> Source | None:
-    """The text files under data.root, or None when one is missing."""
+    """The text files under data.root, or None if one is missing."""
     root = data.root_path
     single = root if root.is_file() else root / data.name
     if data.unit == "byte" and single.is_file():
@@ -54,16 +53,16 @@ def local_source(data: TextData) -> Source | None:
             return _files_source(files)
     head, vocabulary = root / HEAD, root / "dict.txt"
     files = {"train": [head], "valid": [root / "wiki.valid.tokens"], "test": [root / "wiki.test.tokens"]}
-    if all(path.is_file() for paths in files.values() for path in paths):
-        notes = (f"the training text is only its beginning ({HEAD}): results are not those of the whole training set",)
-        if data.unit == "word" and vocabulary.is_file():
-            return _files_source(files, vocabulary, (*notes, LISTED_NOTE))
-        return _files_source(files, notes=notes)
-    return None
+    if not all(path.is_file() for paths in files.values() for path in paths):
+        return None
+    notes = (f"the training text is only its beginning ({HEAD}): results are not those of the whole training set",)
+    if data.unit == "word" and vocabulary.is_file():
+        return _files_source(files, vocabulary, (*notes, LISTED_NOTE))
+    return _files_source(files, notes=notes)
 
 
 def describe_missing(data: TextData) -> str:
-    """Part of the message about missing text: which of the files the root has, and which it lacks."""
+    """Part of the message about missing text: the missing files of the root, and the present ones."""
     root = data.root_path
     if not root.exists():
         return f"there is no {root}" + ("" if root.is_absolute() else f" (in {Path.cwd()})")
@@ -98,7 +97,7 @@ def _split_files(root: Path, split: str, kind: str, hub_config: str | None) -> l
 
 
 def _one_file(data: TextData, path: Path) -> Source:
-    """One file cut into train, valid and test by data.byte_splits, or 90/5/5 per cent of its length."""
+    """One file cut into train, valid and test by data.byte_splits, by default 90/5/5 per cent of its length."""
     size = path.stat().st_size
     splits = data.byte_splits or [size - 2 * (size // 20), size // 20, size // 20]
     if sum(splits) != size:

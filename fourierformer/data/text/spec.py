@@ -7,13 +7,13 @@ from fourierformer.data.location import DataLocation
 from fourierformer.errors import SetupError
 
 COUNTS = ("train", "valid", "test", "vocabulary", "lines", "sequence")
-# the metric of a model of these tokens: exp(mean loss); mean loss / ln 2 for the other two
+# the metric of a model of these tokens: exp(mean loss) for words, mean loss / ln 2 for the others
 METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextData(DataLocation):
-    """One data set of tokens: where its text, or its images, are, and how they become tokens."""
+    """One data set of tokens: the location of its text or images, and their conversion to tokens."""
 
     unit: Literal["word", "byte", "pixel"] = "word"  # pixel: images, each a sequence of its own (pixels.py)
     cutoffs: list[int] = field(default_factory=list)  # adaptive softmax: first id of each tail; empty = plain softmax
@@ -33,9 +33,8 @@ class TextData(DataLocation):
             raise SetupError(f"data.cutoffs={self.cutoffs} must grow, from at least 1: they are first ids of clusters")
         splits = self.byte_splits
         if splits is not None and (self.unit != "byte" or len(splits) != 3 or min(splits) < 1):
-            raise SetupError(
-                f"data.byte_splits={splits} must be three lengths (train, valid, test), with data.unit=byte"
-            )
+            valid = "three lengths (train, valid, test), with data.unit=byte"
+            raise SetupError(f"data.byte_splits={splits} must be {valid}")
         unknown = set(self.expect or {}) - set(COUNTS)
         if unknown:
             raise SetupError(f"data.expect has unknown keys {sorted(unknown)} (valid: {', '.join(COUNTS)})")

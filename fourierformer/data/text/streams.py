@@ -1,5 +1,4 @@
-"""The order in which a language model sees its tokens, as pure functions of the step, so that a run can resume at
-any."""
+"""The order of the tokens of a language model, as pure functions of the step, so that a run can resume at any."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fourierformer.errors import SetupError
+from fourierformer.processes import own_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,29 +25,21 @@ class OrderedStreams:
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int):
         per_stream = len(tokens) // batch_size
         if per_stream < length + 1:
-            raise SetupError(
-                f"{len(tokens):,} tokens are too few for {batch_size} streams of {length} + 1 tokens "
-                f"({batch_size * (length + 1):,}): lower the batch size or the length, or take more text"
-            )
+            needed = f"{batch_size} streams of {length} + 1 tokens ({batch_size * (length + 1):,})"
+            way_out = "lower the batch size or the length, or take more text"
+            raise SetupError(f"{len(tokens):,} tokens are too few for {needed}: {way_out}")
         self.streams = tokens[: per_stream * batch_size].reshape(batch_size, per_stream)
         self.length = length
         self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the streams."""
-        batch_size = len(self.streams)
-        if batch_size % world:
-            raise SetupError(
-                f"a global batch of {batch_size} streams cannot be shared equally by {world} processes: choose a "
-                f"multiple of {world}"
-            )
         import torch  # here, so that preparing data starts in a fraction of a second
 
-        share = batch_size // world
+        share = own_share(f"a global batch of {len(self.streams)} streams", len(self.streams), rank, world)
         start = step % self.steps_per_epoch * self.length
-        # reads only this slice of the memory-mapped file; int64 is what embeddings and losses take
-        read = self.streams[rank * share : (rank + 1) * share, start : start + self.length + 1]
-        part = torch.from_numpy(read.astype(np.int64))
+        # reads only this slice of the memory-mapped file; embeddings and losses need int64
+        part = torch.from_numpy(self.streams[share, start : start + self.length + 1].astype(np.int64))
         return part[:, :-1].contiguous(), part[:, 1:].contiguous()
 
     def tokens_after(self, steps: int) -> int:
@@ -58,16 +50,14 @@ class OrderedStreams:
 
 
 def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
-    """Steps per epoch, the last one with a shorter slice included."""
+    """Steps per epoch, including the last one with a shorter slice."""
     return -(-(tokens // batch_size - 1) // length)
 
 
 def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """All N - L windows of the sliding evaluation and their targets, (N - L, L) each, as views of the tokens."""
     if len(tokens) <= length:
-        raise SetupError(
-            f"{len(tokens):,} tokens are too few for a window of {length} tokens and the token after it: lower the "
-            "length"
-        )
+        window = f"a window of {length} tokens and the token after it"
+        raise SetupError(f"{len(tokens):,} tokens are too few for {window}: lower the length")
     every = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)
     return every[:, :-1], every[:, 1:]

@@ -1,11 +1,11 @@
-"""Turns words into ids by the rule of the paper's code, about ten million tokens a second in plain Python and numpy.
+"""Convert words to ids by the rule of the paper's code, about ten million tokens a second in plain Python and numpy.
 
 The rule (of Transformer-XL's vocabulary, which the paper's code uses): each line, blank ones too, is `line.split()`
 plus `<eos>`; no lower-casing; the vocabulary is counted on the training text alone; `<eos>` has id 0, then come the
 words by falling count, equal counts by first appearance. `<unk>` is a word like any other.
 
-One pass gives every word a provisional id in order of first appearance (a dict that grows), then a numpy look-up table
-turns provisional ids into final ones: Python reads every token only once.
+One pass assigns provisional ids in order of first appearance (a growing dict), then a numpy look-up table converts them
+to final ones: Python reads every token only once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -75,7 +75,7 @@ def rank_words(growing: Growing, counts: np.ndarray, size: int | None = None) ->
 
 
 def listed_words(path: Path, expect: dict[str, int] | None) -> list[str]:
-    """Words in id order from a `word count` list of the whole training text that leaves out `<eos>` and `<unk>`.
+    """Words in id order from a `word count` list of the whole training text without `<eos>` and `<unk>`.
 
     The count of `<unk>` is the difference to the published totals (WikiText-103: 103,227,021 tokens with eos, less
     1,801,350 lines, less 100,983,712 listed words = 441,959), so its rank is known; only the order of equal counts can
@@ -96,7 +96,7 @@ def listed_words(path: Path, expect: dict[str, int] | None) -> list[str]:
 
 
 def fixed_table(words: list[str], growing: Growing) -> Vocabulary:
-    """A vocabulary that was known before: the first words of `growing`; the words after them are unknown."""
+    """A given vocabulary: the first words of `growing`; the words after them are unknown."""
     table = np.full(len(growing), words.index(UNK) if UNK in words else -1, np.int64)
     table[: len(words)] = np.arange(len(words))
     return Vocabulary(words, table)
