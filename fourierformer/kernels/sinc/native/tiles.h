@@ -1,10 +1,10 @@
-// The two loops over coordinates that take nearly all the time: ROWS queries against one vector of keys. Every step is
-// written for all rows before the next one, so that the processor meets independent instructions in a row.
+// The two loops over coordinates, which take nearly all the time: ROWS queries against one vector of keys. Every step
+// runs over all rows before the next one, so that consecutive instructions are independent.
 #pragma once
 #include "numbers.h"
 
 constexpr int GROUP = 8;  // coordinates after which the exponent is taken out of a product of factors
-constexpr int ABSENT = 1 << 16;  // what a factor of 0 takes from the exponent: more than all others together
+constexpr int ABSENT = 1 << 16;  // subtracted from the exponent for a factor of 0: more than all others together
 constexpr int HIDDEN = -(1 << 30);
 
 template <class S>
@@ -49,9 +49,9 @@ template <class S>
 INLINE Weights<S> forward_tile(const S* x, const S* y, int D, int power) {
   typedef typename Simd<S>::V V;
   constexpr int W = Simd<S>::W;
-  constexpr S scale = S(1ull << 63) * 2;  // both products start here, so that four numbers of 2^-37 do not vanish
+  constexpr S scale = S(1ull << 63) * 2;  // start of both products, so that four numbers of 2^-37 do not underflow
   const Coefficients<S>* c = &coefficients<S>;
-  asm("" : "+r"(c));  // or the compiler, which knows the numbers, makes vectors of them in every round
+  asm("" : "+r"(c));  // hides the numbers, of which the compiler would make vectors in every round
   Weights<S> w = ones<S>();
   for (int group = 0; group < D; group += GROUP) {
     for (int begin = group; begin < D && begin < group + GROUP; begin += GROUP / 2) {
@@ -83,7 +83,7 @@ INLINE Weights<S> forward_tile(const S* x, const S* y, int D, int power) {
   return w;
 }
 
-// The same, and d/dt log sinc(pi t) to slopes (D, ROWS). r / t is r^2 / (r t) here, for the sake of 1 / (r t).
+// The same, and d/dt log sinc(pi t) to slopes (D, ROWS). r / t is r^2 / (r t), because 1 / (r t) is needed anyway.
 template <class S>
 INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typename Simd<S>::V* slopes) {
   typedef typename Simd<S>::V V;
@@ -118,7 +118,7 @@ INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typena
   return w;
 }
 
-// x 2^exponent for exponents up to 0, and 0 where that is too small.
+// x 2^exponent for exponents up to 0; 0 where it underflows.
 template <class S>
 INLINE typename Simd<S>::V scaled(typename Simd<S>::V x, typename Simd<S>::I exponent) {
   typedef typename Real<S>::Int Int;
