@@ -183,14 +183,12 @@ struct Backward {
       for (int j = 0; j < most; j += W) {
         V shares[ROWS], dscores[ROWS];
         Weights<S> w = backward_tile<S>(queries, keys + j * call.width * 2, call.width, call.power, slopes);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           shares[r] = scaled<S>(w.mantissa[r], w.exponent[r] - row_shift[r]) * row_scale[r];
           shares[r] = visible<S>(seen[r], j) ? shares[r] : V{};
         }
         add_products(values + j * call.value_width, dvalues + j * call.value_width, shares, dscores);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) dscores[r] = shares[r] * (dscores[r] - row_delta[r]) * S(call.power);
+        EACH_ROW(r) dscores[r] = shares[r] * (dscores[r] - row_delta[r]) * S(call.power);
         if (any_unknown) clear_hidden(seen, j, dscores);
         add_slopes(dkeys + j * call.width, dscores);
       }
@@ -216,20 +214,17 @@ struct Backward {
       for (int64_t e = 0; e < call.value_width; e++) {
         const S* dy = doutputs + e * ROWS;
         V value = load<V>(v + e * W), total = load<V>(dv + e * W);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) products[r] += dy[r] * value, total += dy[r] * shares[r];
+        EACH_ROW(r) products[r] += dy[r] * value, total += dy[r] * shares[r];
         store(dv + e * W, total);
       }
-      UNROLL
-      for (int r = 0; r < ROWS; r++) dscores[r] = products[r];
+      EACH_ROW(r) dscores[r] = products[r];
     }
 
     // dq += dS g, and dk -= dS g
     void add_slopes(S* dk, const V* dscores) {
       for (int64_t d = 0; d < call.width; d++) {
         V total = load<V>(dk + d * W);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           V slope = slopes[d * ROWS + r];
           dqueries[d * ROWS + r] += dscores[r] * slope;
           total -= dscores[r] * slope;

@@ -75,8 +75,7 @@ struct Forward {
       for (int j = 0; j < most; j += W) {
         Weights<S> w = forward_tile<S>(queries, keys + j * call.width * 2, call.width, call.power);
         V unknown_keys = load<V>(unknown + j);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           I seen_here = visible<S>(seen[r], j);
           w.mantissa[r] = seen_here ? w.mantissa[r] + (unknown_keys + unknown_query[r]) : V{};
           w.exponent[r] = seen_here ? w.exponent[r] : I{} + HIDDEN;
@@ -121,8 +120,7 @@ struct Forward {
           const S *v = values + j * plan.padded_values + e, *w = weights + j / W * W * ROWS + j % W;
           V v0 = load<V>(v), v1 = load<V>(v + W);
           if (j < shared) {
-            UNROLL
-            for (int r = 0; r < ROWS; r++) sums[r][0] += w[r * W] * v0, sums[r][1] += w[r * W] * v1;
+            EACH_ROW(r) sums[r][0] += w[r * W] * v0, sums[r][1] += w[r * W] * v1;
           } else {
             for (int r = 0; r < ROWS; r++)
               if (j < seen[r]) sums[r][0] += w[r * W] * v0, sums[r][1] += w[r * W] * v1;

@@ -13,6 +13,7 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+#define EACH_ROW(r) UNROLL for (int r = 0; r < ROWS; r++)
 
 #if defined(__AVX512F__)
 constexpr int REGISTER = 64;  // bytes of a vector
@@ -142,12 +143,10 @@ const Coefficients<S> coefficients;
 // values[r] = polynomial with the coefficients c at u[r].
 template <class V, int n>
 INLINE void polynomials(const V (&c)[n], const V (&u)[ROWS], V (&values)[ROWS]) {
-  UNROLL
-  for (int r = 0; r < ROWS; r++) values[r] = c[n - 1];
+  EACH_ROW(r) values[r] = c[n - 1];
   UNROLL
   for (int i = n - 2; i >= 0; i--) {
-    UNROLL
-    for (int r = 0; r < ROWS; r++) values[r] = values[r] * u[r] + c[i];
+    EACH_ROW(r) values[r] = values[r] * u[r] + c[i];
   }
 }
 

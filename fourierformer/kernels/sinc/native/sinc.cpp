@@ -9,8 +9,8 @@
 //     |sinc(pi t)|         = sine(r^2) |r / t|           sine(u)  = sin(pi r) / (pi r), a polynomial in u = r^2
 //     d/dt log sinc(pi t)  = r slope(r^2) + n / (r t)    slope(u) = (pi cot(pi r) - 1 / r) / r, likewise
 //
-// Nothing cancels near t = 0, where n = 0 and r = t. No sine, no logarithm, no exponential: a weight is kept as mantissa
-// and exponent, and its normalisation needs only differences of exponents. Nothing of size N x M is stored. Results do
+// Nothing cancels near t = 0, where n = 0 and r = t. No sine, no logarithm, no exponential: a weight is a mantissa
+// and an exponent; its normalisation needs only differences of exponents. Nothing of size N x M is stored. Results do
 // not depend on the number of threads, on other heads, or on keys that a query does not see.
 #include "backward.h"
 #include "forward.h"
