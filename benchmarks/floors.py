@@ -70,8 +70,7 @@ def query_gpu(what: str) -> float | None:
 
 def limits(device: str) -> dict[str, float | None]:
     """Rates per second at the highest clocks: instructions, float16 multiply-adds of the matrix unit, bytes of memory;
-    and the bytes of the second-level cache. None where unknown.
-    """
+    and the bytes of the second-level cache. None where unknown."""
     if device == "cpu":
         return dict.fromkeys(("issue", "matrix", "bandwidth", "cache"))
     facts = torch.cuda.get_device_properties()

@@ -42,18 +42,13 @@ class Part:
     detail: str
     seconds: float
 
-    @property
-    def done(self) -> bool:
-        return self.outcome == "done"
-
 
 def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]:
     soft = max(seconds - LAST_CALL, seconds / 2)
     if name == "tests":
         few = ["-m", "gpu"] if args.small else []
         several = ["-n", "4"] if importlib.util.find_spec("xdist") and not args.small else []
-        report = f"--junitxml={args.report}"
-        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, report, TESTS]
+        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, f"--junitxml={args.report}", TESTS]
     if name == "kernel":
         chosen = ["portable"] if args.device == "cpu" else ["fused, half", "fused, float32 class"]
         tiny = ["--shape", "lm_tiny", "--batch", "1", "--repeats", "2"] if args.small else []
@@ -73,14 +68,12 @@ def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
     started = time.monotonic()
     command = [sys.executable, "-m", *command_of(name, seconds, args)]
     process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
-    stopped = False
     try:
-        process.wait(seconds)
+        outcome = "failed" if process.wait(seconds) else "done"
     except subprocess.TimeoutExpired:
-        stopped = True
+        outcome = "stopped"
     finally:
         end(process)
-    outcome = "stopped" if stopped else "done" if process.returncode == 0 else "failed"
     detail = tests_detail(args.report) if name == "tests" else f"exit code {process.returncode}"
     return Part(name, outcome, detail, time.monotonic() - started)
 
@@ -158,7 +151,7 @@ def main() -> bool:
     with exit_on_user_error():
         args = arguments()
         try:
-            return all(part.done for part in measure(args))
+            return all(part.outcome == "done" for part in measure(args))
         except OSError as error:
             raise SetupError(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder") from None
 
@@ -178,7 +171,7 @@ def measure(args: argparse.Namespace) -> list[Part]:
             (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
     print(f"\n{summary(parts, head, args)}\n{args.out / 'gpu_summary.md'} has these tables; the rows are beside it")
     for part in parts:
-        if not part.done:
+        if part.outcome != "done":
             print(f"{part.name}: {part.outcome} {part.detail}", file=sys.stderr)
     return parts
 

@@ -24,6 +24,7 @@ from benchmarks.apart import APART, Ended, apart
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import describe, short_commit
+from fourierformer.runs.console_io import exit_on_user_error
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
     "lm_tiny": (16, 4, 64, 16, True),
@@ -200,8 +201,5 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    try:
+    with exit_on_user_error():
         sys.exit(0 if main() else 1)
-    except SetupError as error:  # not by runs.launch, which needs Hydra
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

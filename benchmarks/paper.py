@@ -14,6 +14,7 @@ configuration has its own process, so that an error affects no other.
 """
 
 import argparse
+import importlib.util
 import itertools
 import statistics
 import sys
@@ -215,23 +216,16 @@ def main() -> bool:
     rows: list[Row] = []
     head = header("-m benchmarks.paper", machine=machine(args.device))
     with exit_on_user_error():
-        check_hydra()
+        if not importlib.util.find_spec("hydra"):  # on a machine that has torch, Triton and timm only
+            raise SetupError(
+                "hydra-core, which composes the models' configs, is not installed: pip install hydra-core. Without a "
+                "network: `pip wheel hydra-core` on another machine, and here `pip install` with its files"
+            )
         for row in bench(args):
             rows.append(row)
             print(progress(row), flush=True)
             write_csv(args.out, [asdict(row) for row in rows], head)
     return not any(row.status.startswith("failed") for row in rows)
-
-
-def check_hydra() -> None:
-    """Raise SetupError on a machine that has torch, Triton and timm only."""
-    try:
-        import hydra  # noqa: F401
-    except ImportError:
-        raise SetupError(
-            "hydra-core, which composes the models' configs, is not installed: pip install hydra-core. Without a "
-            "network: `pip wheel hydra-core` on another machine, and here `pip install` with the files that it makes"
-        ) from None
 
 
 if __name__ == "__main__":

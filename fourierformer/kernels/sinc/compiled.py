@@ -77,8 +77,7 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Forward pass: q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) ->
-    output, and two numbers per query for the backward pass (B, H, N, 2).
-    """
+    output, and two numbers per query for the backward pass (B, H, N, 2)."""
     q, k, v, radius = map(_contiguous_rows, (q, k, v, radius))
     output = _token_major(q, v.shape[3])
     norm = q.new_empty(*q.shape[:3], 2)

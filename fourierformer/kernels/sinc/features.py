@@ -22,8 +22,7 @@ def choose_nodes(
     WIDTH: tl.constexpr, LOADED: tl.constexpr,
 ):  # fmt: skip
     """Store the number of features per coordinate of each head, from its largest |z|: 16 or 32, or 0 for the printed
-    formula, where features would lose too many digits. On the device, because a host decision would stop the stream.
-    """
+    formula, where features would lose too many digits. On the device, because a host decision would stop the stream."""
     head = tl.program_id(0).to(tl.int64)
     b, h = head // H, head % H
     d = tl.arange(0, LOADED)
@@ -58,8 +57,7 @@ def write_features(
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write one panel of features of one head: programs of its queries come first, then those of its keys.
-    Q (B, H, N, WIDTH) and K of any strides. q_features, k_features: size of one head in QF, KF.
-    """
+    Q (B, H, N, WIDTH) and K of any strides. q_features, k_features: size of one head in QF, KF."""
     q_panels, k_panels = _panels(N), _panels(M)
     head = (tl.program_id(0) // (q_panels + k_panels)).to(tl.int64)
     panel = tl.program_id(0) % (q_panels + k_panels)

@@ -62,10 +62,9 @@ def forward(
             weights = tile_weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
         # Tokens that do not exist, or are left out, have features 0 and weight 0.
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS=False)):
-            last_seen = _last_seen(queries, N, M, CAUSAL)
-            weights = tl.where(keys[None, :] <= last_seen[:, None], weights, float("-inf") if LOG else 0.0)
+            weights = tl.where(_visible(queries, keys, N, M, CAUSAL, False), weights, float("-inf") if LOG else 0.0)
         if NODES == 0 and Keep is not None:
-            weights = tl.where(existing(keys, M, Keep + b * M)[None, :], weights, float("-inf") if LOG else 0.0)
+            weights = tl.where(_kept(queries, keys, M, Keep + b * M, False), weights, float("-inf") if LOG else 0.0)
         if LOG:
             higher = tl.maximum(top, tl.max(weights, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -94,11 +93,17 @@ def forward(
 
 
 @triton.jit
-def _last_seen(queries, N, M, CAUSAL: tl.constexpr):
-    """The last key that each query sees. Causal is aligned at the end."""
-    if CAUSAL:
-        return tl.minimum(queries + (M - N), M - 1)
-    return tl.full(queries.shape, 0, tl.int32) + (M - 1)
+def _visible(rows, columns, N, M, CAUSAL: tl.constexpr, KEYS: tl.constexpr):
+    """True for pairs of a tile whose query sees the key (rows are keys where KEYS). Causal is aligned at the end."""
+    queries = columns if KEYS else rows
+    last = tl.minimum(queries + (M - N), M - 1) if CAUSAL else tl.full(queries.shape, 0, tl.int32) + (M - 1)
+    return rows[:, None] <= last[None, :] if KEYS else columns[None, :] <= last[:, None]
+
+
+@triton.jit
+def _kept(rows, columns, M, Keep, KEYS: tl.constexpr):
+    """True for pairs of a tile whose key is not left out."""
+    return existing(rows, M, Keep)[:, None] if KEYS else existing(columns, M, Keep)[None, :]
 
 
 @triton.jit
@@ -206,17 +211,9 @@ def backward(
             norm, delta = row_norm[:, None], row_delta[:, None]
         shares = exp2(weights + norm) if LOG else weights * norm
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS)):
-            if KEYS:
-                visible = rows[:, None] <= _last_seen(columns, N, M, CAUSAL)[None, :]
-            else:
-                visible = columns[None, :] <= _last_seen(rows, N, M, CAUSAL)[:, None]
-            shares = tl.where(visible, shares, 0.0)
+            shares = tl.where(_visible(rows, columns, N, M, CAUSAL, KEYS), shares, 0.0)
         if NODES == 0 and Keep is not None:
-            if KEYS:
-                visible = existing(rows, M, Keep + b * M)[:, None]
-            else:
-                visible = existing(columns, M, Keep + b * M)[None, :]
-            shares = tl.where(visible, shares, 0.0)
+            shares = tl.where(_kept(rows, columns, M, Keep + b * M, KEYS), shares, 0.0)
         if KEYS:
             swapped = start + _swapped(COLUMNS)
             other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH)

@@ -47,9 +47,11 @@ def load() -> ctypes.CDLL:
         raise Unavailable(f"it is built on Linux and macOS only, not on {platform.system()}")
     compiler = find_compiler()
     name = library_name(compiler)
-    folders = list(cache_folders())
-    for folder in folders:
-        if library := _open(_existing(folder, name, compiler)):
+    folders = cache_folders()
+    for folder in filter(_trusted, folders):
+        # without a compiler, a library that any compiler made for this machine
+        path = folder / name if compiler else next(iter(sorted(folder.glob(name))), None)
+        if path and (library := _open(path)):
             return library
     if compiler is None:
         raise Unavailable(
@@ -97,7 +99,10 @@ def library_name(compiler: str | None) -> str:
     for path in sorted(SOURCES.iterdir()):
         sources.update(path.name.encode() + path.read_bytes())
     machine = [platform.machine(), *platform.libc_ver(), vector_instructions(), sys.platform, str(FLAGS)]
-    parts = [sources.hexdigest(), _digest(machine), _digest(_identity(compiler)) if compiler else "*"]
+    parts = [sources.hexdigest(), _digest(machine), "*"]
+    if compiler:  # path, size and date, which differ between versions and are faster than a run with --version
+        path = Path(compiler).resolve()
+        parts[-1] = _digest([str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)])
     return f"sinc-{'-'.join(part[:12] for part in parts)}.so"
 
 
@@ -105,23 +110,8 @@ def vector_instructions() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
-def _identity(compiler: str) -> list[str]:
-    """Path, size and date of a compiler, which differ between versions and are faster than a run with --version."""
-    path = Path(compiler).resolve()
-    return [str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)]
-
-
 def _digest(words: list[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
-
-
-def _existing(folder: Path, name: str, compiler: str | None) -> Path | None:
-    """The library in this folder; without a compiler, a library that any compiler made for this machine."""
-    if not _trusted(folder):
-        return None
-    if compiler:
-        return folder / name
-    return next(iter(sorted(folder.glob(name))), None)
 
 
 def _trusted(folder: Path) -> bool:
@@ -142,12 +132,10 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _open(path: Path | None) -> ctypes.CDLL | None:
+def _open(path: Path) -> ctypes.CDLL | None:
     """Load a file whose checksum is right, else None: loading half a file may end the process."""
     try:
-        if path is None or path.with_suffix(".sha256").read_text() != file_sha256(path):
-            return None
-        return ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path)) if path.with_suffix(".sha256").read_text() == file_sha256(path) else None
     except OSError:
         return None
 
@@ -168,12 +156,10 @@ def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
 
 def _build(path: Path, compiler: str) -> ctypes.CDLL:
     print(f"building the CPU kernel of Fourier attention, once: {compiler}, into {path.parent}", file=sys.stderr)
-    started = time.perf_counter()
-    vectors = VECTORS.get(vector_instructions(), [])
+    started, vectors = time.perf_counter(), VECTORS.get(vector_instructions(), [])
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as folder:
         built = Path(folder) / path.name
-        command = [compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)]
-        problem = _run(command)
+        problem = _run([compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)])
         if problem or not built.exists():
             raise Unavailable(f"the compiler {compiler} failed: {problem or 'it wrote no library'}")
         built.with_suffix(".sha256").write_text(file_sha256(built))

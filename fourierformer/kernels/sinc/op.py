@@ -108,8 +108,7 @@ def sinc_forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Forward pass: q, k, v, keep as in `sinc_attention`, radius float32 (H, D) -> output in their dtype, its rounding
-    error if that has 16 bits (else an empty tensor), the normaliser (B, H, N), and the tier of each head.
-    """
+    error if that has 16 bits (else an empty tensor), the normaliser (B, H, N), and the tier of each head."""
     output, lost, norm, tier = _forward_results(q, v)
     with on_device_of(q):
         keep, k, v = leave_out(keep, k, v)

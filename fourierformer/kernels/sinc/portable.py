@@ -138,8 +138,7 @@ def sinc_forward(
     power: int, eps: float, causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Forward pass: q, k, v (B, H, N or M, K), all float32 or all float64, radius (B, H, D), and as in `Pairs` ->
-    output, and the logarithm of each row's sum of weights (B, H, N).
-    """
+    output, and the logarithm of each row's sum of weights (B, H, N)."""
     output, log_total = _empty_results(q, v)
     values, out, log_totals = v.flatten(0, 1), output.flatten(0, 1), log_total.flatten(0, 1)
     log_eps = math.log(eps) if eps > 0 else -math.inf

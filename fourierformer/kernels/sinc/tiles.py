@@ -49,9 +49,8 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
         return _backward_on_hopper(kernel == "keys", width, nodes, precise)
     plain = nodes == 16 and not precise
     if kernel == "forward":
-        if plain and width <= 64 and (major == 8 or not log):
-            return [Tile(64, 64, 4)]
-        return [Tile(64, 32, 4)] if major > 8 else [Tile(64, 16, 4)]
+        large = plain and width <= 64 and (major == 8 or not log)
+        return [Tile(64, 64 if large else 32 if major > 8 else 16, 4)]
     if nodes and not precise and width <= 32 and major > 8:
         return [Tile(64, 32, 8) if width % 4 else Tile(64, 64, 4)]
     if plain and width <= 32:
@@ -61,7 +60,7 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
 
 def _forward_on_hopper(width: int, nodes: int, precise: bool, log: bool) -> list[Tile]:
     if log:
-        return [Tile(64, 32, 4)] if precise else [Tile(64, 64, 4)]
+        return [Tile(64, 32 if precise else 64, 4)]
     if width <= 16 and not precise:
         return [Tile(128, 128, 8), Tile(64, 64, 4)]
     if width > 32 and nodes == 32 and not precise:  # 128 rows spill
