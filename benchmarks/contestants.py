@@ -140,7 +140,7 @@ def cells(name: str, shape: str, dims: tuple, args: argparse.Namespace) -> Itera
             direct = functools.partial(sinc_attention, eps=args.eps, causal=dims[4], backend="reference")
             excess = worst_excess(contestant, parity_slice(tensors[0]), direct)
             if not excess <= 1:
-                raise Wrong(f"error {excess:.1f} times what the accuracy rule allows; not timed")
+                raise Wrong(f"error {excess:.1f} times the limit of the accuracy rule; not timed")
             unsure = False
         row = {"shape": shape, "batch": dims[0], "what": what, "name": name}
         row["dtype"] = str(contestant.dtype).removeprefix("torch.")
