@@ -7,6 +7,6 @@
     python -m benchmarks.gpu         kernel tests, kernel and paper's models on one GPU, in nine minutes
 
 Each prints its rows and writes them, with commit, versions and machine, to results/measured/ or to --out. clocks.py
-times and measures memory, for all of them; apart.py gives a measurement a process of its own. contestants.py and
-floors.py belong to the kernel (what is compared and when it is right; how fast a GPU could be), layers.py to attention.
+measures time and memory, apart.py runs a measurement in its own process. contestants.py (kernels, accuracy rule) and
+floors.py (lower bounds of the time on a GPU) belong to kernel, layers.py to attention.
 """

@@ -1,15 +1,13 @@
-"""Runs a measurement in a process of its own, so that an error which poisons a GPU's context ends with that process.
-
-After an illegal access every later call of the same process fails, of other kernels too.
-"""
+"""Measurements in their own processes: after an illegal access on a GPU every later call of a process fails, of other
+kernels too."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 
-APART = ("cuda",)  # devices where an error stays with the process
+APART = ("cuda",)  # devices whose errors stay with the process
 PATIENCE = 120  # seconds that one item may take, compiling included
-# imported once, by the process that the others fork from; none of them may touch the GPU
+# imported once, by the process from which the others fork; none of them may touch the GPU
 PRELOADED = [
     *("benchmarks.contestants", "benchmarks.clocks", "hydra", "fourierformer.runs.train", "fourierformer.models.lm"),
     *("fourierformer.tasks.language_objective", "fourierformer.tasks.classification_objective", "torch._dynamo"),
@@ -17,12 +15,12 @@ PRELOADED = [
 
 
 class Ended(Exception):
-    """The process was killed, crashed or hung; the text says which."""
+    """The process was killed, crashed or hung, as the text states."""
 
 
 def apart(function: Callable[..., Iterable], *arguments: object, patience: float = PATIENCE) -> Iterator:
-    """Yields the items of `function(*arguments)`, each as soon as the other process has it. Raises Ended if that
-    process does not live to its last item."""
+    """Yield the items of `function(*arguments)`, each as soon as the other process has it. Raise Ended if that process
+    ends or hangs before its last item."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe(duplex=False)

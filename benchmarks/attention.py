@@ -5,15 +5,15 @@
     python -m benchmarks.attention --quick                        # short inputs, one turn: shows that it works
 
 A point is a layer with its projections, forward (no gradients) or forward + backward. Every turn calls softmax too, and
-a ratio is the median of the ratios of the turns. A full layer sees a sequence, or a grid of patches where it needs one.
-Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and
-whose slope is above 1.15 is flagged.
+a ratio is the median of the ratios of the turns. A full layer gets a sequence, or a grid of patches where it needs one.
+Exponents are slopes of log cost against log N over N >= 2,048; a mechanism whose stated cost is linear and whose slope
+is above 1.15 is flagged.
 
-On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, one thread, whose
-processor time is counted, so that other programs disturb less; freed memory is kept for the next call. Memory there is
-what clocks.PeakMemory sees: every tensor that an operation returns, without scratch inside an operation. Beside
-torch's profiler, which sees scratch too, it was equal but for softmax (1 MiB more there at most) and fast_weight (6 %
-less). A process grows by up to 2.4 times as much, for it keeps some of what is freed.
+On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, processor time of
+one thread, which other programs disturb less; freed memory is kept for the next call. Memory there is the peak of all
+tensors that operations return, without scratch inside an operation (clocks.PeakMemory). torch's profiler, which counts
+scratch, gave the same but for softmax (at most 1 MiB more) and fast_weight (6 % less). A process grows by up to 2.4
+times as much, because it keeps part of the freed memory.
 """
 
 import argparse
@@ -34,7 +34,7 @@ REPEATS = {"cpu": 5, "cuda": 20}
 
 
 def chosen(patterns: list[str]) -> list[str]:
-    """The names that fit a pattern, softmax first: it is the peer."""
+    """The names that fit a pattern, after softmax, the peer of all."""
     from benchmarks.layers import PEER
     from fourierformer.attention import available
 
@@ -45,12 +45,8 @@ def chosen(patterns: list[str]) -> list[str]:
     return [PEER, *(name for name in names if name != PEER and any(fnmatch(name, p) for p in patterns))]
 
 
-def words(text: str) -> list[str]:
-    return text.split(",")
-
-
 def numbers(text: str) -> list[int]:
-    lengths = sorted({int(word) for word in words(text)})
+    lengths = sorted({int(word) for word in text.split(",")})
     if lengths[0] < 1:
         raise ValueError
     return lengths
@@ -58,7 +54,7 @@ def numbers(text: str) -> list[int]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=words, metavar="NAMES", help="names or patterns; softmax always takes part")
+    parser.add_argument("--only", metavar="NAMES", help="names or patterns; softmax always takes part")
     parser.add_argument("--lengths", type=numbers, metavar="N,N,...", help="default: 256,512,1024, ... 16384")
     parser.add_argument("--causal", dest="masks", action="append_const", const="causal", help="default: both")
     parser.add_argument("--full", dest="masks", action="append_const", const="full")
@@ -80,9 +76,9 @@ def arguments() -> argparse.Namespace:
 
 
 def complete(args: argparse.Namespace) -> None:
-    part = args.only or args.lengths or args.quick
+    part = args.only is not None or args.lengths or args.quick
     args.out = args.out or (REPOSITORY / "runs" if part else MEASURED) / f"attention_{args.device}.csv"
-    args.names = chosen(args.only or ["*"])
+    args.names = chosen(["*"] if args.only is None else args.only.split(","))
     args.lengths = args.lengths or (QUICK_LENGTHS if args.quick else LENGTHS)
     args.masks = args.masks or MASKS
     args.repeats = 1 if args.quick else REPEATS[args.device]
@@ -102,7 +98,7 @@ def progress(row) -> str:
 
 
 def plot(rows: list, args: argparse.Namespace) -> None:
-    """Draws forward and backward together: time above, memory below."""
+    """Draw forward and backward together: time above, memory below."""
     import torch
 
     from benchmarks.layers import BATCH, LABELS, WHAT, points
@@ -114,10 +110,8 @@ def plot(rows: list, args: argparse.Namespace) -> None:
 
     panels = [(label, [(mask, curves(mask, quantity)) for mask in args.masks]) for quantity, label in LABELS.items()]
     device = "one CPU thread" if args.device == "cpu" else torch.cuda.get_device_name()
-    title = (
-        f"Forward and backward of one layer: dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {device}"
-    )
-    cost_chart(panels, args.out.stem, title).save(args.out.parent)
+    sizes = f"dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {device}"
+    cost_chart(panels, args.out.stem, f"Forward and backward of one layer: {sizes}").save(args.out.parent)
 
 
 def main() -> bool:

@@ -1,14 +1,14 @@
-"""Times a call or a training step and measures its memory: every benchmark does it with these clocks.
+"""Clocks and memory meters of all benchmarks, for calls and for training steps.
 
-They are not torch.utils.benchmark.Timer, which repeats one call: here calls take turns with softmax and go through
-several sets of inputs, since busy moments and warm caches would otherwise favour one of them.
+torch.utils.benchmark.Timer repeats one call; here calls take turns with softmax and go through several sets of inputs,
+since busy moments and warm caches would otherwise favour one of them.
 """
 
 import math
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.floors import query_gpu
 from fourierformer.attention.base import layers_of
 
-PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often, the column says how often
+PATIENCE = 8  # seconds for the repeats of one cell; slow calls are repeated less often (column "repeats")
 
 
 class PeakMemory(TorchDispatchMode):
-    """Peak bytes of storages created inside the block."""
+    """Peak bytes of storages created inside the block, without those of the inputs."""
 
-    def __init__(self):
+    def __init__(self, inputs: Iterable[Tensor]):
         super().__init__()
-        self.live, self.peak, self.seen = 0, 0, set()
+        self.live, self.peak, self.seen = 0, 0, {t.untyped_storage()._cdata for t in inputs}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -34,9 +34,6 @@ class PeakMemory(TorchDispatchMode):
                 if isinstance(item, Tensor):
                     self._add(item.untyped_storage())
         return result
-
-    def ignore(self, *tensors: Tensor) -> None:
-        self.seen |= {t.untyped_storage()._cdata for t in tensors}
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -52,10 +49,10 @@ class PeakMemory(TorchDispatchMode):
 
 
 def take_turns(clocks: Sequence[Callable[[], float]], turns: int, seconds: float = math.inf) -> list[list[float]]:
-    """The times of each clock, turn by turn, so that a busy moment of the machine hits all of them.
+    """The times of each clock, turn by turn, so that a busy moment of the machine affects all of them.
 
-    Every other turn is in reverse order, so that none always finds the caches that another left. The first turn is
-    always taken, none begins after the seconds.
+    Every other turn is in reverse order, so that no clock always finds the caches of the same predecessor. The first
+    turn is always taken, none begins after the seconds.
     """
     until = time.monotonic() + seconds
     times: list[list[float]] = [[] for _ in clocks]
@@ -70,7 +67,7 @@ def take_turns(clocks: Sequence[Callable[[], float]], turns: int, seconds: float
 def times_cpu(
     call: Callable, sets: list[tuple], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Milliseconds of each call; with clock=time.process_time of processor time, which other programs disturb less."""
+    """Milliseconds of each call; clock=time.process_time is processor time, which other programs disturb less."""
     times = []
     for number in range(repeats):
         start = clock()
@@ -89,28 +86,25 @@ def times_cuda(call: Callable, sets: list[tuple], repeats: int) -> list[float]:
     return [start.elapsed_time(end) for start, end in events]
 
 
-def peak_cpu(call: Callable, leaves: list[Tensor], doutput: Tensor) -> int:
-    with PeakMemory() as memory:
-        memory.ignore(*leaves, doutput)
-        call(leaves, doutput)
-    return memory.peak
-
-
-def peak_cuda(call: Callable, leaves: list[Tensor], doutput: Tensor) -> int:
+def peak_mebibytes(device: str, call: Callable[[], object], inputs: Iterable[Tensor]) -> float:
+    """Peak of one call beyond its inputs."""
+    if device == "cpu":
+        with PeakMemory(inputs) as memory:
+            call()
+        return memory.peak / 2**20
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    call(leaves, doutput)
-    return torch.cuda.max_memory_allocated() - before
+    call()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softmax: Callable) -> dict[str, object]:
     """Median time after a warm-up (compiling, tuning, then every input set once), and the peak of one more call.
 
-    On a CPU in turns with softmax, because other programs on the machine slow both alike; the ratio is the median of
-    those of neighbours.
+    On a CPU in turns with softmax, because other programs slow both alike; the ratio is the median over turns.
     """
-    timer, peak = (times_cpu, peak_cpu) if device == "cpu" else (times_cuda, peak_cuda)
+    timer = times_cpu if device == "cpu" else times_cuda
     call(*sets[0])
     slowest = max(timer(call, sets, len(sets)))
     repeats = min(repeats, max(2, int(PATIENCE * 1e3 / slowest)))
@@ -121,7 +115,9 @@ def measure(call: Callable, sets: list[tuple], repeats: int, device: str, softma
         row["time x softmax"] = statistics.median(ours / theirs for ours, theirs in zip(times, peer, strict=True))
     else:
         times = timer(call, sets, repeats)
-    row |= {"ms": statistics.median(times), "MiB": peak(call, *sets[0]) / 2**20, "repeats": repeats}
+    leaves, doutput = sets[0]
+    peak = peak_mebibytes(device, lambda: call(leaves, doutput), [*leaves, doutput])
+    row |= {"ms": statistics.median(times), "MiB": peak, "repeats": repeats}
     return row | {"sm MHz": query_gpu("clocks.sm") if device == "cuda" else None}
 
 
@@ -137,49 +133,34 @@ def seconds_per_step(fit, steps: int) -> float:
 
 def memory_of_step(fit) -> tuple[float, float]:
     """MiB that stay between steps (weights, their average, buffers, optimizer states), and the peak of one step beside
-    them. Call it after a first step, which makes the optimizer's states."""
+    them. It needs a first step before, which makes the optimizer's states."""
     models = [fit.model] if fit.ema is None else [fit.model, fit.ema]
     states = [number for state in fit.optimizer.state.values() for number in state.values()]
     kept = [*(tensor for model in models for tensor in (*model.parameters(), *model.buffers())), *states]
-    if fit.device.type == "cuda":
-        peak = peak_cuda(lambda *_: fit.train_step(), [], torch.empty(0))
-    else:
-        with PeakMemory() as memory:
-            memory.ignore(*kept)
-            fit.train_step()
-        peak = memory.peak
-    return sum(tensor.nbytes for tensor in kept) / 2**20, peak / 2**20
+    return sum(tensor.nbytes for tensor in kept) / 2**20, peak_mebibytes(fit.device.type, fit.train_step, kept)
 
 
 class AttentionClock:
-    """`with AttentionClock(model, device) as clock:` adds up the time of the attention layers, forward and backward.
-
-    Between two marks of the GPU's own clock, or of the host's where the host computes.
-    """
+    """`with AttentionClock(model, device) as clock:` adds up the time of the attention layers, forward and backward,
+    between marks of the clock of the GPU, or of the host where the host computes."""
 
     def __init__(self, model: nn.Module, device: torch.device):
-        self.device = device
-        self.layers = layers_of(model)
+        self.device, self.layers = device, layers_of(model)
         self.marks: list[tuple] = []
         self._open: list = []
         self._hooks: list = []
 
     def __enter__(self) -> "AttentionClock":
         for layer in self.layers:
-            self._hooks += [
-                layer.register_forward_pre_hook(self._begin),
-                layer.register_forward_hook(self._end),
-                layer.register_full_backward_pre_hook(self._begin),
-                layer.register_full_backward_hook(self._end),
-            ]
+            begins = layer.register_forward_pre_hook, layer.register_full_backward_pre_hook
+            ends = layer.register_forward_hook, layer.register_full_backward_hook
+            self._hooks += [register(self._begin) for register in begins]
+            self._hooks += [register(self._end) for register in ends]
         return self
 
     def __exit__(self, *exception) -> None:
         for hook in self._hooks:
             hook.remove()
-
-    def reset(self) -> None:
-        self.marks.clear()
 
     def seconds(self) -> float:
         if self.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""The kernels that benchmarks/kernel.py compares: how each is called, whether it is right, and its rows of numbers."""
+"""The kernels that benchmarks/kernel.py compares: calls, accuracy checks, and rows of numbers."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ from benchmarks.clocks import measure
 from benchmarks.floors import floor_ms
 from fourierformer.kernels.sinc import sinc_attention
 
-# float32 tensors of B H N N D numbers that must fit in memory where the formula is written out: the peak, rounded up.
+# float32 tensors of B H N N D numbers that the written-out formula holds at once: the peak, rounded up.
 PAIR_TENSORS = {"forward": 4, "forward+backward": 12}
 INPUT_SETS = {"cpu": 1, "cuda": 3}
 PARITY_TOKENS, PARITY_NUMBERS = 512, 2**25  # of the slice; N x N x D numbers in float64, several times
@@ -31,12 +31,12 @@ class Wrong(Exception):
 class Contestant:
     function: Callable  # f(q, k, v, radius)
     dtype: torch.dtype  # of q, k, v and the output
-    counts: str | None = None  # "half" or "precise": which INSTRUCTIONS_PER_PAIR it has
+    counts: str | None = None  # "half" or "precise": the key of its INSTRUCTIONS_PER_PAIR
     checked: bool = True
 
     @property
     def half(self) -> bool:
-        """Which accuracy rule it has to meet."""
+        """Whether the accuracy rule of half precision holds."""
         return self.counts == "half" or self.dtype != torch.float32
 
     @contextlib.contextmanager
@@ -50,7 +50,7 @@ class Contestant:
 
 
 def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]:
-    """All that take part, in the order of interest: the last ones are left out first when the time is up."""
+    """All contestants by name, in the order of interest: the last ones are left out first when the time is up."""
 
     def fourier(name: str) -> Callable:
         return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=args.eps, causal=causal, backend=name)
@@ -70,8 +70,8 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
     if args.device == "cpu":
         every["compiled"] = Contestant(fourier("compiled"), args.dtype)
         every["portable"] = Contestant(fourier("portable"), args.dtype)
-    torch.compiler.reset()  # a function is compiled only so many times, and every shape counts
-    # static shapes: the slice of the parity check must not make the timed code a general one
+    torch.compiler.reset()  # the number of compilations per function is limited, and every shape counts
+    # static shapes: the slice of the parity check must not generalise the timed code
     every["direct, compiled"] = Contestant(torch.compile(fourier("reference"), dynamic=False), args.dtype)
     every["reference"] = Contestant(fourier("reference"), args.dtype)
     wanted = ["softmax", *args.peer, *(args.contestant or every)]
@@ -90,7 +90,9 @@ def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> 
     if time.monotonic() > args.deadline:
         return f"the time of {args.budget_seconds:g} s is used up"
     batch, heads, tokens, width, _ = dims
-    tensors = pair_tensors(name, what, args.device)
+    tensors = PAIR_TENSORS[what] if name in ("direct, compiled", "reference") else 0
+    if name == "direct, compiled" and args.device == "cuda":
+        tensors = 1  # at least: the compiler fuses the others; on a CPU it fuses within passes only
     need = tensors * 4 * batch * heads * tokens * tokens * width
     if args.device == "cpu":
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -99,13 +101,6 @@ def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> 
     if need > free:
         return f"{tensors} x B H N N D numbers take {need / 2**30:.3g} GiB of {free / 2**30:.3g}"
     return None
-
-
-def pair_tensors(name: str, what: str, device: str) -> int:
-    """How many tensors of B H N N D numbers a call holds at once."""
-    if name == "direct, compiled" and device == "cuda":
-        return 1  # the least: what else there was, the compiler has fused; on a CPU it fuses within passes only
-    return PAIR_TENSORS[what] if name in ("direct, compiled", "reference") else 0
 
 
 def calls_of(contestant: Contestant) -> dict[str, Callable]:
@@ -117,8 +112,8 @@ def calls_of(contestant: Contestant) -> dict[str, Callable]:
 
 
 def attempts(name: str, shape: str, dims: tuple, threads: int, args: argparse.Namespace) -> Iterator[dict | str]:
-    """Yields a row for the forward pass and one for both passes, as soon as each is measured; then an error in words,
-    if there was one."""
+    """Yield a row for the forward pass and one for both passes, as soon as each is measured; then the message of an
+    error, if there was one."""
     torch.set_num_threads(threads)
     try:
         yield from cells(name, shape, dims, args)
@@ -145,7 +140,7 @@ def cells(name: str, shape: str, dims: tuple, args: argparse.Namespace) -> Itera
             direct = functools.partial(sinc_attention, eps=args.eps, causal=dims[4], backend="reference")
             excess = worst_excess(contestant, parity_slice(tensors[0]), direct)
             if not excess <= 1:
-                raise Wrong(f"error {excess:.1f} times what the accuracy rule allows; not timed")
+                raise Wrong(f"error {excess:.1f} times the limit of the accuracy rule; not timed")
             unsure = False
         row = {"shape": shape, "batch": dims[0], "what": what, "name": name}
         row["dtype"] = str(contestant.dtype).removeprefix("torch.")
@@ -183,7 +178,7 @@ def errors(results: list[Tensor | None], truth: list[Tensor]) -> list[float]:
 
 
 def parity_slice(tensors: list[Tensor]) -> list[Tensor]:
-    """The first sequence, its last tokens, and as many heads as the float64 reference can hold."""
+    """The first sequence, its last tokens, and as many heads as fit the float64 reference."""
     *numbers, radius = tensors
     tokens, width = min(numbers[0].shape[2], PARITY_TOKENS), numbers[0].shape[3]
     heads = max(1, PARITY_NUMBERS // (tokens * tokens * width))
@@ -191,10 +186,10 @@ def parity_slice(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def worst_excess(contestant: Contestant, tensors: list[Tensor], direct: Callable) -> float:
-    """Error over what the accuracy rule allows; above 1 is wrong.
+    """Error over the error that the accuracy rule allows; above 1 is wrong.
 
-    Allowed: twice the error of the reference in float32, or 1e-4; in half precision also what rounding q, k, v and
-    doutput to bfloat16 costs the reference.
+    Allowed: twice the error of the reference in float32, or 1e-4; in half precision also the error of the reference
+    after rounding q, k, v and doutput to bfloat16.
     """
 
     def exact(numbers: list[Tensor], dtype: torch.dtype = torch.float64) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""How fast a GPU could run the kernel at best: counted instructions, products and bytes over the device's rates."""
+"""Lower bounds of the kernel's time on a GPU: counted instructions, products and bytes over the device's rates."""
 
 import subprocess
 from typing import TYPE_CHECKING
@@ -12,82 +12,54 @@ if TYPE_CHECKING:
 # float32 lanes, each starts one instruction per clock; and multiply-adds of float16 per clock in the matrix unit.
 LANES = {(8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
 MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
-# Executed per pair of query and key by one lane, from the machine code: scripts/inspect_kernel.py counts them.
-# (direction, precision): {width: instructions}; backward is both launches together. What is not here has no floor.
+# Executed per pair of query and key by one lane, counted in the machine code by scripts/inspect_kernel.py.
+# (direction, precision): {width: instructions}; backward is both launches together. Without an entry there is no floor.
 INSTRUCTIONS_PER_PAIR = {
     ("forward", "half"): {16: 25, 32: 51, 64: 97},
     ("backward", "half"): {16: 270, 32: 517, 64: 1020},
     ("forward", "precise"): {16: 47, 32: 80, 64: 149},
     ("backward", "precise"): {16: 387, 32: 746, 64: 2578},
 }
-# One token and coordinate of the kernel that writes features, counted likewise: one that needs 16 of them.
+# Executed per token and coordinate by the kernel that writes features, counted likewise, for 16 features.
 INSTRUCTIONS_PER_FEATURES = {"half": 312, "precise": 624}
 FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
 TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
 FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kernel
-# Products of a pair: of 16 features per coordinate, and with values in TF32, which takes twice the time of float16.
-# (features, values); in the backward both sides, each with two times the factors and the slopes, and dv.
+# Products of a pair (features, values): 16 features per coordinate, and values in TF32, which takes twice the time of
+# float16; in the backward both sides, each with the factors twice and the slopes, and dv.
 PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
 PRODUCT_PARTS = {"half": 1, "precise": 3}
 
 
 def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, float | None]) -> float | None:
-    """The least time of a call: the launch that writes features, then the one that uses them, in each pass."""
-    passes = what.split("+")
-    counted = all(instructions_per_pair(dims[3], part, contestant) for part in passes)
-    if not counted or limit["issue"] is None:
-        return None
-    return 1e3 * sum(
-        features_floor(dims, contestant, limit) + pairs_floor(dims, part, contestant, limit) for part in passes
-    )
-
-
-def instructions_per_pair(width: int, part: str, contestant: "Contestant") -> int:
-    """0 where they were not counted."""
-    return INSTRUCTIONS_PER_PAIR.get((part, contestant.counts), {}).get(width, 0)
-
-
-def features_floor(dims: tuple, contestant: "Contestant", limit: dict[str, float | None]) -> float:
-    """Seconds to compute and to store the features of queries and keys."""
-    numbers = feature_numbers(dims)
-    instructions = numbers * INSTRUCTIONS_PER_FEATURES[contestant.counts]
-    stored = beyond_cache(numbers * FEATURE_BYTES[contestant.counts], limit)
-    return longest((instructions, limit["issue"]), (stored, limit["bandwidth"]))
-
-
-def pairs_floor(dims: tuple, part: str, contestant: "Contestant", limit: dict[str, float | None]) -> float:
-    """Seconds of the launches over pairs: instructions, matrix products, or memory, whichever takes longest."""
+    """The least time of a call: in each pass the launch that writes features, then the launches over pairs. None where
+    instructions were not counted."""
     batch, heads, tokens, width, causal = dims
+    kind, passes = contestant.counts, what.split("+")
+    per_pair = [INSTRUCTIONS_PER_PAIR.get((part, kind), {}).get(width) for part in passes]
+    if None in per_pair or limit["issue"] is None:
+        return None
     pairs = batch * heads * (tokens * (tokens + 1) // 2 if causal else tokens * tokens)
-    factors, values = PRODUCTS[part]
-    products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[contestant.counts]
-    moved = batch * heads * tokens * width * TENSORS_MOVED[part] * contestant.dtype.itemsize
-    read = beyond_cache(feature_numbers(dims) * FEATURE_BYTES[contestant.counts], limit) * FEATURES_READ[part]
-    return longest(
-        (pairs * instructions_per_pair(width, part, contestant), limit["issue"]),
-        (pairs * products, limit["matrix"]),
-        (moved + read, limit["bandwidth"]),
-    )
-
-
-def feature_numbers(dims: tuple) -> int:
-    """Tokens times coordinates of queries and keys."""
-    batch, heads, tokens, width, _ = dims
-    return 2 * batch * heads * tokens * width
-
-
-def beyond_cache(size: float, limit: dict[str, float | None]) -> float:
-    """The bytes that do not fit the second-level cache."""
-    return max(0.0, size - (limit["cache"] or 0))
+    numbers = 2 * batch * heads * tokens * width  # of queries and keys
+    stored = max(0.0, numbers * FEATURE_BYTES[kind] - (limit["cache"] or 0))  # features beyond the second-level cache
+    seconds = 0.0
+    for part, instructions in zip(passes, per_pair, strict=True):
+        factors, values = PRODUCTS[part]
+        products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[kind]
+        moved = numbers // 2 * TENSORS_MOVED[part] * contestant.dtype.itemsize + stored * FEATURES_READ[part]
+        written = (numbers * INSTRUCTIONS_PER_FEATURES[kind], limit["issue"]), (stored, limit["bandwidth"])
+        used = (pairs * instructions, limit["issue"]), (pairs * products, limit["matrix"]), (moved, limit["bandwidth"])
+        seconds += longest(*written) + longest(*used)
+    return 1e3 * seconds
 
 
 def longest(*works: tuple[float, float | None]) -> float:
-    """Of (work, rate per second), where the rate is known."""
+    """Seconds of the slowest (work, rate per second) whose rate is known."""
     return max(work / rate for work, rate in works if rate)
 
 
 def query_gpu(what: str) -> float | None:
-    """A number from nvidia-smi; None where there is no nvidia-smi or it has none."""
+    """A number from nvidia-smi; None where nvidia-smi or the number is missing."""
     gpu = f"GPU-{torch.cuda.get_device_properties().uuid}"
     command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits", "-i", gpu]
     try:
@@ -97,11 +69,10 @@ def query_gpu(what: str) -> float | None:
 
 
 def limits(device: str) -> dict[str, float | None]:
-    """At the highest clocks, per second: instructions, float16 multiply-adds of the matrix unit, bytes of the memory;
-    and the bytes of the second-level cache. None where unknown.
-    """
+    """Rates per second at the highest clocks: instructions, float16 multiply-adds of the matrix unit, bytes of memory;
+    and the bytes of the second-level cache. None where unknown."""
     if device == "cpu":
-        return {"issue": None, "matrix": None, "bandwidth": None, "cache": None}
+        return dict.fromkeys(("issue", "matrix", "bandwidth", "cache"))
     facts = torch.cuda.get_device_properties()
     kind = (getattr(facts, "major", 0), getattr(facts, "minor", 0))
     kilohertz = getattr(facts, "clock_rate", 0) or 1e3 * (query_gpu("clocks.max.sm") or 0)

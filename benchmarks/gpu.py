@@ -1,7 +1,7 @@
-"""Everything there is to know about a GPU in nine minutes: python -m benchmarks.gpu (or: make bench-gpu)
+"""Tests and timings of a GPU in nine minutes: python -m benchmarks.gpu (or: make bench-gpu)
 
-Three parts, each in a process and a time of its own, so that one that fails or hangs does not take the others with it:
-the kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
+Three parts, each with its own process and time limit, so that a failure or hang of one does not affect the others: the
+kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
 (benchmarks/paper.py defines those rows). Besides torch, Triton and timm the tests need pytest and hypothesis, and the
 training steps hydra-core; a part whose packages are missing is named, the others run. Rows are written one by one:
 results/measured/gpu_*.csv, all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one is not.
@@ -29,8 +29,8 @@ from fourierformer.runs.console_io import exit_on_user_error
 NEEDS = {"tests": ("pytest", "hypothesis"), "kernel": (), "training": ("hydra",)}  # modules besides torch's
 TESTS = "tests/kernels/test_sinc_fused.py"
 SHARES = {"tests": 0.24, "kernel": 0.27, "training": 0.47}  # of the minutes; the rest is for starts and tables
-LAST_CALL = 40  # seconds before a part's end, from which it begins nothing new: what has begun may compile first
-GRACE = 10  # seconds that a part has to end in after a signal
+LAST_CALL = 40  # seconds before a part's end from which it begins nothing new: a measurement may compile first
+GRACE = 10  # seconds for a part to end after a signal
 KERNEL_COLUMNS = ("shape", "what", "name", "dtype", "ms", "MiB", "time x softmax", "memory x softmax", "of floor")
 FILES = {"tests": "gpu_parts.csv", "kernel": "gpu_kernel.csv", "training": "gpu_training.csv"}
 
@@ -42,18 +42,13 @@ class Part:
     detail: str
     seconds: float
 
-    @property
-    def done(self) -> bool:
-        return self.outcome == "done"
-
 
 def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]:
     soft = max(seconds - LAST_CALL, seconds / 2)
     if name == "tests":
         few = ["-m", "gpu"] if args.small else []
         several = ["-n", "4"] if importlib.util.find_spec("xdist") and not args.small else []
-        report = f"--junitxml={args.report}"
-        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, report, TESTS]
+        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, f"--junitxml={args.report}", TESTS]
     if name == "kernel":
         chosen = ["portable"] if args.device == "cpu" else ["fused, half", "fused, float32 class"]
         tiny = ["--shape", "lm_tiny", "--batch", "1", "--repeats", "2"] if args.small else []
@@ -65,7 +60,7 @@ def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]
 
 
 def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
-    """Runs a part, for so many seconds at most."""
+    """Run a part, for `seconds` at most."""
     print(f"\n== {name}: {seconds:.0f} s at most", flush=True)
     if missing := [module for module in NEEDS[name] if not importlib.util.find_spec(module)]:
         packages = " ".join(missing).replace("hydra", "hydra-core")
@@ -73,20 +68,18 @@ def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
     started = time.monotonic()
     command = [sys.executable, "-m", *command_of(name, seconds, args)]
     process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
-    stopped = False
     try:
-        process.wait(seconds)
+        outcome = "failed" if process.wait(seconds) else "done"
     except subprocess.TimeoutExpired:
-        stopped = True
+        outcome = "stopped"
     finally:
         end(process)
-    outcome = "stopped" if stopped else "done" if process.returncode == 0 else "failed"
     detail = tests_detail(args.report) if name == "tests" else f"exit code {process.returncode}"
     return Part(name, outcome, detail, time.monotonic() - started)
 
 
 def end(process: subprocess.Popen) -> None:
-    """With everything it started. First as Ctrl-C would: pytest then counts what it has done."""
+    """End a process with all processes it started; first as by Ctrl-C, after which pytest writes its counts."""
     for number, patience in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
         if process.poll() is None:
             os.killpg(process.pid, number)
@@ -107,7 +100,7 @@ def tests_detail(report: Path) -> str:
 
 
 def summary(parts: list[Part], head: str, args: argparse.Namespace) -> str:
-    """What was measured, as Markdown."""
+    """All tables as Markdown."""
     lines = [f"# {machine(args.device)}", "", *(f"- {line.removeprefix('# ')}" for line in head.splitlines()), ""]
     lines += table([vars(part) for part in parts])
     for name, columns in {"kernel": KERNEL_COLUMNS, "training": None}.items():
@@ -119,7 +112,7 @@ def summary(parts: list[Part], head: str, args: argparse.Namespace) -> str:
 
 
 def table(rows: list[dict], columns: tuple[str, ...] | None = None) -> list[str]:
-    """Columns that have a value somewhere."""
+    """Lines of a Markdown table with the columns that have a value somewhere."""
     shown = [key for key in columns or rows[0] if any(row.get(key) not in (None, "") for row in rows)]
     body = [[short(row.get(key)) for key in shown] for row in rows]
     return [f"| {' | '.join(cells)} |" for cells in (shown, ["---"] * len(shown), *body)]
@@ -158,7 +151,7 @@ def main() -> bool:
     with exit_on_user_error():
         args = arguments()
         try:
-            return all(part.done for part in measure(args))
+            return all(part.outcome == "done" for part in measure(args))
         except OSError as error:
             raise SetupError(f"{error.filename}: {error.strerror}. Choose another folder: --out /some/folder") from None
 
@@ -168,7 +161,7 @@ def measure(args: argparse.Namespace) -> list[Part]:
     head = header("-m benchmarks.gpu", machine=machine(args.device))
     parts: list[Part] = []
     for name in args.part or SHARES:
-        (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run are not this one's
+        (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run
     with tempfile.TemporaryDirectory() as folder:
         args.report = Path(folder) / "tests.xml"
         for name in args.part or SHARES:
@@ -178,7 +171,7 @@ def measure(args: argparse.Namespace) -> list[Part]:
             (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
     print(f"\n{summary(parts, head, args)}\n{args.out / 'gpu_summary.md'} has these tables; the rows are beside it")
     for part in parts:
-        if not part.done:
+        if part.outcome != "done":
             print(f"{part.name}: {part.outcome} {part.detail}", file=sys.stderr)
     return parts
 

@@ -7,8 +7,7 @@
 
 Parity comes first, on the first sequence, its first heads and last 512 tokens: a contestant that is wrong gets no time,
 and the exit status is 1. Memory is the peak of one call beyond its inputs (benchmarks/clocks.py). On a GPU every
-contestant has a process of its own at every shape, so that its error leaves the others measured. Rows are written one
-by one.
+contestant has its own process at every shape, so that an error affects no other. Rows are written one by one.
 """
 
 import argparse
@@ -25,6 +24,7 @@ from benchmarks.apart import APART, Ended, apart
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import describe, short_commit
+from fourierformer.runs.console_io import exit_on_user_error
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
     "lm_tiny": (16, 4, 64, 16, True),
@@ -70,16 +70,10 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
     import torch
 
     origin, _ = describe()
-    return {
-        "radius": args.radius,
-        "scale": args.scale,
-        "eps": args.eps,
-        "torch": torch.__version__,
-        "triton": origin["versions"]["triton"],
-        "machine": f"{origin['cpu']}, {origin['cpus']} cores",
-        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None,
-        "commit": short_commit(origin),
-    }
+    settings = {"radius": args.radius, "scale": args.scale, "eps": args.eps, "torch": torch.__version__}
+    settings |= {"triton": origin["versions"]["triton"], "machine": f"{origin['cpu']}, {origin['cpus']} cores"}
+    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+    return settings | {"gpu": gpu, "commit": short_commit(origin)}
 
 
 def peer(text: str) -> tuple[str, Callable]:
@@ -106,13 +100,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, action="append", help="of a CPU; may be given several times")
     parser.add_argument("--contestant", action="append", help="only these, and softmax; may be given several times")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--peer",
-        action="append",
-        default=[],
-        type=peer,
-        help="module:function on PYTHONPATH; gets causal=, eps= if it has them",
-    )
+    peers = "module:function on PYTHONPATH; gets causal=, eps= if it has them"
+    parser.add_argument("--peer", action="append", default=[], type=peer, help=peers)
     parser.add_argument("--budget-seconds", type=float, default=480, help="nothing is started later than this")
     parser.add_argument("--csv", type=Path, help="write the rows there, with the settings and the machine")
     args = parser.parse_args()
@@ -126,7 +115,7 @@ def arguments() -> argparse.Namespace:
 
 
 def complete(args: argparse.Namespace) -> None:
-    """What depends on the device, and the clock that starts now."""
+    """Fill in defaults that depend on the device, and the deadline."""
     import torch
 
     from benchmarks.floors import limits
@@ -140,13 +129,13 @@ def complete(args: argparse.Namespace) -> None:
     args.peer = dict(args.peer)
     args.without_fused = why_not_fused(torch.empty(0, device=args.device, dtype=args.dtype))
     if not gpu and args.without_fused is None:
-        args.without_fused = "Triton's interpreter says nothing about its time"
+        args.without_fused = "a time in Triton's interpreter is meaningless"
     args.limits = limits(args.device)
     args.deadline = time.monotonic() + args.budget_seconds
 
 
 def check(args: argparse.Namespace) -> None:
-    """Before minutes of measuring."""
+    """Refuse unknown contestants and a CSV that cannot be written, before minutes of measuring."""
     from benchmarks.contestants import contestants
 
     known = contestants(argparse.Namespace(**vars(args) | {"contestant": None}), causal=True)
@@ -158,7 +147,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def bench(shape: str, threads: int, args: argparse.Namespace) -> Iterator[dict | str]:
-    """Yields a row of numbers for every contestant and pass at a shape, or in words what went wrong with one."""
+    """Yield a row of numbers for every contestant and pass at a shape, or the message of its error."""
     from benchmarks.contestants import attempts, contestants
 
     dims = (args.batch or SHAPES[shape][0], *SHAPES[shape][1:])
@@ -171,7 +160,7 @@ def bench(shape: str, threads: int, args: argparse.Namespace) -> Iterator[dict |
 
 
 def with_ratios(rows: list[dict]) -> list[dict]:
-    """The rows of a shape beside those of RATIO_TO; None where one of them has no row (yet)."""
+    """The rows of a shape with ratios to the rows of RATIO_TO; None where such a row does not exist (yet)."""
     compared = []
     for row in rows:
         compared.append(dict(row))
@@ -201,7 +190,7 @@ def main() -> bool:
                 continue
             rows.append(item)
             table = [row | {"threads": threads} for row in with_ratios(rows)]
-            if args.csv:  # after every row: what is measured stays, however this ends
+            if args.csv:  # after every row: measured rows survive a crash
                 write_csv(args.csv, [row | settings for row in done + table])
         if table:
             print_table(shape, table)
@@ -212,8 +201,5 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    try:
+    with exit_on_user_error():
         sys.exit(0 if main() else 1)
-    except SetupError as error:  # not by runs.launch, which needs Hydra
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

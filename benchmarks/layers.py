@@ -1,7 +1,8 @@
-"""Time and memory of an attention layer at a number of tokens, and their growth: for benchmarks/attention.py."""
+"""Time and memory of an attention layer against the number of tokens: rows of benchmarks/attention.py."""
 
 import argparse
 import contextlib
+import itertools
 import math
 import os
 import statistics
@@ -13,26 +14,26 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from benchmarks.clocks import peak_cpu, peak_cuda, take_turns, times_cpu, times_cuda
+from benchmarks.clocks import peak_mebibytes, take_turns, times_cpu, times_cuda
 from fourierformer.attention import Geometry, build, mechanism
 from fourierformer.errors import SetupError, short
 from fourierformer.training.precision import autocast
 
-FIT_FROM = 2048  # tokens; below, what does not grow with N still shows
-LARGEST_SLOPE = 1.15  # of what is called linear
+FIT_FROM = 2048  # tokens; below, costs that do not grow with N flatten the slope
+LARGEST_SLOPE = 1.15  # of a linear cost
 LABELS = {"milliseconds": "milliseconds", "mebibytes": "peak MiB"}
 PEER = "softmax"
 WHAT = ("forward", "forward+backward")
 MEASURED = "measured"
-FASTER = ("N²", "√N", "log N")  # growth above N, in the cost that a mechanism states
-SHARE = 0.5  # of the memory there is, that a point may need: on a CPU other programs have the rest
+FASTER = ("N²", "√N", "log N")  # growth above N, in the stated cost of a mechanism
+SHARE = 0.5  # of the machine's memory that a point may need: on a CPU other programs need some
 PRECISION = {"cpu": "fp32", "cuda": "bf16"}
 BATCH = {"cpu": 1, "cuda": 8}
 
 
 @dataclass
 class Row:
-    """One point, or one refusal (then without tokens). Ratios are to softmax in turns with it."""
+    """One point, or one refusal (then without tokens). Ratios are to softmax, called in turns."""
 
     attention: str
     mask: str
@@ -50,12 +51,18 @@ class Row:
     def measured(self) -> bool:
         return self.status == MEASURED
 
+    @property
+    def key(self) -> tuple:
+        """Equal for the same measurement at another number of tokens."""
+        return self.attention, self.mask, self.what
+
 
 class Layer:
-    """A layer as a model starts it, weights N(0, 0.02), and an input of unit size."""
+    """A layer with the initial weights of a model, N(0, 0.02), and an input of unit variance."""
 
     def __init__(self, name: str, causal: bool, tokens: int, dim: int, heads: int, device: str):
-        grid = _grid(tokens) if mechanism(name).needs_grid else None
+        columns = 2 ** (int(math.log2(tokens)) // 2)  # as square as powers of 2 can be
+        grid = (tokens // columns, columns) if mechanism(name).needs_grid else None
         geometry = Geometry(dim=dim, heads=heads, length=tokens, causal=causal, grid=grid)
         torch.manual_seed(0)
         self.module = build(name, geometry).to(device)
@@ -79,20 +86,13 @@ class Layer:
 
     def mebibytes(self, what: str) -> float:
         """Peak of one call beyond input, weights and the output's gradient."""
-        kept = [*self.leaves, *self.module.buffers()]
-        peak = peak_cuda if self.device.type == "cuda" else peak_cpu
-        return peak(lambda leaves, gradient: self.call(what), kept, self.gradient) / 2**20
-
-
-def _grid(tokens: int) -> tuple[int, int]:
-    """Rows and columns, as square as powers of 2 can be."""
-    columns = 2 ** (int(math.log2(tokens)) // 2)
-    return tokens // columns, columns
+        kept = [*self.leaves, *self.module.buffers(), self.gradient]
+        return peak_mebibytes(self.device.type, lambda: self.call(what), kept)
 
 
 @dataclass
 class Limits:
-    """Which points are tried. What grew too slow or too large at some N is not tried at a larger one."""
+    """Limits of the points that are tried. A measurement too slow or too large at some N is not tried at a larger N."""
 
     seconds: float  # a call may take
     minutes: float  # all points may take
@@ -104,13 +104,12 @@ class Limits:
         self.deadline = time.monotonic() + 60 * self.minutes
 
     def reason(self, row: Row) -> str | None:
-        """Why this point is left out; None if it is not."""
-        key = _key(row)
-        if key in self.ended:
-            return self.ended[key]
+        """The reason why this point is left out; None if it is not."""
+        if row.key in self.ended:
+            return self.ended[row.key]
         if time.monotonic() > self.deadline:
             return f"the {self.minutes:g} minutes for all points are used up"
-        before = self.seen.get(key, [])
+        before = self.seen.get(row.key, [])
         call = expected([(r.tokens, r.milliseconds) for r in before], row.tokens) / 1e3
         if call > self.seconds:
             return f"a call should take {call:.3g} s, more than {self.seconds:g} s"
@@ -121,28 +120,17 @@ class Limits:
 
     def note(self, row: Row) -> None:
         if row.measured:
-            self.seen.setdefault(_key(row), []).append(row)
-
-    def out_of_memory(self, row: Row) -> str:
-        reason = self.ended[_key(row)] = f"out of memory at N = {row.tokens}"
-        return reason
-
-
-def _key(row: Row) -> tuple:
-    return row.attention, row.mask, row.what
+            self.seen.setdefault(row.key, []).append(row)
 
 
 def memory_limit(device: str) -> float:
-    """MiB."""
-    if device == "cuda":
-        total = torch.cuda.mem_get_info()[1]
-    else:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return SHARE * total / 2**20
+    """MiB that a call may need."""
+    on_cpu = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return SHARE * (torch.cuda.mem_get_info()[1] if device == "cuda" else on_cpu) / 2**20
 
 
 def expected(points: Sequence[tuple[int, float]], tokens: int) -> float:
-    """From the last two points, as a power of N between 1 and 3; from one as N^2; 0 where nothing is known."""
+    """Extrapolated value: a power of N between 1 and 3 through the last two points, N^2 from one point, 0 from none."""
     if not points:
         return 0.0
     last, value = points[-1]
@@ -158,44 +146,37 @@ def exponent(points: Sequence[tuple[int, float]], start: int = FIT_FROM) -> floa
 
 
 def claims_linear(cost: str) -> bool:
-    """Whether the stated cost is linear in N for long inputs: what follows a semicolon holds for shorter ones only."""
+    """Whether the stated cost is linear in N for long inputs; text after a semicolon holds for shorter ones only."""
     return not any(sign in cost.split(";")[0] for sign in FASTER)
 
 
 def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
-    """Short inputs first, so that what the time is too short for is the longest ones."""
+    """Yield all rows, short inputs first: if time runs out, the longest are missing."""
     refused = set()
-    for tokens in args.lengths:
-        for mask in args.masks:
-            peer, of_peer = None, {}
-            for name in args.names:
-                rows = [Row(name, mask, tokens, what) for what in WHAT]
-                layer = None
-                if (name, mask) not in refused and not all(limits.reason(row) for row in rows):
-                    layer, refusal = built(name, mask, tokens, args)
-                    if refusal:
-                        refused.add((name, mask))
-                        yield Row(name, mask, None, "", refusal)
-                if (name, mask) in refused:
+    for tokens, mask in itertools.product(args.lengths, args.masks):
+        peer, of_peer = None, {}
+        for name in args.names:
+            if (name, mask) in refused:
+                continue
+            rows = [Row(name, mask, tokens, what) for what in WHAT]
+            layer = None
+            if not all(limits.reason(row) for row in rows):
+                try:
+                    layer = Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device)
+                except SetupError as error:
+                    refused.add((name, mask))
+                    yield Row(name, mask, None, "", f"refused: {str(error).partition('. These can')[0]}")
                     continue
-                for row in rows:
-                    attempt(row, layer, peer, of_peer.get(row.what), limits, args)
-                    if name == PEER and row.measured:
-                        of_peer[row.what] = row
-                    yield row
-                peer = layer if name == PEER else peer
-
-
-def built(name: str, mask: str, tokens: int, args: argparse.Namespace) -> tuple[Layer | None, str]:
-    """The layer, or the reason why there is none."""
-    try:
-        return Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device), ""
-    except SetupError as error:
-        return None, f"refused: {str(error).partition('. These can')[0]}"
+            for row in rows:
+                attempt(row, layer, peer, of_peer.get(row.what), limits, args)
+                if name == PEER and row.measured:
+                    of_peer[row.what] = row
+                yield row
+            peer = layer if name == PEER else peer
 
 
 def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | None, limits: Limits, args) -> None:
-    """Measures, or says in the row why not. One that fails does not take the others with it."""
+    """Measure a point, or write the reason into the row. An error leaves the other points measured."""
     if reason := limits.reason(row):
         row.status = f"skipped: {reason}"
         return
@@ -203,7 +184,8 @@ def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | No
         measure(row, layer, peer, of_peer, args.seconds, args.repeats)
     except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU it has no class of its own
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            row.status = f"skipped: {limits.out_of_memory(row)}"
+            reason = limits.ended[row.key] = f"out of memory at N = {row.tokens}"
+            row.status = f"skipped: {reason}"
         else:
             traceback.print_exc()
             row.status = f"failed: {short(error)}"
@@ -214,7 +196,7 @@ def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | No
 
 
 def measure(row: Row, layer: Layer, peer: Layer | None, of_peer: Row | None, seconds: float, repeats: int) -> None:
-    """Fills in a row. Without `of_peer` (for softmax itself, or where it was left out) there are no ratios to it."""
+    """Fill in a row. Without `of_peer` (for softmax itself, or where it was left out) there are no ratios."""
     clocks = [lambda: layer.milliseconds(row.what), *([lambda: peer.milliseconds(row.what)] if of_peer else [])]
     began = time.monotonic()
     clocks[0]()  # compiles
@@ -233,7 +215,7 @@ def points(rows: list[Row], name: str, mask: str, what: str, quantity: str) -> l
 
 
 def exponents(rows: list[Row], args: argparse.Namespace) -> Iterator[str]:
-    """The fitted exponents, and in words which of them contradict the stated cost."""
+    """Lines with the fitted exponents, and a line for each that contradicts the stated cost."""
     columns = [(mask, what, quantity) for mask in args.masks for what in WHAT for quantity in LABELS]
     flags = []
     yield f"\nExponents of N over N >= {FIT_FROM:,}: time / memory"

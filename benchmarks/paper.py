@@ -3,17 +3,19 @@
     python -m benchmarks.paper                          # on a GPU: three models, two attentions, three precisions
     python -m benchmarks.paper --device cpu --small     # tiny models, a few steps: shows that it works
 
-Configs are composed as a training composes them, so this needs hydra-core. A step is the training loop's own, with
-clipping, optimizer, averaged weights and torch.compile where a training has them; its batches are in memory already:
-loading and augmenting data, evaluations and checkpoints come on top. `whole_hours` = whole_steps x step_ms: the time of
-the paper's run on this one device at this rate. Memory: weights, optimizer states, and the peak of a step beside them
-(the allocator's; on a CPU clocks.PeakMemory's). `attention_share` is of a separate pass without torch.compile, which
-would merge operations across layers: the time between CUDA events around the attention layers (projections included,
-forward and backward) over the time of the step. What does not fit is tried again with half the micro-batch. On a GPU
-every configuration has a process of its own, so that its error leaves the others measured.
+Configs are composed as in a training, so this needs hydra-core. A step is a step of the training loop, with clipping,
+optimizer, averaged weights and torch.compile where a training has them. Its batches are in memory: times exclude
+loading and augmenting data, evaluations and checkpoints. `whole_hours` = whole_steps x step_ms: the time of the paper's
+run on this one device. Memory: weights, optimizer states, and the peak of a step beside them (the allocator's; on a CPU
+clocks.PeakMemory's). `attention_share`: time between CUDA events around the attention layers (projections included,
+forward and backward) over the time of the step, in a separate pass without torch.compile, which would merge operations
+across layers. A configuration that runs out of memory is tried again with half the micro-batch. On a GPU every
+configuration has its own process, so that an error affects no other.
 """
 
 import argparse
+import importlib.util
+import itertools
 import statistics
 import sys
 import time
@@ -37,7 +39,7 @@ WARM_UP, BLOCKS, MOST_STEPS, WATCHED = 3, 3, 20, 2  # steps; times to take the m
 
 @dataclass(frozen=True)
 class Model:
-    """One of the paper's trainings, as one GPU runs it."""
+    """One of the paper's trainings on one GPU."""
 
     script: str
     overrides: str
@@ -59,7 +61,7 @@ SMALL_BATCH = 4
 
 @dataclass
 class Row:
-    """One configuration, or why it was not measured. Ratios are to softmax in the same precision and run."""
+    """One configuration, or the reason why it was not measured. Ratios are to softmax in the same precision and run."""
 
     model: str
     attention: str
@@ -84,19 +86,20 @@ class Row:
 
 
 def bench(args: argparse.Namespace) -> Iterator[Row]:
-    """The precision that is most used on a GPU first, so that what the time is too short for matters least."""
-    for precision in PRECISIONS:
-        for model in args.model:
-            softmax = None
-            for chosen in ATTENTIONS:
-                for row in attempts(model, chosen, precision, args):
-                    softmax = row if row.measured and chosen == "softmax" else softmax
-                    compare(row, softmax)
-                    yield row
+    """Yield all rows; the precision most used on a GPU comes first, in case the time is too short for all."""
+    for precision, model in itertools.product(PRECISIONS, args.model):
+        softmax = None
+        for chosen in ATTENTIONS:
+            for row in attempts(model, chosen, precision, args):
+                softmax = row if row.measured and chosen == "softmax" else softmax
+                if row.measured and softmax:
+                    row.time_ratio = row.step_ms / softmax.step_ms
+                    row.memory_ratio = row.mebibytes / softmax.mebibytes
+                yield row
 
 
 def attempts(model: str, chosen: str, precision: str, args: argparse.Namespace) -> Iterator[Row]:
-    """One row, and before it one for each size of micro-batch that did not fit."""
+    """Yield a row for each size of micro-batch that did not fit, and the row of the size that does."""
     micro = batch = SMALL_BATCH if args.small else MODELS[model].batch
     while True:
         row = Row(model, chosen, precision, batch, micro)
@@ -115,7 +118,7 @@ def attempts(model: str, chosen: str, precision: str, args: argparse.Namespace) 
 
 
 def attempt(row: Row, args: argparse.Namespace) -> Iterator[Row]:
-    """Yields the row with its numbers, or with the reason why it has none."""
+    """Yield the row with its numbers, or with the reason why it has none."""
     import torch
 
     try:
@@ -145,7 +148,6 @@ def measure(row: Row, args: argparse.Namespace) -> None:
 
 
 def begin(row: Row, args: argparse.Namespace):
-    """The training loop of a row."""
     return start(MODELS[row.model].script, overrides_of(row, args), random_data=True)
 
 
@@ -158,7 +160,7 @@ def overrides_of(row: Row, args: argparse.Namespace) -> list[str]:
 
 
 def attention_share(fit) -> float | None:
-    """None where the pass does not fit: without torch.compile more has to be kept."""
+    """None where the pass does not fit: without torch.compile it needs more memory."""
     import torch
 
     from benchmarks.clocks import AttentionClock, seconds_per_step
@@ -166,17 +168,11 @@ def attention_share(fit) -> float | None:
     try:
         with torch.compiler.set_stance("force_eager"), AttentionClock(fit.model, fit.device) as clock:
             fit.train_step()
-            clock.reset()
+            clock.marks.clear()
             whole = WATCHED * seconds_per_step(fit, WATCHED)
             return clock.seconds() / whole
     except torch.OutOfMemoryError:
         return None
-
-
-def compare(row: Row, softmax: Row | None) -> None:
-    if row.measured and softmax:
-        row.time_ratio = row.step_ms / softmax.step_ms
-        row.memory_ratio = row.mebibytes / softmax.mebibytes
 
 
 def progress(row: Row) -> str:
@@ -220,23 +216,16 @@ def main() -> bool:
     rows: list[Row] = []
     head = header("-m benchmarks.paper", machine=machine(args.device))
     with exit_on_user_error():
-        check_hydra()
+        if not importlib.util.find_spec("hydra"):  # on a machine that has torch, Triton and timm only
+            raise SetupError(
+                "hydra-core, which composes the models' configs, is not installed: pip install hydra-core. Without a "
+                "network: `pip wheel hydra-core` on another machine, and here `pip install` with its files"
+            )
         for row in bench(args):
             rows.append(row)
             print(progress(row), flush=True)
             write_csv(args.out, [asdict(row) for row in rows], head)
     return not any(row.status.startswith("failed") for row in rows)
-
-
-def check_hydra() -> None:
-    """SetupError on a machine that has torch, Triton and timm only."""
-    try:
-        import hydra  # noqa: F401
-    except ImportError:
-        raise SetupError(
-            "hydra-core, which composes the models' configs, is not installed: pip install hydra-core. Without a "
-            "network: `pip wheel hydra-core` on another machine, and here `pip install` with the files that it makes"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Data without a meaning, of the published sizes, so that training steps are timed where the data is not there."""
+"""Random data of the published sizes, so that training steps are timed without the data sets."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from fourierformer.data.text.corpus import SPLITS, Corpus
 from fourierformer.tasks.classification import VisionSpec
 from fourierformer.tasks.language import LanguageSpec
 
-STEPS = 16  # as many as a measurement of text may take
+STEPS = 16  # of a measurement of text, at most
 
 
 def random_corpus(spec: LanguageSpec | VisionSpec) -> Corpus | ImageCorpus:
@@ -19,8 +19,8 @@ def random_corpus(spec: LanguageSpec | VisionSpec) -> Corpus | ImageCorpus:
 
 
 def random_tokens(spec: LanguageSpec) -> Corpus:
-    """Ids are ranks by frequency. They are drawn with a probability of about 1 / rank (Zipf's law), since the time of
-    an adaptive softmax depends on how often words are rare."""
+    """Ids are ranks by frequency, drawn with a probability of about 1 / rank (Zipf's law), because the time of an
+    adaptive softmax depends on the share of rare words."""
     expect = spec.data.expect or {}
     vocabulary, tokens = expect["vocabulary"], STEPS * spec.global_batch_size * spec.model.length
     uniform = np.random.default_rng(0).random(tokens)
@@ -30,7 +30,7 @@ def random_tokens(spec: LanguageSpec) -> Corpus:
         unit=spec.data.unit,
         vocab_size=vocabulary,
         splits=dict.fromkeys(SPLITS, ids),
-        manifest={"fingerprint": None},  # of nothing that could be compared
+        manifest={"fingerprint": None},  # nothing to compare
         notes=[],
         folder=Path(),
         sequence=expect.get("sequence"),
@@ -38,17 +38,16 @@ def random_tokens(spec: LanguageSpec) -> Corpus:
 
 
 def grey_images(spec: VisionSpec) -> ImageCorpus:
-    """Reading and decoding of the real images come on top."""
+    """Times with these images exclude reading and decoding."""
     expect = spec.data.expect or {}
     classes = [str(number) for number in range(expect["classes"])]
-    splits: dict[str, ImageSet] = {
-        split: GreyImages(expect[split], classes, spec.model.image_size) for split in ("train", "valid")
-    }
+    size = spec.model.image_size
+    splits: dict[str, ImageSet] = {name: GreyImages(expect[name], classes, size) for name in ("train", "valid")}
     return ImageCorpus(name=spec.data.name, classes=classes, splits=splits, notes=[])
 
 
 class GreyImages(ImageSet):
-    """Equal grey images of one size, whose classes take turns."""
+    """Equal grey images of one size, in alternating classes."""
 
     def __init__(self, count: int, classes: list[str], size: int):
         super().__init__(np.arange(count, dtype=np.int32) % len(classes), classes)

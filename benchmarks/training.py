@@ -1,13 +1,13 @@
-"""Training steps in turns: tokens or images per second and memory of several configurations, beside the first one.
+"""Speed and memory of training steps: tokens or images per second of several configurations, beside the first one.
 
     python -m benchmarks.training attention=softmax attention=fourier
     python -m benchmarks.training attention=softmax attention=fourier --all 'model.dim=128 model.length=256'
     python -m benchmarks.training attention=softmax attention=fourier --script train_vit
 
-Each configuration is one argument: overrides of the script with spaces between them. They take turns in one process,
-every other turn in reverse order, and a ratio is the median of the ratios of the turns. A step has optimizer and
-counters, without evaluations and checkpoints. Memory is what clocks.PeakMemory sees in one step beyond weights and
-optimizer states: every tensor that an operation returns, without scratch inside an operation.
+Each configuration is one argument: overrides of the script, separated by spaces. They take turns in one process, every
+other turn in reverse order, and a ratio is the median of the ratios of the turns. A step includes optimizer and
+counters, but no evaluations and checkpoints. Memory is the peak of one step beyond weights and optimizer states, of all
+tensors that operations return, without scratch inside an operation (clocks.PeakMemory).
 """
 
 import argparse
@@ -29,8 +29,8 @@ WARM_UP = 5  # steps
 def start(script: str, overrides: list[str], *, random_data: bool = False):
     """The training loop of `python SCRIPT.py OVERRIDES` at step 0; it writes nothing.
 
-    With `random_data` it needs no data: every step gets the same batches of random data of the published sizes, which
-    are in memory already, so that nothing is read, decoded, augmented or transferred.
+    With `random_data` every step gets the same batches of random data of the published sizes, in memory, so that
+    nothing is read, decoded, augmented or transferred.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -60,7 +60,7 @@ def start(script: str, overrides: list[str], *, random_data: bool = False):
 
 
 class SameBatches:
-    """An objective that gets the batches of step 0 at every step."""
+    """An objective with the batches of step 0 at every step."""
 
     def __init__(self, objective):
         self.objective, self.batches = objective, list(objective.micro_batches(0))

@@ -20,7 +20,8 @@ from fourierformer.runs.spec import read_spec, task_of
 from tests.helpers.command_line import REPOSITORY, one_job
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-LINKED = [*PAGES, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
+KERNELS = [REPOSITORY / "fourierformer/kernels" / name for name in ("TRIED.md", "sinc/README.md")]
+LINKED = [*PAGES, *KERNELS, *(REPOSITORY / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
 TEXT = {page.relative_to(REPOSITORY).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
 # for files that a reader is to write: files that exist
 STAND_INS = {"data=mine": "data=wikitext2", "attention=mine": "attention=softmax"}

@@ -1,8 +1,7 @@
 """Fourier (sinc-kernel) attention: one signature, several backends.
 
-`sinc_attention` checks its inputs, chooses a backend, logs once which one and why, and calls it. To add a backend:
-write a function with the keyword signature of the ones below, put it into `BACKENDS`, and state in `choose_backend`
-when "auto" should prefer it.
+`sinc_attention` checks its inputs, chooses a backend, logs the choice and its reason once, and calls it. To add a
+backend: write a function with the signature of `BACKENDS`, enter it there, and add its condition to `choose_backend`.
 """
 
 import functools
@@ -27,7 +26,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: bool, keep: Tensor | None) -> Tensor:
-    """Calls the function of this name in op.py, which is imported here because it needs Triton."""
+    """Call the function of this name in op.py, which is imported here because it needs Triton."""
     from fourierformer.kernels.sinc import op
 
     return op.sinc_attention_fused(*arguments, power=power, eps=eps, causal=causal, keep=keep)
@@ -45,16 +44,15 @@ _announced: set[tuple[str, str]] = set()
 
 
 def check_backend(name: str) -> None:
-    """ValueError for a name that no backend has."""
+    """Raise ValueError for a name that no backend has."""
     if name not in ("auto", *BACKENDS):
         raise ValueError(f"unknown Fourier attention backend {name!r}; available: auto, {', '.join(BACKENDS)}")
 
 
 def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, masked: bool = False) -> tuple[str, str]:
-    """(name, reason) of the backend that computes with a query tensor like this one, `masked` with a mask of pairs or
-    with dropout.
+    """(name, reason) of the backend for a query tensor like q, `masked` with a mask of pairs or with dropout.
 
-    ValueError for an unknown name, and for the name of a backend that cannot.
+    ValueError for an unknown name, and for a backend that cannot run here.
     """
     check_backend(backend)
     if masked:
@@ -66,11 +64,10 @@ def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, masked: 
         return "portable", "attn_mask or dropout"
     if backend in ("portable", "reference"):
         return backend, "chosen by name"
-    on_cpu = q.device.type == "cpu"
+    best, why = backend, "chosen by name"
     if backend == "auto":  # on a CPU never fused: the interpreter is for tests
+        on_cpu = q.device.type == "cpu"
         best, why = ("compiled", "built for this processor") if on_cpu else ("fused", "Triton on a GPU")
-    else:
-        best, why = backend, "chosen by name"
     obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q)
     if not obstacle:
         return best, why
@@ -82,14 +79,14 @@ def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, masked: 
 
 
 def why_not_compiled(q: Tensor, power: int = 4) -> str | None:
-    """Why the compiled CPU kernel cannot compute with such a tensor; None if it can. Builds the kernel where needed."""
+    """The reason why the compiled CPU kernel cannot run for such a tensor; None if it can. Builds it where needed."""
     if q.device.type != "cpu":
         return f"it runs on a CPU, q is on '{q.device.type}'"
     return compiled.why_not(power, q.shape[-1]) or library.why_unavailable()
 
 
 def why_not_fused(q: Tensor) -> str | None:
-    """Why the Triton kernels cannot compute with such tensors; None if they can."""
+    """The reason why the Triton kernels cannot run for such tensors; None if they can."""
     if q.dtype == torch.float64:
         return "it computes in float32, q is float64"
     if q.device.type not in ("cuda", "cpu"):
@@ -109,33 +106,27 @@ def _compute_capability(device: torch.device) -> tuple[int, int]:
 
 
 def sinc_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    radius: Tensor,
-    *,
-    power: int = 4,
-    eps: float = 0.0,
-    causal: bool = False,
-    keep: Tensor | None = None,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
-    backend: str = "auto",
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int = 4, eps: float = 0.0, causal: bool = False,
+    keep: Tensor | None = None, mask: Tensor | None = None, dropout: float = 0.0, backend: str = "auto",
+) -> Tensor:  # fmt: skip
     """Fourier attention: q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D)
     -> (B, H, N, Dv).
 
     keep (B, M), bool: False for keys that no query may see (padding); their content has no influence, NaN included.
     mask: of pairs, broadcasts to (B, H, N, M); bool, True for pairs that take part, or float, added to the logarithms
     of the weights. dropout: the probability with which a normalised weight is left out.
-    It has first derivatives by all four tensors, in reverse mode. Half-precision inputs are computed in float32 and the
-    result is cast back. So it is under autocast, where q, k and v may differ in dtype.
+    First derivatives by all four tensors, in reverse mode. Half-precision inputs, and inputs under autocast, where q, k
+    and v may differ in dtype, are computed in float32 and the result is cast back.
     """
     check_numbers(q, k, v, radius, power, eps)
     q, k, v = one_dtype(q, k, v)
     check_shapes(q, k, v, radius, keep)
     check_mask(q, k, mask, dropout)
-    _refuse_tangents(q, k, v, radius)
+    if not torch.compiler.is_compiling() and any(unpack_dual(t).tangent is not None for t in (q, k, v, radius)):
+        raise NotImplementedError(  # torch would silently take these derivatives to be 0
+            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
+            "torch.autograd.grad"
+        )
     masked = mask is not None or dropout > 0
     name, reason = choose_backend(q, backend, power=power, masked=masked)
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
@@ -145,12 +136,3 @@ def sinc_attention(
         return q.new_zeros(*q.shape[:3], v.shape[3]) + 0 * sum(t.sum() for t in (q, k, v, radius))
     options = {"mask": mask, "dropout": dropout} if masked else {}
     return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep, **options)
-
-
-def _refuse_tangents(*tensors: Tensor) -> None:
-    """Raises where forward-mode derivatives are wanted: torch would silently take them to be 0."""
-    if not torch.compiler.is_compiling() and any(unpack_dual(t).tangent is not None for t in tensors):
-        raise NotImplementedError(
-            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
-            "torch.autograd.grad"
-        )

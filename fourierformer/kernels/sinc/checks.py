@@ -1,4 +1,4 @@
-"""Checks of the arguments of Fourier attention: what does not fit ends in one sentence, before any kernel runs."""
+"""Checks of the arguments of Fourier attention, before any kernel runs. An error is one sentence."""
 
 import functools
 import math
@@ -8,8 +8,7 @@ from torch import Tensor
 
 
 def one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
-    """The tensors; under autocast in the widest dtype of them, because there layers differ in the dtype of their
-    results."""
+    """The tensors; under autocast, where layers return different dtypes, in the widest of their dtypes."""
     device = tensors[0].device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
@@ -18,7 +17,7 @@ def one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
 
 
 def check_radius_is_number(q: Tensor, radius: float) -> None:
-    """Before a tensor is made of the radius, in the dtype of q."""
+    """Raise for a radius from which no tensor can be made, or for a q without a dtype for it."""
     if not isinstance(q, Tensor):
         raise TypeError(f"q must be a tensor, got {type(q).__name__}")
     if radius is None or isinstance(radius, str):
@@ -91,7 +90,7 @@ def check_mask(q: Tensor, k: Tensor, mask: Tensor | None, dropout: float) -> Non
 
 
 def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """k and v with as many heads as q, where each of their heads serves a group of neighbouring query heads."""
+    """k and v with as many heads as q: each of their heads serves a group of adjacent query heads."""
     heads, groups = q.shape[1], k.shape[1]
     if groups == 0 or heads % groups or v.shape[1] != groups:
         raise ValueError(
@@ -102,10 +101,8 @@ def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mask_of_keys(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
-    """(B, M) where the mask is boolean and the same for all heads and queries of a row, as padding is; else None.
-
-    Every backend leaves out keys, only one has masks of pairs. Decided from the shape alone.
-    """
+    """(B, M) where the mask is boolean and, by its shape, the same for all heads and queries of a row, as padding is;
+    else None. Every backend leaves out keys, only one has masks of pairs."""
     if mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[1:] == (1, 1, k.shape[2]):
         return mask[:, 0, 0].expand(q.shape[0], -1)
     return None

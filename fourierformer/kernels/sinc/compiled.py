@@ -1,4 +1,4 @@
-"""The compiled CPU kernel as two torch operators: the call into the library, shapes for tracing, autograd, vmap."""
+"""The compiled CPU kernel as two torch operators: calls into the library, and shapes for tracing."""
 
 import ctypes
 import functools
@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from fourierformer.kernels.sinc import library
-from fourierformer.kernels.sinc.mapping import cpu_operator, folded_into_batch
-from fourierformer.kernels.sinc.reference import NO_SECOND_DERIVATIVE
+from fourierformer.kernels.sinc.operators import count_operations, cpu_operator, register_derivative, register_vmap
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
 NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "threads")
@@ -46,6 +44,7 @@ def _function(name: str) -> tuple[Callable[..., int], int | None]:
 def _call(
     which: str, norm: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool, **tensors: Tensor
 ) -> None:
+    """Run the pass `which`; the tensors have the names of ARRAYS."""
     q, v = tensors["q"], tensors["v"]
     function, parallel = _function(f"sinc_{which}_{'double' if q.dtype == torch.float64 else 'float'}")
     batch, heads, queries, width = q.shape
@@ -53,23 +52,24 @@ def _call(
     call = Call(batch, heads, queries, v.shape[2], width, v.shape[3], power, causal, threads, eps, parallel)
     call.norm = norm.data_ptr()
     if keep is not None:
+        keep = keep.contiguous()  # this reference keeps its memory alive
         call.keep = keep.data_ptr()
     for name, tensor in tensors.items():
-        strides = [*tensor.stride()[:-1], 0]  # of a radius the last: all tokens have the same
+        strides = [*tensor.stride()[:-1], 0]  # a radius has no tokens: token stride 0
         setattr(call, name, Array(tensor.data_ptr(), *strides[:3]))
     if function(ctypes.byref(call)):
         raise MemoryError("Fourier attention: no memory for the kernel's own arrays")
 
 
 def _token_major(like: Tensor, width: int) -> Tensor:
-    """An empty tensor (B, H, N, width) for `like` (B, H, N, K), in the memory layout (B, N, H, width): the model joins
-    the heads next, then without a copy."""
+    """An empty tensor (B, H, N, width) for `like` (B, H, N, K), in the memory layout (B, N, H, width), in which the
+    model joins the heads without a copy."""
     batch, heads, tokens, _ = like.shape
     return like.new_empty(batch, tokens, heads, width).transpose(1, 2)
 
 
 def _contiguous_rows(x: Tensor) -> Tensor:
-    """x, copied unless the numbers of a token are neighbours in memory."""
+    """x, copied unless the numbers of a token are adjacent in memory."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
@@ -77,12 +77,10 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Forward pass: q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) ->
-    output, and two numbers per query that the backward pass needs (B, H, N, 2).
-    """
+    output, and two numbers per query for the backward pass (B, H, N, 2)."""
     q, k, v, radius = map(_contiguous_rows, (q, k, v, radius))
     output = _token_major(q, v.shape[3])
     norm = q.new_empty(*q.shape[:3], 2)
-    keep = None if keep is None else keep.contiguous()
     _call("forward", norm, keep, power, eps, causal, q=q, k=k, v=v, radius=radius, output=output)
     return output, norm
 
@@ -103,10 +101,8 @@ def _backward(
     doutput, q, k, v, radius, output = map(_contiguous_rows, (doutput, q, k, v, radius, output))
     dq, dk, dv = (_token_major(t, t.shape[3]) for t in (q, k, v))
     dradius = radius.new_empty(radius.shape)
-    keep = None if keep is None else keep.contiguous()
-    tensors = {"q": q, "k": k, "v": v, "radius": radius, "output": output, "doutput": doutput}
-    tensors |= {"dq": dq, "dk": dk, "dv": dv, "dradius": dradius}
-    _call("backward", norm.contiguous(), keep, power, eps, causal, **tensors)
+    arrays = dict(zip(ARRAYS, (q, k, v, radius, output, doutput, dq, dk, dv, dradius), strict=True))
+    _call("backward", norm.contiguous(), keep, power, eps, causal, **arrays)
     return dq, dk, dv, dradius
 
 
@@ -118,57 +114,24 @@ def _(doutput, q, k, v, radius, keep, output, norm, power, eps, causal):
     return *(_token_major(t, t.shape[3]) for t in (q, k, v)), radius.new_empty(radius.shape)
 
 
-def _save(ctx, inputs, output) -> None:
-    q, k, v, radius, keep, ctx.power, ctx.eps, ctx.causal = inputs
-    ctx.save_for_backward(q, k, v, radius, keep, *output)
-    ctx.mark_non_differentiable(output[1])
-
-
-def _differentiate(ctx, doutput, _dnorm):
-    gradients = sinc_backward(doutput, *ctx.saved_tensors, ctx.power, ctx.eps, ctx.causal)
-    return *gradients, None, None, None, None
-
-
-sinc_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-def _refuse_second_derivative(ctx, *_):
-    raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
-
-sinc_backward.register_autograd(_refuse_second_derivative)
-
-
-sinc_forward.register_vmap(folded_into_batch(sinc_forward))
-sinc_backward.register_vmap(folded_into_batch(sinc_backward))
-
-
-@register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu)
-def _forward_flops(q_shape, k_shape, v_shape, *_, **__) -> int:
-    """Floating-point operations of all N M pairs, masked or not, as torch counts softmax's: 18 per coordinate, and the
-    values."""
-    batch, heads, queries, width = q_shape
-    return batch * heads * queries * k_shape[2] * (18 * width + 2 * v_shape[3])
-
-
-@register_flop_formula(torch.ops.fourierformer.sinc_attention_cpu_backward)
-def _backward_flops(_dout_shape, q_shape, k_shape, v_shape, *_, **__) -> int:
-    """As `_forward_flops`: 40 per coordinate with the two sums of slopes, then dout v^T and dv."""
-    batch, heads, queries, width = q_shape
-    return batch * heads * queries * k_shape[2] * (40 * width + 4 * v_shape[3])
+register_derivative(sinc_forward, sinc_backward)
+register_vmap(sinc_forward)
+register_vmap(sinc_backward)
+count_operations(torch.ops.fourierformer.sinc_attention_cpu, per_coordinate=18, per_value=2)
+# 40 with the two sums of slopes; the values: dout v^T and dv
+count_operations(torch.ops.fourierformer.sinc_attention_cpu_backward, per_coordinate=40, per_value=4, first=1)
 
 
 def why_not(power: int, width: int) -> str | None:
-    """Why the kernel cannot compute with such a power and width; None if it can."""
-    if power * 2**16 * (width + 7) // 8 >= LARGEST_EXPONENT:
-        return f"it cannot hold the exponents of weights of power {power} in {width} coordinates"
-    return None
+    """The reason why the kernel cannot compute with this power and width; None if it can."""
+    fits = power * 2**16 * (width + 7) // 8 < LARGEST_EXPONENT
+    return None if fits else f"it cannot hold the exponents of weights of power {power} in {width} coordinates"
 
 
 def sinc_attention_compiled(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
 ) -> Tensor:
-    """Fourier attention by the compiled kernel, with the arguments and the result of the reference."""
+    """Fourier attention by the compiled kernel, with the contract of the reference."""
     batch, heads, _, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)

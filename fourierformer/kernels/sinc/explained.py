@@ -1,4 +1,4 @@
-"""The GPU kernel in plain PyTorch: how a product of sines becomes matrix products. Read it before fused.py.
+"""The GPU kernel in plain PyTorch, where a product of sines becomes matrix products. Read it before fused.py.
 
 A sine per query, key and coordinate is the cost of Fourier attention. Three identities remove it:
 
@@ -26,7 +26,7 @@ def frequencies(count: int) -> tuple[Tensor, Tensor]:
 
 
 def features(x: Tensor, count: int = 8) -> Tensor:
-    """(...) -> (..., 2 count) with features(x) @ features(y) = sinc(x - y), to 1e-7 for |x - y| up to 16 with 8
+    """(...) -> (..., 2 count) with features(x) @ features(y) = sinc(x - y) to 1e-7, for |x - y| up to 16 with 8
     frequencies, up to 42 with 16."""
     nodes, weights = (t.to(x.dtype) for t in frequencies(count))
     angles = x[..., None] * nodes
@@ -43,8 +43,8 @@ def slope_features(x: Tensor, count: int = 8) -> Tensor:
 def fourier_attention_by_features(
     q: Tensor, k: Tensor, v: Tensor, radius: float, *, power: int = 4, eps: float = 1e-6, count: int = 8
 ) -> Tensor:
-    """One head: q (N, D), k (M, D), v (M, Dv) -> (N, Dv). The kernel does the same tile by tile, so that the N x M
-    weights never leave the registers; eps > 0 needs no logarithm, since weights lie in [0, 1]."""
+    """Fourier attention of one head: q (N, D), k (M, D), v (M, Dv) -> (N, Dv). The kernel computes it tile by tile, so
+    that the N x M weights stay in registers; eps > 0 needs no logarithm, since weights lie in [0, 1]."""
     product = torch.ones(len(q), len(k), dtype=q.dtype)
     for d in range(q.shape[1]):
         product = product * (features(radius * q[:, d], count) @ features(radius * k[:, d], count).T)

@@ -1,17 +1,14 @@
-"""sinc(R (x_i - y_j)) of one coordinate for a tile of pairs, in Triton: as a matrix product of features, or as printed.
-
-A sine per (query, key, coordinate) costs 30 and more instructions. sinc is the mean of a cosine over a range of
-frequencies, and a quadrature turns that into a matrix product:
+"""sinc(R (x_i - y_j)) of one coordinate for a tile of pairs, in Triton, as a matrix product of features.
 
     sinc(z) = int_0^1 cos(t z) dt = sum_h w_h cos(t_h z),       z = R (x - y)
             = sum_h w_h [cos(t_h R x) cos(t_h R y) + sin(t_h R x) sin(t_h R y)]
 
-Eight nodes, so 16 features, are one step of a tensor core and hold for |z| <= 16; 16 nodes for |z| <= 42. The
-derivative is such a product too. README.md of this folder has the derivation, the accuracy and the counts.
+Eight nodes, so 16 features, are one step of a tensor core and hold for |z| <= 16; 16 nodes for |z| <= 42. README.md of
+this folder has the derivation, the accuracy and the counts.
 
 Features, sqrt(w) cos(t R x) and sqrt(w) sin(t R x) in float16, lie in panels of 64 tokens: (heads, panels, parts,
-coordinates, 64, features), the features in blocks of eight cosines and their eight sines. A second part, in the float32
-class only, holds the rounding error of the first.
+coordinates, 64, features), in blocks of eight cosines and their eight sines. A second part, in the float32 class only,
+holds the rounding error of the first.
 """
 
 import triton
@@ -19,19 +16,19 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 HALF_PI = tl.constexpr(1.5707963267948966)
-MOST_ROWS = tl.constexpr(128)  # rows or columns of the largest tile: features of so many tokens exist beyond the last
+MOST_ROWS = tl.constexpr(128)  # rows or columns of the largest tile: tokens are padded to a multiple
 PANEL = tl.constexpr(64)
-FAR = tl.constexpr(4.0e6)  # |z| from which float32 cannot resolve the phase of sin z
-HUGE = tl.constexpr(1e30)  # larger arguments are replaced by this, so that nothing overflows
+# Added to the product of two factors before a division. A factor is a sum of products of two float16, so a multiple of
+# 2^-48; the product of two is 0 (then the weight is 0 as well) or at least 2^-96 = 1.3e-29: the sum is never 0.
+TINY = tl.constexpr(1e-30)
 
 
 @triton.jit
 def feature_offsets(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
     """Offsets, within their head, of the features of COUNT tokens from `first` on: first part, coordinate 0.
 
-    `first` is a multiple of COUNT, and COUNT a power of two: so the summand that depends on `first` is one number for
-    all tokens. It has 64 bits, because a long sequence has more than 2^31 features (64 coordinates in the float32
-    class: 2^19 tokens).
+    `first` is a multiple of COUNT, a power of two, so its summand is one number for all tokens. That has 64 bits,
+    because a long sequence has more than 2^31 features (64 coordinates in the float32 class: 2^19 tokens).
     """
     SIZE: tl.constexpr = PANEL * STORED * NODES * (PRECISE + 1)  # of a panel
     n = tl.arange(0, COUNT)
@@ -41,7 +38,7 @@ def feature_offsets(first, COUNT: tl.constexpr, STORED: tl.constexpr, NODES: tl.
 
 @triton.jit
 def existing(tokens, count, Keep):
-    """True for tokens that exist: not behind the last one, and not left out (Keep: 0 for those that are)."""
+    """True for tokens before `count` that are not left out (Keep: 0 for left-out ones)."""
     exists = tokens < count
     if Keep is not None:
         exists = tl.load(Keep + tokens, mask=exists, other=0) != 0
@@ -52,8 +49,8 @@ def existing(tokens, count, Keep):
 def product(X, Y, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr, AGAIN: tl.constexpr):
     """sinc(z) of a tile. X, Y: pointers to the tokens' features; LOST: offset from a feature to its rounding error.
 
-    AGAIN: the same product in a form that the compiler does not recognise as the same. Otherwise it would keep the
-    tiles of the first time, and there are not enough registers for all coordinates.
+    AGAIN: the same product in a form that the compiler does not recognise as the same. Otherwise it keeps the tiles of
+    the first product, for which there are not enough registers.
     """
     c = tl.arange(0, 16)[None, :]
     result = _dot(tl.load(X[:, None] + c), tl.load(Y[:, None] + c), None, AGAIN)
@@ -91,52 +88,64 @@ def slope(X, Y, Table, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.cons
 
 @triton.jit
 def _dot(rows, columns, acc, AGAIN: tl.constexpr):
-    # The attribute means nothing for float16, but makes two products different.
+    # The attribute has no effect on float16, but makes two products different.
     return tl.dot(rows, tl.trans(columns), acc=acc, input_precision="tf32" if AGAIN else "ieee")
 
 
-# The printed formula, for arguments too large or too small for products.
+@triton.jit
+def tile_weights(
+    XF, YF, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STORED: tl.constexpr, POWER: tl.constexpr,
+    LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """A tile of w = prod_d sinc(z_d)^POWER, or of log2 w where LOG. XF, YF: the tokens' features."""
+    STEP: tl.constexpr = PANEL * NODES
+    weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
+    scores = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, STORED, CHUNK):
+        for step in tl.static_range(CHUNK):
+            d = start + step
+            weights *= product(XF + d * STEP, YF + d * STEP, STEP * STORED, NODES, PRECISE, AGAIN=False)
+            # One logarithm per eight factors: 0.02^8 = 3e-14 is far from float32's 1e-38.
+            if LOG and (step % 8 == 7 or step == CHUNK - 1):
+                scores += log2(tl.abs(weights))
+                weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
+    return scores * POWER if LOG else raised(weights, POWER)
 
 
 @triton.jit
-def argument(x, y, radius):
-    """z = R (x_i - y_j), at most HUGE (by a comparison, so that NaN stays)."""
-    z = radius * (x[:, None] - y[None, :])
-    return tl.where(tl.abs(z) > HUGE, HUGE, z)
+def raised(x, POWER: tl.constexpr):
+    """x^POWER for an even POWER."""
+    square = x * x
+    result = square
+    for _ in tl.static_range(POWER // 2 - 1):
+        result *= square
+    return result
 
 
 @triton.jit
-def sinc(z):
-    """|sin z / z|: even powers drop the sign."""
-    sine, _ = _sine_cosine(z)
-    return tl.where(z == 0, 1.0, tl.abs(sine / tl.where(z == 0, 1.0, z)))
+def add_slopes(
+    Sums, dscores, XF, YF, Table,
+    ROWS: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
+):  # fmt: skip
+    """Add to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
+    STEP: tl.constexpr = PANEL * NODES
+    LOST: tl.constexpr = STEP * STORED
+    for start in range(0, STORED, 4):
+        for step in tl.static_range(0, 4, 2):
+            one = start + step
+            X1, X2 = XF + one * STEP, XF + (one + 1) * STEP
+            Y1, Y2 = YF + one * STEP, YF + (one + 1) * STEP
+            factor1 = product(X1, Y1, LOST, NODES, PRECISE, AGAIN=True)
+            factor2 = product(X2, Y2, LOST, NODES, PRECISE, AGAIN=True)
+            ratio = dscores * reciprocal(factor1 * factor2 + TINY)
+            add_sum(Sums + one * ROWS, slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2))
+            add_sum(Sums + (one + 1) * ROWS, slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1))
 
 
 @triton.jit
-def log_sinc_slope(z):
-    """d/dz log |sinc z| = cot z - 1/z; by its series below 0.5; 0 where the sine is 0, whose weight is 0 and flat."""
-    sine, cosine = _sine_cosine(z)
-    near = tl.abs(z) < 0.5
-    safe = near | (sine == 0)
-    closed = cosine / tl.where(safe, 1.0, sine) - 1.0 / tl.where(safe, 1.0, z)
-    u = z * z
-    series = -z * (1 / 3 + u * (1 / 45 + u * (2 / 945 + u * (1 / 4725 + u * (2 / 93555 + u * (1382 / 638512875))))))
-    return tl.where(near, series, tl.where(sine == 0, 0.0, closed))
-
-
-@triton.jit
-def _sine_cosine(z):
-    """Sine and cosine of z up to one common sign, from z minus the nearest multiple of pi. Beyond FAR those of 1."""
-    k = tl.floor(z * (1 / (2 * HALF_PI)) + 0.5)
-    r = tl.fma(k, -3.140625, z)  # pi in three parts, so short that k times the first two is exact
-    r = tl.fma(k, -9.670257568359375e-4, r)
-    r = tl.fma(k, -6.277114152908325e-7, r)
-    r = tl.where(tl.abs(z) > FAR, 1.0, r)
-    u = r * r
-    sine = u * (-1 / 5040 + u * (1 / 362880 + u * (-1 / 39916800 + u * (1 / 6227020800))))
-    sine = r * (1.0 + u * (-1 / 6 + u * (1 / 120 + sine)))
-    cosine = u * (1 / 40320 + u * (-1 / 3628800 + u * (1 / 479001600 + u * (-1 / 87178291200))))
-    return sine, 1.0 + u * (-0.5 + u * (1 / 24 + u * (-1 / 720 + cosine)))
+def add_sum(Sum, tile):
+    """Add the sum over a tile's columns, one number per row."""
+    tl.store(Sum, tl.load(Sum) + tl.sum(tile, 1))
 
 
 @triton.jit

@@ -21,9 +21,8 @@ def choose_nodes(
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, H, N, M,
     WIDTH: tl.constexpr, LOADED: tl.constexpr,
 ):  # fmt: skip
-    """Stores per head how many features a coordinate needs for its largest |z|: 16 or 32, or 0 for the printed formula,
-    where features would lose too many digits. Decided on the device, because a host decision would stop the stream.
-    """
+    """Store the number of features per coordinate of each head, from its largest |z|: 16 or 32, or 0 for the printed
+    formula, where features would lose too many digits. On the device, because a host decision would stop the stream."""
     head = tl.program_id(0).to(tl.int64)
     b, h = head // H, head % H
     d = tl.arange(0, LOADED)
@@ -39,7 +38,7 @@ def choose_nodes(
 
 @triton.jit
 def _range(X, token, N, used, LOADED: tl.constexpr):
-    """Smallest and largest number of each coordinate; minus and plus infinity where one is not a number."""
+    """Smallest and largest number of each coordinate; minus and plus infinity where one is NaN."""
     low = tl.full([LOADED], float("inf"), tl.float32)
     high = tl.full([LOADED], float("-inf"), tl.float32)
     for start in range(0, N, PANEL):
@@ -48,7 +47,7 @@ def _range(X, token, N, used, LOADED: tl.constexpr):
         x = tl.load(X + n.to(tl.int64)[:, None] * token, mask=inside, other=0.0).to(tl.float32)
         low = tl.minimum(low, tl.min(tl.where(inside, tl.where(x == x, x, float("-inf")), float("inf")), 0))
         high = tl.maximum(high, tl.max(tl.where(inside, tl.where(x == x, x, float("inf")), float("-inf")), 0))
-    return tl.where(used, low, 0.0), tl.where(used, high, 0.0)  # coordinates that do not exist do not count
+    return tl.where(used, low, 0.0), tl.where(used, high, 0.0)  # coordinates beyond WIDTH have no influence
 
 
 @triton.jit
@@ -57,9 +56,8 @@ def write_features(
     q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, q_features, k_features, H, N, M,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Writes one panel of features of one head: programs for its queries come first, then those for its keys.
-    Q (B, H, N, WIDTH) and K of any strides. q_features, k_features: size of one head in QF, KF.
-    """
+    """Write one panel of features of one head: programs of its queries come first, then those of its keys.
+    Q (B, H, N, WIDTH) and K of any strides. q_features, k_features: size of one head in QF, KF."""
     q_panels, k_panels = _panels(N), _panels(M)
     head = (tl.program_id(0) // (q_panels + k_panels)).to(tl.int64)
     panel = tl.program_id(0) % (q_panels + k_panels)
@@ -74,7 +72,7 @@ def write_features(
     else:
         K += b * k_batch + h * k_head
         panel -= q_panels
-        if Keep is not None:  # (B, M), 0 for keys that are left out
+        if Keep is not None:  # (B, M), 0 for left-out keys
             Keep += b * M
         _write_panel(
             K, k_token, k_width, panel, M, Keep, Radius, Table, KF + head * k_features, nodes, WIDTH, STORED, PRECISE
@@ -83,7 +81,7 @@ def write_features(
 
 @triton.jit
 def _panels(N):
-    """Panels of N tokens, filled up to the rows of the largest tile."""
+    """Panels of N tokens, padded to the rows of the largest tile."""
     return tl.cdiv(N, MOST_ROWS) * (MOST_ROWS // PANEL)
 
 
@@ -92,8 +90,8 @@ def _write_panel(
     X, token, width, panel, N, Keep, Radius, Table, Features, nodes,
     WIDTH: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Writes a panel of one token sequence: zeros for tokens that do not exist or are left out. Coordinates that do not
-    exist are taken to be 0: sinc(0) = 1."""
+    """Write a panel of one sequence: zeros for tokens that do not exist or are left out. A coordinate beyond WIDTH is
+    0: sinc(0) = 1."""
     if nodes == 16:
         _write_nodes(X, token, width, panel, N, Keep, Radius, Table, Features, WIDTH, STORED, PRECISE, 16)
     if nodes == 32:

@@ -1,30 +1,15 @@
 """Fourier attention in Triton: online normalisation, nothing of size N x M is ever stored.
 
-`forward` works through blocks of queries; `backward` is launched with queries as rows (dq), then with keys as rows (dk,
+`forward` runs over blocks of queries; `backward` is launched with queries as rows (dq), then with keys as rows (dk,
 dv), so that each result has one writer: deterministic, without atomics. Both are launched once per number of features
-(features.py; 0 is the printed formula), and a launch returns at once for heads that have another number.
+(features.py; 0 is the printed formula), and a launch returns at once for heads with another number.
 """
 
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import (
-    PANEL,
-    argument,
-    existing,
-    exp2,
-    feature_offsets,
-    log2,
-    log_sinc_slope,
-    product,
-    reciprocal,
-    sinc,
-    slope,
-)
-
-# Added to the product of two factors before the division. A factor is a sum of products of two float16, so a multiple
-# of 2^-48; the product of two is 0 (then the weight is 0 as well) or at least 2^-96 = 1.3e-29: the sum is never 0.
-TINY = tl.constexpr(1e-30)
+from fourierformer.kernels.sinc.factors import add_slopes, existing, exp2, feature_offsets, log2, tile_weights
+from fourierformer.kernels.sinc.printed import add_printed_slopes, printed_weights
 
 
 @triton.jit
@@ -36,12 +21,11 @@ def forward(
     POWER: tl.constexpr, CAUSAL: tl.constexpr, LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Computes the output of one block of queries of one head, over all keys it sees.
+    """Compute the output of one block of queries of one head, over all keys it sees.
 
     Out (B H, N, V_WIDTH); Lost: its rounding error, if its dtype has 16 bits; Norm (B H, N): 1 / (eps + sum of
-    weights), or the log2 of that where LOG. q_features, k_features: size of one head in QF, KF. Keep (B, M), or None: 0
-    for keys that are left out. Their features are 0, and so are their weights; only the printed formula has to look at
-    Keep.
+    weights), or its log2 where LOG. q_features, k_features: size of one head in QF, KF. Keep (B, M), or None: 0 for
+    left-out keys. Their features are 0, and so are their weights; only the printed formula reads Keep.
     """
     blocks = tl.cdiv(N, ROWS)
     head = (tl.program_id(0) // blocks).to(tl.int64)
@@ -70,18 +54,17 @@ def forward(
         keys = start + tl.arange(0, COLUMNS)
         Y = K + keys.to(tl.int64) * k_token
         if NODES == 0:
-            weights = _printed_weights(
+            weights = printed_weights(
                 X, Y, q_width, k_width, Radius, queries < N, keys < M, ROWS, COLUMNS, WIDTH, POWER, LOG
             )
         else:
             YF = KF + feature_offsets(start, COLUMNS, STORED, NODES, PRECISE)
-            weights = _weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
-        # Tokens that do not exist, or are left out, have features 0, and so the weight 0.
+            weights = tile_weights(XF, YF, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
+        # Tokens that do not exist, or are left out, have features 0 and weight 0.
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS=False)):
-            last_seen = _last_seen(queries, N, M, CAUSAL)
-            weights = tl.where(keys[None, :] <= last_seen[:, None], weights, float("-inf") if LOG else 0.0)
+            weights = tl.where(_visible(queries, keys, N, M, CAUSAL, False), weights, float("-inf") if LOG else 0.0)
         if NODES == 0 and Keep is not None:
-            weights = tl.where(existing(keys, M, Keep + b * M)[None, :], weights, float("-inf") if LOG else 0.0)
+            weights = tl.where(_kept(queries, keys, M, Keep + b * M, False), weights, float("-inf") if LOG else 0.0)
         if LOG:
             higher = tl.maximum(top, tl.max(weights, 1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -110,16 +93,22 @@ def forward(
 
 
 @triton.jit
-def _last_seen(queries, N, M, CAUSAL: tl.constexpr):
-    """The last key that each query sees. Causal is aligned at the end."""
-    if CAUSAL:
-        return tl.minimum(queries + (M - N), M - 1)
-    return tl.full(queries.shape, 0, tl.int32) + (M - 1)
+def _visible(rows, columns, N, M, CAUSAL: tl.constexpr, KEYS: tl.constexpr):
+    """True for pairs of a tile whose query sees the key (rows are keys where KEYS). Causal is aligned at the end."""
+    queries = columns if KEYS else rows
+    last = tl.minimum(queries + (M - N), M - 1) if CAUSAL else tl.full(queries.shape, 0, tl.int32) + (M - 1)
+    return rows[:, None] <= last[None, :] if KEYS else columns[None, :] <= last[:, None]
+
+
+@triton.jit
+def _kept(rows, columns, M, Keep, KEYS: tl.constexpr):
+    """True for pairs of a tile whose key is not left out."""
+    return existing(rows, M, Keep)[:, None] if KEYS else existing(columns, M, Keep)[None, :]
 
 
 @triton.jit
 def _swapped(COUNT: tl.constexpr):
-    """0 1 2 ... in another order: of every eight the even ones first, 0 2 4 6 1 3 5 7."""
+    """0 1 2 ... with the even numbers of every eight first: 0 2 4 6 1 3 5 7."""
     n = tl.arange(0, COUNT)
     return n // 8 * 8 + n % 4 * 2 + n % 8 // 4
 
@@ -128,8 +117,8 @@ def _swapped(COUNT: tl.constexpr):
 def _swap(tile):
     """The columns of a tile in the order of `_swapped`.
 
-    In this order every thread holds, after a product on a tensor core, the numbers that it needs for the next product
-    with TF32, and none has to be exchanged between threads. A sum over columns may be taken in any order.
+    In this order every thread holds, after a product on a tensor core, its operands of the next product in TF32, so
+    that threads exchange none. A sum over columns may be taken in any order.
     """
     ROWS: tl.constexpr = tile.shape[0]
     COLUMNS: tl.constexpr = tile.shape[1]
@@ -141,59 +130,6 @@ def _swap(tile):
 def _dot(a, b, acc, PRECISE: tl.constexpr):
     """acc + a b. TF32 keeps float32's range, which weights far below eps need."""
     return tl.dot(a, b, acc=acc, input_precision="tf32x3" if PRECISE else "tf32")
-
-
-@triton.jit
-def _weights(
-    XF, YF, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STORED: tl.constexpr, POWER: tl.constexpr,
-    LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
-    """A tile of w = prod_d sinc(z_d)^POWER, or of log2 w where LOG. XF, YF: the tokens' features."""
-    STEP: tl.constexpr = PANEL * NODES
-    weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
-    scores = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, STORED, CHUNK):
-        for step in tl.static_range(CHUNK):
-            d = start + step
-            weights *= product(XF + d * STEP, YF + d * STEP, STEP * STORED, NODES, PRECISE, AGAIN=False)
-            # One logarithm per eight factors: 0.02^8 = 3e-14 is far from float32's 1e-38.
-            if LOG and (step % 8 == 7 or step == CHUNK - 1):
-                scores += log2(tl.abs(weights))
-                weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
-    if LOG:
-        return scores * POWER
-    return _power(weights, POWER)
-
-
-@triton.jit
-def _printed_weights(
-    X, Y, x_width, y_width, Radius, x_inside, y_inside,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, POWER: tl.constexpr, LOG: tl.constexpr,
-):  # fmt: skip
-    """As `_weights`, from q and k themselves: one sine per pair and coordinate."""
-    weights = tl.full([ROWS, COLUMNS], 1.0, tl.float32)
-    scores = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for d in range(0, WIDTH):
-        x = tl.load(X + d * x_width, mask=x_inside, other=0.0).to(tl.float32)
-        y = tl.load(Y + d * y_width, mask=y_inside, other=0.0).to(tl.float32)
-        factors = sinc(argument(x, y, tl.load(Radius + d)))
-        if LOG:
-            scores += log2(factors)
-        else:
-            weights *= factors
-    if LOG:
-        return scores * POWER
-    return _power(weights, POWER)
-
-
-@triton.jit
-def _power(x, POWER: tl.constexpr):
-    """x^POWER for an even POWER."""
-    square = x * x
-    result = square
-    for _ in tl.static_range(POWER // 2 - 1):
-        result *= square
-    return result
 
 
 @triton.jit
@@ -209,10 +145,10 @@ def backward(
     """Gradient of one block of queries (KEYS false: rows X are queries, A dout, B v) or of keys (A v, B dout).
 
     dS_ij = P_ij (dout_i . v_j - dout_i . y_i); d/dx_d = POWER R sum_j dS_ij sinc'(z_ijd) / sinc(z_ijd). The two sides
-    differ only in the position of the numbers per query (Norm, Delta), and in dv, which is computed with the keys.
-    Moments (B H, moment_size): each block's sum of (x - centre) d/d(R x), WIDTH numbers, added up by the caller; those
-    of this launch begin at first_moment. Sums (B H, sums_size): memory for the running sums over j, because registers
-    cannot be indexed; a block of rows has its own part of it, coordinate after coordinate. Keep as in `forward`.
+    differ only in the position of the numbers per query (Norm, Delta), and in dv, which belongs to the keys' side.
+    Moments (B H, moment_size): each block's sum of (x - centre) d/d(R x), WIDTH numbers, added up by the caller; this
+    launch writes from first_moment on. Sums (B H, sums_size): running sums over j in memory, because registers cannot
+    be indexed; each block of rows has its own part, coordinate after coordinate. Keep as in `forward`.
     """
     row_count, column_count = N, M
     if KEYS:
@@ -259,17 +195,15 @@ def backward(
     tl.store(Sums + entries, tl.zeros([ROWS, LOADED], tl.float32), mask=(d < STORED)[None, :])
     dvalues = tl.zeros([ROWS, V_LOADED], tl.float32)
     for start in range(begin, end, COLUMNS):
-        tl.debug_barrier()  # in each tile another thread may add to a sum
+        tl.debug_barrier()  # in the next tile another thread may add to a sum
         columns = start + tl.arange(0, COLUMNS)
         exists = columns < column_count
         YC = Y + columns.to(tl.int64) * y_token
         YFC = YF + feature_offsets(start, COLUMNS, STORED, NODES, PRECISE)
         if NODES == 0:
-            weights = _printed_weights(
-                X, YC, x_width, y_width, Radius, inside, exists, ROWS, COLUMNS, WIDTH, POWER, LOG
-            )
+            weights = printed_weights(X, YC, x_width, y_width, Radius, inside, exists, ROWS, COLUMNS, WIDTH, POWER, LOG)
         else:
-            weights = _weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
+            weights = tile_weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
         if KEYS:
             norm = tl.load(Norm + head * N + columns, mask=exists, other=0.0)[None, :]
             delta = tl.load(Delta + head * N + columns, mask=exists, other=0.0)[None, :]
@@ -277,17 +211,9 @@ def backward(
             norm, delta = row_norm[:, None], row_delta[:, None]
         shares = exp2(weights + norm) if LOG else weights * norm
         if NODES == 0 or (CAUSAL and _at_the_edge(first, start, N, M, ROWS, COLUMNS, KEYS)):
-            if KEYS:
-                visible = rows[:, None] <= _last_seen(columns, N, M, CAUSAL)[None, :]
-            else:
-                visible = columns[None, :] <= _last_seen(rows, N, M, CAUSAL)[:, None]
-            shares = tl.where(visible, shares, 0.0)
+            shares = tl.where(_visible(rows, columns, N, M, CAUSAL, KEYS), shares, 0.0)
         if NODES == 0 and Keep is not None:
-            if KEYS:
-                visible = existing(rows, M, Keep + b * M)[:, None]
-            else:
-                visible = existing(columns, M, Keep + b * M)[None, :]
-            shares = tl.where(visible, shares, 0.0)
+            shares = tl.where(_kept(rows, columns, M, Keep + b * M, KEYS), shares, 0.0)
         if KEYS:
             swapped = start + _swapped(COLUMNS)
             other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH)
@@ -296,12 +222,12 @@ def backward(
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
-            _add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH)
+            add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH)
         else:
-            _add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES)
+            add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES)
     tl.debug_barrier()
     slopes = POWER * tl.load(Sums + entries, mask=(d < STORED)[None, :], other=0.0)
-    # All slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
+    # The slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
     mask = inside[:, None] & (d < WIDTH)[None, :]
     x = tl.load(X[:, None] + d[None, :] * x_width, mask=mask, other=0.0).to(tl.float32)
     centre = tl.load(FirstKey + d * (x_width if KEYS else y_width), mask=d < WIDTH, other=0.0).to(tl.float32)
@@ -328,40 +254,3 @@ def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr):
     """Values in float32 [tokens, value coordinates], 0 for tokens and coordinates that do not exist."""
     at = tokens.to(tl.int64)[:, None] * token + e[None, :] * width
     return tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _add(Sum, tile):
-    """Adds the sum over a tile's columns, one number per row."""
-    tl.store(Sum, tl.load(Sum) + tl.sum(tile, 1))
-
-
-@triton.jit
-def _add_slopes(
-    Sums, dscores, XF, YF, Table, ROWS: tl.constexpr,
-    STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
-):  # fmt: skip
-    """Adds to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
-    STEP: tl.constexpr = PANEL * NODES
-    LOST: tl.constexpr = STEP * STORED
-    for start in range(0, STORED, 4):
-        for step in tl.static_range(0, 4, 2):
-            one = start + step
-            X1, X2 = XF + one * STEP, XF + (one + 1) * STEP
-            Y1, Y2 = YF + one * STEP, YF + (one + 1) * STEP
-            factor1 = product(X1, Y1, LOST, NODES, PRECISE, AGAIN=True)
-            factor2 = product(X2, Y2, LOST, NODES, PRECISE, AGAIN=True)
-            ratio = dscores * reciprocal(factor1 * factor2 + TINY)
-            _add(Sums + one * ROWS, slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2))
-            _add(Sums + (one + 1) * ROWS, slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1))
-
-
-@triton.jit
-def _add_printed_slopes(
-    Sums, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):
-    """As `_add_slopes`, from q and k themselves."""
-    for one in range(0, WIDTH):
-        x = tl.load(X + one * x_width, mask=x_inside, other=0.0).to(tl.float32)
-        y = tl.load(Y + one * y_width, mask=y_inside, other=0.0).to(tl.float32)
-        _add(Sums + one * ROWS, dscores * log_sinc_slope(argument(x, y, tl.load(Radius + one))))

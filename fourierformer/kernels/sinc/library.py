@@ -1,9 +1,7 @@
-"""Loads the compiled CPU kernel: built once with the machine's C++ compiler, then read from a cache.
+"""Loading of the compiled CPU kernel: built once with the machine's C++ compiler, then read from a cache.
 
-`make setup` builds it ahead of time (`build_now`).
-
-The name of the file in the cache depends on the source, the compiler, the machine's binary interface and the
-processor's vector instructions, so that different machines can share one home directory.
+`make setup` builds it ahead of time (`build_now`). The name of the cached file depends on the source, the compiler, the
+machine's binary interface and the processor's vector instructions, so that machines can share one home directory.
 """
 
 import ctypes
@@ -28,7 +26,7 @@ log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).with_name("native")
 COMPILERS = ("c++", "g++", "clang++")
-# No fast-math: NaN has to stay NaN. The two "no-" leave out error flags and handlers that nothing reads.
+# No fast-math: NaN has to stay NaN. The two "no-" drop error flags and handlers that nothing reads.
 FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math"]
 # torch's name for the processor's vector instructions (ATEN_CPU_CAPABILITY lowers it) -> compiler flags; none otherwise
 VECTORS = {
@@ -39,20 +37,21 @@ PATIENCE = 300  # seconds for the compiler, and for another process that is buil
 
 
 class Unavailable(Exception):
-    """Its text is why there is no compiled kernel here, and what would help."""
+    """There is no compiled kernel here; the text is the reason and a remedy."""
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library; raises Unavailable. Builds it where needed, which takes about ten seconds and is reported on
-    stderr."""
+    """The library, or Unavailable. Builds it where needed, which takes about ten seconds and is reported on stderr."""
     if os.name != "posix":
         raise Unavailable(f"it is built on Linux and macOS only, not on {platform.system()}")
     compiler = find_compiler()
     name = library_name(compiler)
-    folders = list(cache_folders())
-    for folder in folders:
-        if library := _open(_existing(folder, name, compiler)):
+    folders = cache_folders()
+    for folder in filter(_trusted, folders):
+        # without a compiler, a library that any compiler made for this machine
+        path = folder / name if compiler else next(iter(sorted(folder.glob(name))), None)
+        if path and (library := _open(path)):
             return library
     if compiler is None:
         raise Unavailable(
@@ -66,17 +65,16 @@ def load() -> ctypes.CDLL:
 
 
 def why_unavailable() -> str | None:
-    """None where `load` works, else the reason why not."""
+    """The reason why `load` fails; None where it works."""
     return _obstacle()
 
 
-# What torch.compiler.assume_constant_result does, which imports the compiler: two seconds in every process.
+# torch.compiler.assume_constant_result sets this too, but imports the compiler: two seconds in every process.
 why_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
 def _obstacle() -> str | None:
-    """`why_unavailable`, computed once."""
     try:
         load()
     except Unavailable as reason:
@@ -86,12 +84,11 @@ def _obstacle() -> str | None:
 
 def find_compiler() -> str | None:
     """$CXX where it is a program, else the first of COMPILERS on the path."""
-    names = [os.environ.get("CXX") or "c++", *COMPILERS]
-    return next(filter(None, map(shutil.which, names)), None)
+    return next(filter(None, map(shutil.which, [os.environ.get("CXX") or "c++", *COMPILERS])), None)
 
 
 def cache_folders() -> list[Path]:
-    """The user's cache, and where that cannot be written, a folder of the user's own among the temporary files."""
+    """The user's cache, then a folder of the user's own among the temporary files, in case the first is read-only."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return [Path(home) / "fourierformer", Path(tempfile.gettempdir()) / f"fourierformer-{os.getuid()}"]
 
@@ -102,7 +99,10 @@ def library_name(compiler: str | None) -> str:
     for path in sorted(SOURCES.iterdir()):
         sources.update(path.name.encode() + path.read_bytes())
     machine = [platform.machine(), *platform.libc_ver(), vector_instructions(), sys.platform, str(FLAGS)]
-    parts = [sources.hexdigest(), _digest(machine), _digest(_identity(compiler)) if compiler else "*"]
+    parts = [sources.hexdigest(), _digest(machine), "*"]
+    if compiler:  # path, size and date, which differ between versions and are faster than a run with --version
+        path = Path(compiler).resolve()
+        parts[-1] = _digest([str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)])
     return f"sinc-{'-'.join(part[:12] for part in parts)}.so"
 
 
@@ -110,28 +110,12 @@ def vector_instructions() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
-def _identity(compiler: str) -> list[str]:
-    """Path, size and date of a compiler: another version at the same path differs in them. Running it to ask for its
-    version would take longer."""
-    path = Path(compiler).resolve()
-    return [str(path), str(path.stat().st_size), str(path.stat().st_mtime_ns)]
-
-
 def _digest(words: list[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-def _existing(folder: Path, name: str, compiler: str | None) -> Path | None:
-    """The library in this folder; without a compiler, one that any compiler made for this machine."""
-    if not _trusted(folder):
-        return None
-    if compiler:
-        return folder / name
-    return next(iter(sorted(folder.glob(name))), None)
-
-
 def _trusted(folder: Path) -> bool:
-    """Code is loaded only from a folder that belongs to this user (or root) and that others cannot write."""
+    """Whether the folder belongs to this user (or root) and others cannot write it: code is loaded from no other."""
     try:
         facts = folder.stat()
     except OSError:
@@ -148,18 +132,16 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _open(path: Path | None) -> ctypes.CDLL | None:
-    """Loads a file if its content is what was built, else None: loading half a file may end the process."""
+def _open(path: Path) -> ctypes.CDLL | None:
+    """Load a file whose checksum is right, else None: loading half a file may end the process."""
     try:
-        if path is None or path.with_suffix(".sha256").read_text() != file_sha256(path):
-            return None
-        return ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path)) if path.with_suffix(".sha256").read_text() == file_sha256(path) else None
     except OSError:
         return None
 
 
 def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
-    """Builds and loads the library. Of several processes that do so at once, one builds and the others wait for it."""
+    """Build and load the library. Of several processes at once, one builds and the others wait."""
     lock = FileLock(path.with_suffix(".lock"), timeout=PATIENCE)
     try:
         with lock:
@@ -174,12 +156,10 @@ def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
 
 def _build(path: Path, compiler: str) -> ctypes.CDLL:
     print(f"building the CPU kernel of Fourier attention, once: {compiler}, into {path.parent}", file=sys.stderr)
-    started = time.perf_counter()
-    vectors = VECTORS.get(vector_instructions(), [])
+    started, vectors = time.perf_counter(), VECTORS.get(vector_instructions(), [])
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as folder:
         built = Path(folder) / path.name
-        command = [compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)]
-        problem = _run(command)
+        problem = _run([compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)])
         if problem or not built.exists():
             raise Unavailable(f"the compiler {compiler} failed: {problem or 'it wrote no library'}")
         built.with_suffix(".sha256").write_text(file_sha256(built))
@@ -192,7 +172,7 @@ def _build(path: Path, compiler: str) -> ctypes.CDLL:
 
 
 def _run(command: list[str]) -> str | None:
-    """Runs the command: None if it succeeds, else its first line about an error."""
+    """None if the command succeeds, else its first line about an error."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     except OSError as error:
@@ -206,7 +186,7 @@ def _run(command: list[str]) -> str | None:
 
 
 def openmp_parallel() -> int | None:
-    """Address of GOMP_parallel in the OpenMP that torch has loaded, so that the kernel runs on torch's threads."""
+    """Address of GOMP_parallel in the OpenMP of torch, so that the kernel runs on torch's threads."""
     libraries = [None, *map(str, sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*")))]
     for library in libraries:
         try:
@@ -217,7 +197,7 @@ def openmp_parallel() -> int | None:
 
 
 def build_now() -> None:
-    """Builds the library where needed, and prints its path, or why there is none."""
+    """Build the library where needed, and print its path, or the reason why there is none."""
     try:
         print(load()._name)
     except Unavailable as reason:

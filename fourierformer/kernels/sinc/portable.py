@@ -2,7 +2,6 @@
 
 The printed formula on tiles of (some heads) x (some query rows) x (the keys they see), one after the other; the
 backward recomputes them. A sine and a logarithm per query, key and coordinate, so many times slower than `compiled`.
-Forward and backward are two torch operators, so that they can be compiled, exported and mapped.
 """
 
 import contextlib
@@ -13,29 +12,50 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fourierformer.kernels.sinc.mapping import folded_into_batch
-from fourierformer.kernels.sinc.reference import (
-    NO_SECOND_DERIVATIVE,
-    arguments,
-    blank_left_out,
-    differences,
-    future,
-)
-from fourierformer.kernels.sinc.vectorised import log_sinc, log_sinc_slope, weights_of
+from fourierformer.kernels.sinc.operators import refuse_second_derivative, register_vmap
+from fourierformer.kernels.sinc.reference import SERIES, SERIES_BELOW, arguments, blank_left_out, differences, future
 
 TILE = 2**20  # numbers in all tensors of a tile together: in float32 4 MiB, which stay in the last-level cache
 ROWS = 32  # query rows of a tile at most: more waste the half that causal attention does not see
 
+# The reference's formulas without `torch.where` and comparisons: not vectorised on a CPU, those took 3/4 of the time.
+
+
+def log_sinc(z: Tensor) -> Tensor:
+    """log |sin z / z|. 0 is replaced by the smallest normal number, which is its own sine: log 1."""
+    a = z.abs().clamp_min_(torch.finfo(z.dtype).tiny)
+    return torch.sin(a).div_(a).abs_().log_()
+
+
+def log_sinc_slope(z: Tensor) -> Tensor:
+    """cot z - 1/z; its series below SERIES_BELOW; 0 where the sine is 0."""
+    a = z.abs()
+    is_far = (a - SERIES_BELOW).sign_().clamp_min_(0)
+    near = a.clamp_max(SERIES_BELOW)
+    terms = len(SERIES) if z.dtype == torch.float64 else 5  # next: 6 / pi^12 * 0.5^10 = 6e-9 of the first
+    square, series = near * near, torch.full_like(near, -2 * terms * SERIES[terms - 1])
+    for k in range(terms - 1, 0, -1):
+        series.mul_(square).sub_(2 * k * SERIES[k - 1])
+    far = a.clamp_min_(SERIES_BELOW)
+    closed = torch.tan(far).reciprocal_().sub_(far.reciprocal_()).nan_to_num_(math.nan, 0.0, 0.0)
+    return series.mul_(near).lerp_(closed, is_far).mul_(z.sign())  # lerp by exactly 0 or 1 takes one of the two
+
+
+def weights_of(scores: Tensor) -> Tensor:
+    """exp of the scores, in place, and 0 below 1e-30 (float32): subnormal numbers slow a CPU down, and a sharp kernel
+    has many of them. Without this threshold a backward took 2.5 times as long."""
+    return torch.threshold_(scores, 0.8 * math.log(torch.finfo(scores.dtype).tiny), -math.inf).exp_()
+
 
 @dataclass(frozen=True)
 class Pairs:
-    """Which pairs of a query and a key take part, and with what factor."""
+    """Pairs of a query and a key that take part, and the factors of their weights."""
 
     causal: bool
     keep: Tensor | None  # (B, M), bool: keys that any query may see
     mask: Tensor | None  # (B, H, N, M), bool, or float and then added to the logarithms of the weights
-    dropout: float  # the probability that a weight, once normalised, is replaced by 0; the others grow by 1 / (1 - p)
-    seed: Tensor | None  # int64, of which weights those are
+    dropout: float  # the probability that a normalised weight is replaced by 0; the others grow by 1 / (1 - p)
+    seed: Tensor | None  # int64, selects those weights
 
 
 class Tiles:
@@ -50,7 +70,7 @@ class Tiles:
         self.heads = max(1, TILE // 8 // (ROWS * k.shape[1]))
 
     def __iter__(self) -> Iterator[tuple[slice, slice, slice]]:
-        """(heads, rows, columns); rows that see no key are left out."""
+        """(heads, rows, columns) without rows that see no key."""
         (groups, _, queries, _), keys = self.q.shape, self.k.shape[3]
         offset = keys - queries if self.pairs.causal else keys
         for start in range(0, groups, self.heads):
@@ -60,7 +80,7 @@ class Tiles:
                 yield heads, rows, slice(0, min(keys, rows.stop + offset))
 
     def coordinates(self, heads: slice, rows: slice, columns: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """(d, q - k, z) for slices d of coordinates: as many at once as fill an eighth of a tile (8 such tensors)."""
+        """(d, q - k, z) for slices d of coordinates, each of which fills an eighth of a tile (8 such tensors)."""
         width = self.q.shape[1]
         pairs = len(self.q[heads]) * (rows.stop - rows.start) * (columns.stop - columns.start)
         step = max(1, TILE // 8 // pairs)
@@ -84,12 +104,12 @@ class Tiles:
         return scores
 
     def _row_and_head(self, heads: slice) -> tuple[Tensor, Tensor]:
-        """Of the batch, for each of these heads of all rows together."""
+        """Index in the batch, and head within it, of heads counted over the whole batch."""
         numbers = torch.arange(*heads.indices(len(self.q)), device=self.q.device)
         return numbers // self.heads_per_row, numbers % self.heads_per_row
 
     def dropped(self, number: int, weights: Tensor) -> Tensor:
-        """The weights of tile `number` as dropout leaves them; the same ones whenever it is asked again."""
+        """The weights of tile `number` after dropout, with the same draw in every call."""
         p, seed = self.pairs.dropout, self.pairs.seed
         if p == 0 or seed is None:
             return weights
@@ -100,8 +120,8 @@ class Tiles:
 
 @contextlib.contextmanager
 def full_precision(device: torch.device):
-    """No autocast, and no float32 products in reduced precision: errors of many factors multiply up."""
-    # of the backend, because torch refuses to read its general setting once a user has set a backend's
+    """Disable autocast and float32 products in reduced precision: errors of many factors multiply up."""
+    # the backend's setting, because torch refuses to read the general one once a user has set a backend's
     matmul = (torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn).matmul
     before = matmul.fp32_precision
     matmul.fp32_precision = "ieee"
@@ -118,8 +138,7 @@ def sinc_forward(
     power: int, eps: float, causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Forward pass: q, k, v (B, H, N or M, K), all float32 or all float64, radius (B, H, D), and as in `Pairs` ->
-    output, and the logarithm of each row's sum of weights (B, H, N).
-    """
+    output, and the logarithm of each row's sum of weights (B, H, N)."""
     output, log_total = _empty_results(q, v)
     values, out, log_totals = v.flatten(0, 1), output.flatten(0, 1), log_total.flatten(0, 1)
     log_eps = math.log(eps) if eps > 0 else -math.inf
@@ -154,7 +173,7 @@ def sinc_backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, mask: Tensor | None,
     seed: Tensor | None, output: Tensor, log_total: Tensor, power: int, causal: bool, dropout: float, of_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v, radius and of a float mask where `of_mask`, else an empty tensor."""
+    """Gradients of q, k, v, radius, and of a float mask (an empty tensor unless `of_mask`)."""
     with full_precision(q.device):
         along = (doutput * output).sum(-1, keepdim=True).flatten(0, 1)
         doutputs, values, log_totals = doutput.flatten(0, 1), v.flatten(0, 1), log_total.flatten(0, 1)[..., None]
@@ -171,8 +190,8 @@ def sinc_backward(
             _add_slopes(sums, tiles, (heads, rows, columns), dscores.mul_(power)[:, None])
     dq, dk, dradius = sums
     gradients = dq.squeeze(3).mT, dk.squeeze(2).mT, dv, dradius[..., 0, 0]
-    folded = [g.unflatten(0, q.shape[:2]).contiguous() for g in gradients]
-    return folded[0], folded[1], folded[2], folded[3], dmask
+    dq, dk, dv, dradius = (g.unflatten(0, q.shape[:2]).contiguous() for g in gradients)
+    return dq, dk, dv, dradius, dmask
 
 
 def _empty_mask_gradient(q: Tensor, k: Tensor, of_mask: bool) -> Tensor:
@@ -185,32 +204,26 @@ def _(doutput, q, k, v, radius, keep, mask, seed, output, log_total, power, caus
 
 
 def _save(ctx, inputs, output) -> None:
-    q, k, v, radius, keep, mask, seed, ctx.power, _, ctx.causal, ctx.dropout = inputs
-    ctx.save_for_backward(q, k, v, radius, keep, mask, seed, *output)
+    *tensors, ctx.power, _, ctx.causal, ctx.dropout = inputs
+    ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx, doutput, _dlog_total):
     of_mask = ctx.needs_input_grad[5]
-    saved = ctx.saved_tensors
-    *gradients, dmask = sinc_backward(doutput, *saved, ctx.power, ctx.causal, ctx.dropout, of_mask)
+    *gradients, dmask = sinc_backward(doutput, *ctx.saved_tensors, ctx.power, ctx.causal, ctx.dropout, of_mask)
     return *gradients, None, dmask if of_mask else None, None, None, None, None, None
 
 
 sinc_forward.register_autograd(_differentiate, setup_context=_save)
 
-
-def _refuse_second_derivative(ctx, *_):
-    raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
-
-sinc_backward.register_autograd(_refuse_second_derivative)
-sinc_forward.register_vmap(folded_into_batch(sinc_forward))
-sinc_backward.register_vmap(folded_into_batch(sinc_backward))
+sinc_backward.register_autograd(refuse_second_derivative)
+register_vmap(sinc_forward)
+register_vmap(sinc_backward)
 
 
 def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slice], dscores: Tensor) -> None:
-    """Adds a tile to the gradients of q, k and radius, in the shapes that they have in `tiles`."""
+    """Add a tile to the gradients of q, k and radius, which have the shapes of `tiles`."""
     heads, rows, columns = tile
     dq, dk, dradius = sums
     for d, difference, z in tiles.coordinates(*tile):
@@ -221,21 +234,13 @@ def _add_slopes(sums: list[Tensor], tiles: Tiles, tile: tuple[slice, slice, slic
 
 
 def sinc_attention_portable(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    radius: Tensor,
-    *,
-    power: int,
-    eps: float,
-    causal: bool,
-    keep: Tensor | None = None,
-    mask: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Same contract as the reference, and a mask that broadcasts to (B, H, N, M) and dropout, both as in `Pairs`.
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool,
+    keep: Tensor | None = None, mask: Tensor | None = None, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Fourier attention with the contract of the reference, a mask that broadcasts to (B, H, N, M), and dropout, both
+    as in `Pairs`.
 
-    Memory beyond inputs and output: a tile, and a few numbers per token; for a mask that needs a gradient, that.
+    Memory beyond inputs and output: a tile, a few numbers per token, and the gradient of a mask that needs one.
     """
     batch, heads, queries, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -245,5 +250,5 @@ def sinc_attention_portable(
     if mask is not None:
         mask = (mask if mask.dtype == torch.bool else mask.to(dtype)).expand(batch, heads, queries, k.shape[2])
     seed = torch.randint(2**62, ()) if dropout else None
-    qkv = [t.to(dtype) for t in (q, k, v)]
-    return sinc_forward(*qkv, scale, keep, mask, seed, power, eps, causal, dropout)[0].to(q.dtype)
+    tensors = [*(t.to(dtype) for t in (q, k, v)), scale, keep, mask, seed]
+    return sinc_forward(*tensors, power, eps, causal, dropout)[0].to(q.dtype)

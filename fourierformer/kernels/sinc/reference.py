@@ -1,4 +1,4 @@
-"""Fourier attention exactly as printed: every other backend is tested against it. Never optimised.
+"""Fourier attention as printed, never optimised: every other backend is tested against it.
 
     z_ijd = R (q_id - k_jd)                                              (Definition 1 of the paper, in log form)
     s_ij  = power * sum_d log |sin(z_ijd) / z_ijd|                       -inf where a factor is 0
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def even_zetas(count: int) -> list[float]:
-    """zeta(2), zeta(4), ...: pi^2 / 6, then Euler's recurrence zeta(2k) = 2 / (2k + 1) sum_j zeta(2j) zeta(2k - 2j)."""
+    """zeta(2), zeta(4), ... by Euler: pi^2 / 6, then zeta(2k) = 2 / (2k + 1) sum_j zeta(2j) zeta(2k - 2j)."""
     zetas = [math.pi**2 / 6]
     for k in range(2, count + 1):
         zetas.append(2 / (2 * k + 1) * sum(zetas[j - 1] * zetas[k - j - 1] for j in range(1, k)))
@@ -48,31 +48,22 @@ def log_sinc_slope(z: Tensor) -> Tensor:
     return torch.where(near, series * z, torch.where(safe, 0.0, closed))
 
 
-NO_SECOND_DERIVATIVE = (
-    "Fourier attention has first derivatives only: its gradients cannot be differentiated again (create_graph=True, "
-    "hessian). Use the difference of two gradients, in float64"
-)
+def refuse_second_derivative(ctx, *_):
+    raise NotImplementedError(
+        "Fourier attention has first derivatives only: its gradients cannot be differentiated again (create_graph=True,"
+        " hessian). Use the difference of two gradients, in float64"
+    )
 
 
 class _DifferentiableOnce(torch.autograd.Function):
-    """Passes a gradient on, and raises an error when it is differentiated. (torch's `once_differentiable` would treat
-    it as a constant where the gradient from above is one.)"""
+    """The gradient, which raises an error when it is differentiated again. (torch's `once_differentiable` treats it as
+    a constant where the gradient from above is one.)"""
 
     @staticmethod
     def forward(ctx, gradient: Tensor, *sources: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
-    @staticmethod
-    def backward(ctx, *_):
-        raise NotImplementedError(NO_SECOND_DERIVATIVE)
-
-
-def differentiable_once(gradients: tuple[Tensor, ...], *sources: Tensor) -> tuple[Tensor, ...]:
-    """`gradients` of an autograd function, computed from `sources` without a graph, that raise an error where they are
-    differentiated."""
-    if not torch.is_grad_enabled():  # without create_graph nothing can be
-        return gradients
-    return tuple(_DifferentiableOnce.apply(gradient, *sources) for gradient in gradients)
+    backward = staticmethod(refuse_second_derivative)
 
 
 class _LogSinc(torch.autograd.Function):
@@ -86,7 +77,7 @@ class _LogSinc(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         with torch.no_grad():
             gradient = grad * log_sinc_slope(z)
-        return differentiable_once((gradient,), grad, z)[0]
+        return _DifferentiableOnce.apply(gradient, grad, z) if torch.is_grad_enabled() else gradient
 
 
 def differences(q: Tensor, k: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tile sizes of the fused kernels: the candidates, and the choice of one for a launch."""
+"""Tile sizes of the fused kernels: candidates, and the choice for a launch."""
 
 import dataclasses
 import functools
@@ -27,11 +27,11 @@ class Tile:
         return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": 1}
 
 
-FEW_ROWS = 16  # queries: up to so many, one against a window for example, get smaller tiles
+FEW_ROWS = 16  # up to so many queries, one against a window for example, get smaller tiles
 
 
 def few_rows(width: int, nodes: int, log: bool) -> Tile:
-    """The tile for up to FEW_ROWS queries: by disassembly, no registers spilled in half mode on capability 9.0."""
+    """The tile for up to FEW_ROWS queries: by disassembly, half mode spills no registers on capability 9.0."""
     if nodes == 0:
         return Tile(FEW_ROWS, 64, 4)
     return Tile(FEW_ROWS, 32, 2) if nodes == 32 and log and width > 32 else Tile(FEW_ROWS, 64, 2)
@@ -40,8 +40,8 @@ def few_rows(width: int, nodes: int, log: bool) -> Tile:
 def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int) -> list[Tile]:
     """Tiles for `kernel` (forward, or queries or keys of the backward) on compute capability `major`.
 
-    The first is the best by disassembly, not by timing: fewest instructions per pair of tokens without spilled
-    registers (scripts/inspect_kernel.py). The others are for few heads and short sequences, see `choose`.
+    The first has the fewest instructions per pair of tokens without spilled registers, by disassembly and not by timing
+    (scripts/inspect_kernel.py). The others are for few heads and short sequences, see `choose`.
     """
     if major == 9 and nodes and width <= 64:
         if kernel == "forward":
@@ -49,9 +49,8 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
         return _backward_on_hopper(kernel == "keys", width, nodes, precise)
     plain = nodes == 16 and not precise
     if kernel == "forward":
-        if plain and width <= 64 and (major == 8 or not log):
-            return [Tile(64, 64, 4)]
-        return [Tile(64, 32, 4)] if major > 8 else [Tile(64, 16, 4)]
+        large = plain and width <= 64 and (major == 8 or not log)
+        return [Tile(64, 64 if large else 32 if major > 8 else 16, 4)]
     if nodes and not precise and width <= 32 and major > 8:
         return [Tile(64, 32, 8) if width % 4 else Tile(64, 64, 4)]
     if plain and width <= 32:
@@ -61,7 +60,7 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
 
 def _forward_on_hopper(width: int, nodes: int, precise: bool, log: bool) -> list[Tile]:
     if log:
-        return [Tile(64, 32, 4)] if precise else [Tile(64, 64, 4)]
+        return [Tile(64, 32 if precise else 64, 4)]
     if width <= 16 and not precise:
         return [Tile(128, 128, 8), Tile(64, 64, 4)]
     if width > 32 and nodes == 32 and not precise:  # 128 rows spill
@@ -82,7 +81,7 @@ def _backward_on_hopper(keys: bool, width: int, nodes: int, precise: bool) -> li
 def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
     """Coordinates per step of the loop over coordinates; the code of a step is unrolled.
 
-    More take fewer instructions, until registers spill. Never all: the compiler would then keep the rows' features in
+    More take fewer instructions, until registers spill. Never all, or the compiler keeps the rows' features in
     registers.
     """
     if kernel != "forward" or log or tile.rows == FEW_ROWS:
@@ -92,7 +91,7 @@ def chunk(kernel: str, tile: Tile, stored: int, log: bool, major: int) -> int:
 
 
 def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
-    """Runs `kernel`: one program per block of rows of each head, with the tile that suits their number."""
+    """Run `kernel`: one program per block of rows of each head, with the tile for their number."""
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
     major, processors = _facts(device)
     name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
@@ -106,11 +105,8 @@ def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object
 
 
 def choose(tiles: list[Tile], heads: int, rows: int, processors: int) -> Tile:
-    """The first tile that gives every multiprocessor a program, else the last.
-
-    Not by timing: the device decides which heads a launch computes, so a timing might be of heads that return at once,
-    and results would depend on it.
-    """
+    """The first tile that gives every multiprocessor a program, else the last. Not by timing, which may be of heads
+    whose programs return at once (TRIED.md)."""
     return next((tile for tile in tiles if tile.programs(heads, rows) >= processors), tiles[-1])
 
 

@@ -1,4 +1,4 @@
-// The gradients. The weights are computed again, so that nothing of size N x M is kept from the forward.
+// The gradients. The weights are computed again, so that nothing of size N x M is stored.
 #pragma once
 #include "call.h"
 #include "tiles.h"
@@ -8,16 +8,15 @@
 //     dv_j = sum_i P_ij dy_i      dq_i = R / pi sum_j dS_ij g_ij      dk_j = - R / pi sum_i dS_ij g_ij
 //     dR   = 1 / pi sum_ij dS_ij g_ij (q_i - k_j)
 //
-// A task is one head and every `parts`-th block of its keys, with all queries. So dk and dv have one writer; dq is
-// added up from the parts, whose number follows from the shapes alone.
+// A task is one head and every `parts`-th block of its keys, with all queries. So dk and dv have one writer; dq is the
+// sum of the parts, whose number follows from the shapes alone.
 template <class S>
 struct Backward {
   typedef typename Simd<S>::V V;
   typedef typename Real<S>::Int Int;
   static constexpr int W = Simd<S>::W;
   static constexpr int64_t CACHED = 256 * 64;  // numbers of a block of keys: its four arrays fit the second-level cache
-  static constexpr int64_t MOST_PARTS = 8,
-                           SCRATCH = 32 << 20;  // bytes for the parts of dq, or one head's if that is more
+  static constexpr int64_t MOST_PARTS = 8, SCRATCH = 32 << 20;  // bytes for the parts of dq; one head at least
   const Call& call;
   int64_t block_keys, blocks, parts, heads_at_once;
 
@@ -65,33 +64,20 @@ struct Backward {
 
   struct Worker {
     const Backward& plan;
-    const Call& call;
     int64_t first_head;
     S* dq_parts;
     double* moments;  // (heads, parts, width): sums of (q - centre) sum_j dS g and (k - centre) sum_i dS g
+    const Call& call = plan.call;
     int64_t sequence = 0;
-    Kept kept;
-    Reader<S> read;
-    bool any_unknown = false;  // a key of the block has a coordinate that is not a number
-    Buffer<S> queries, doutputs, keys, values, dkeys, dvalues, delta;
-    Buffer<V> slopes, dqueries;
+    Kept kept{call, 0};
+    Reader<S> read{call};
+    bool any_unknown = false;  // a key or value of the block has a NaN
+    Buffer<S> queries{call.width * 2 * ROWS}, doutputs{call.value_width * ROWS}, delta{call.queries};
+    Buffer<S> keys{plan.block_keys * call.width * 2}, values{plan.block_keys * call.value_width};
+    Buffer<S> dkeys{plan.block_keys * call.width}, dvalues{plan.block_keys * call.value_width};
+    Buffer<V> slopes{call.width * ROWS}, dqueries{call.width * ROWS};
     Worker(const Backward& plan, int64_t first_head, S* dq_parts, double* moments)
-        : plan(plan),
-          call(plan.call),
-          first_head(first_head),
-          dq_parts(dq_parts),
-          moments(moments),
-          kept(call, 0),
-          read(call),
-          queries(call.width * 2 * ROWS),
-          doutputs(call.value_width * ROWS),
-          keys(plan.block_keys * call.width * 2),
-          values(plan.block_keys * call.value_width),
-          dkeys(plan.block_keys * call.width),
-          dvalues(plan.block_keys * call.value_width),
-          delta(call.queries),
-          slopes(call.width * ROWS),
-          dqueries(call.width * ROWS) {}
+        : plan(plan), first_head(first_head), dq_parts(dq_parts), moments(moments) {}
 
     void operator()(int64_t task) {
       int64_t head = first_head + task / plan.parts, part = task % plan.parts, b = head / call.heads,
@@ -107,12 +93,11 @@ struct Backward {
         if (count > 0) block_of_keys(task, b, h, first, count < plan.block_keys ? count : plan.block_keys, moment);
       }
       if (part == 0) clear_keys_left_out(b, h);
-      const S *radius = row<S>(call.radius, b, h, 0), *centre = middle(b, h);
       for (int64_t i = 0; i < call.queries; i++)
-        finish(dq_row(task, b, h, i), row<S>(call.q, b, h, i), centre, radius, moment);
+        finish(dq_row(task, b, h, i), row<S>(call.q, b, h, i), centre(b, h), row<S>(call.radius, b, h, 0), moment);
     }
 
-    const S* middle(int64_t b, int64_t h) const {  // of any use near the tokens; a key left out may hold anything
+    const S* centre(int64_t b, int64_t h) const {  // a kept key: a left-out one may hold anything
       return kept.count() ? row<S>(call.k, b, h, kept.at[0]) : row<S>(call.q, b, h, 0);
     }
 
@@ -129,8 +114,8 @@ struct Backward {
       return total;
     }
 
-    // From a token's sums of dS g to its gradient. The slopes of a head add up to 0, so that any centre gives the same
-    // dR: near the tokens fewer digits cancel.
+    // Turns a token's sums of dS g into its gradient. The slopes of a head sum to 0, so any centre gives the same dR;
+    // near the tokens fewer digits cancel.
     void finish(S* __restrict sums, const S* token, const S* centre, const S* radius, double* __restrict moment) const {
       for (int64_t d = 0; d < call.width; d++) {
         moment[d] += (double)sums[d] * (token[d] - centre[d]);
@@ -161,17 +146,16 @@ struct Backward {
         any_unknown |= not_a_number_in(k, call.width) != 0 || not_a_number_in(v, call.value_width) != 0;
       }
       for (int64_t i = 0; i < call.queries; i += ROWS) rows(task, b, h, i, first, count);
-      const S *radius = row<S>(call.radius, b, h, 0), *centre = middle(b, h);
       for (int j = 0; j < count; j++) {
         S *dk = row<S>(call.dk, b, h, at[j]), *dv = row<S>(call.dv, b, h, at[j]);
-        take_out(dkeys, j, call.width, dk);
-        take_out(dvalues, j, call.value_width, dv);
-        finish(dk, row<S>(call.k, b, h, at[j]), centre, radius, moment);
+        copy_row(dkeys, j, call.width, dk);
+        copy_row(dvalues, j, call.value_width, dv);
+        finish(dk, row<S>(call.k, b, h, at[j]), centre(b, h), row<S>(call.radius, b, h, 0), moment);
       }
     }
 
-    // Row j of panels (width, W).
-    static void take_out(const S* panels, int j, int64_t width, S* __restrict out) {
+    // Copies row j out of panels (width, W).
+    static void copy_row(const S* panels, int j, int64_t width, S* __restrict out) {
       const S* from = panels + (size_t)(j / W) * W * width + j % W;
       for (int64_t d = 0; d < width; d++) out[d] = from[d * W];
     }
@@ -199,15 +183,13 @@ struct Backward {
       for (int j = 0; j < most; j += W) {
         V shares[ROWS], dscores[ROWS];
         Weights<S> w = backward_tile<S>(queries, keys + j * call.width * 2, call.width, call.power, slopes);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           shares[r] = scaled<S>(w.mantissa[r], w.exponent[r] - row_shift[r]) * row_scale[r];
           shares[r] = visible<S>(seen[r], j) ? shares[r] : V{};
         }
         add_products(values + j * call.value_width, dvalues + j * call.value_width, shares, dscores);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) dscores[r] = shares[r] * (dscores[r] - row_delta[r]) * S(call.power);
-        if (any_unknown) forget_hidden(seen, j, dscores);
+        EACH_ROW(r) dscores[r] = shares[r] * (dscores[r] - row_delta[r]) * S(call.power);
+        if (any_unknown) clear_hidden(seen, j, dscores);
         add_slopes(dkeys + j * call.width, dscores);
       }
       for (int r = 0; r < ROWS && i + r < call.queries; r++) {
@@ -216,8 +198,8 @@ struct Backward {
       }
     }
 
-    // 0 times what is not a number would not be 0.
-    void forget_hidden(const int* seen, int j, V* dscores) {
+    // Clears hidden pairs: 0 times NaN is not 0.
+    void clear_hidden(const int* seen, int j, V* dscores) {
       for (int r = 0; r < ROWS; r++) {
         auto seen_here = visible<S>(seen[r], j);
         dscores[r] = seen_here ? dscores[r] : V{};
@@ -232,20 +214,17 @@ struct Backward {
       for (int64_t e = 0; e < call.value_width; e++) {
         const S* dy = doutputs + e * ROWS;
         V value = load<V>(v + e * W), total = load<V>(dv + e * W);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) products[r] += dy[r] * value, total += dy[r] * shares[r];
+        EACH_ROW(r) products[r] += dy[r] * value, total += dy[r] * shares[r];
         store(dv + e * W, total);
       }
-      UNROLL
-      for (int r = 0; r < ROWS; r++) dscores[r] = products[r];
+      EACH_ROW(r) dscores[r] = products[r];
     }
 
     // dq += dS g, and dk -= dS g
     void add_slopes(S* dk, const V* dscores) {
       for (int64_t d = 0; d < call.width; d++) {
         V total = load<V>(dk + d * W);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           V slope = slopes[d * ROWS + r];
           dqueries[d * ROWS + r] += dscores[r] * slope;
           total -= dscores[r] * slope;

@@ -1,4 +1,4 @@
-// What Python passes, and what forward and backward share: threads, memory, and the reading of queries and keys.
+// The arguments from Python, and parts of forward and backward: threads, memory, reading of queries and keys.
 #pragma once
 #include <atomic>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 extern "C" {
 struct Array {
   void* data;
-  int64_t batch, head, token;  // strides, counted in numbers; coordinates lie side by side
+  int64_t batch, head, token;  // strides, counted in numbers; coordinates are adjacent
 };
 struct Call {
   int64_t batch, heads, queries, keys, width, value_width, power, causal, threads;
@@ -29,8 +29,7 @@ INLINE S* row(const Array& a, int64_t b, int64_t h, int64_t token) {
   return (S*)a.data + b * a.batch + h * a.head + token * a.token;
 }
 
-// Calls worker(task) for every task below `count`, once, on several threads with a worker each; false if memory ran
-// out.
+// Calls worker(task) once for every task below `count`, with a worker per thread; false if memory ran out.
 template <class F>
 bool parallel(const Call& call, int64_t count, const F& make_worker) {
   struct Shared {
@@ -58,7 +57,7 @@ bool parallel(const Call& call, int64_t count, const F& make_worker) {
     std::vector<std::thread> others;
     try {
       for (unsigned i = 1; i < threads; i++) others.emplace_back(work, &shared);
-    } catch (const std::system_error&) {  // no more threads to be had: those that there are do all the work
+    } catch (const std::system_error&) {  // no more threads: the existing ones do all the work
     }
     work(&shared);
     for (auto& thread : others) thread.join();
@@ -69,7 +68,7 @@ bool parallel(const Call& call, int64_t count, const F& make_worker) {
 template <class S>
 struct Buffer {  // aligned, not initialised
   S* p;
-  explicit Buffer(size_t n) : p((S*)std::aligned_alloc(64, (n * sizeof(S) + 64) / 64 * 64)) {
+  explicit Buffer(int64_t n) : p((S*)std::aligned_alloc(64, (n * sizeof(S) + 64) / 64 * 64)) {
     if (!p) throw std::bad_alloc();
   }
   ~Buffer() { std::free(p); }
@@ -78,9 +77,9 @@ struct Buffer {  // aligned, not initialised
   operator S*() const { return p; }
 };
 
-// The keys of a sequence that are not left out, in order; the kernel counts keys among these.
+// The keys of a sequence that are not left out, in order; key numbers of the kernel count these.
 struct Kept {
-  std::vector<int32_t> at, before;  // the position of each; how many of them lie before a position
+  std::vector<int32_t> at, before;  // the position of each; the number of kept keys before a position
   Kept(const Call& call, int64_t b) : before(call.keys + 1) {
     at.reserve(call.keys);
     for (int64_t j = 0; j < call.keys; j++) {
@@ -97,7 +96,7 @@ struct Kept {
   }
 };
 
-// Which keys of the vector at j a row sees that sees so many: all bits set, or none.
+// All bits set for the keys of the vector at j that are below `seen`, else none.
 template <class S>
 INLINE typename Simd<S>::I visible(int seen, int j) {
   typename Simd<S>::I place;
@@ -116,14 +115,13 @@ INLINE S not_a_number_in(const S* x, int64_t width) {  // 0 if there is none
   return total;
 }
 
-// Queries and keys in the order in which the tiles read them.
+// Writes queries and keys in the order in which the tiles read them.
 template <class S>
 struct Reader {
   static constexpr int W = Simd<S>::W;
   const Call& call;
   Buffer<S> coarse, fine;
   explicit Reader(const Call& call) : call(call), coarse(call.width), fine(call.width) {}
-
   // ROWS queries from `first` on as (width, 2, ROWS).
   void queries(int64_t b, int64_t h, int64_t first, S* out) {
     for (int r = 0; r < ROWS; r++) {
@@ -131,7 +129,7 @@ struct Reader {
       write(x, b, h, false, out + r, ROWS);
     }
   }
-  // `count` kept keys as panels of (width, 2, W), the last one filled up.
+  // `count` kept keys as panels of (width, 2, W), the last one padded.
   void keys(int64_t b, int64_t h, const int32_t* at, int count, S* out) {
     for (int j = 0; j < (count + W - 1) / W * W; j++) {
       const S* x = row<S>(call.k, b, h, at[j < count ? j : count - 1]);

@@ -1,4 +1,4 @@
-// y_i = sum_j w_ij v_j / (eps + sum_j w_ij), a few queries at a time against all keys they see.
+// y_i = sum_j w_ij v_j / (eps + sum_j w_ij), ROWS queries at a time against all keys they see.
 #pragma once
 #include "call.h"
 #include "tiles.h"
@@ -12,7 +12,7 @@ struct Forward {
   const Call& call;
   int64_t blocks, blocks_per_task, tasks_per_head;  // blocks of ROWS queries
   int64_t padded_keys, padded_values;
-  int64_t least_shift;  // where eps is no longer small
+  int64_t least_shift;  // exponent of eps
   S eps;                // over 2^least_shift
 
   explicit Forward(const Call& call) : call(call) {
@@ -31,23 +31,14 @@ struct Forward {
 
   struct Worker {
     const Forward& plan;
-    const Call& call;
+    const Call& call = plan.call;
     int64_t sequence = 0, head = -1;  // whose keys and values the buffers hold
-    Kept kept;
-    Reader<S> read;
-    Buffer<S> queries, keys, values, weights, unknown;
-    Buffer<Int> exponents;
-    explicit Worker(const Forward& plan)
-        : plan(plan),
-          call(plan.call),
-          kept(call, 0),
-          read(call),
-          queries(call.width * 2 * ROWS),
-          keys(plan.padded_keys * call.width * 2),
-          values(call.keys * plan.padded_values),
-          weights(plan.padded_keys * ROWS),
-          unknown(plan.padded_keys),
-          exponents(plan.padded_keys * ROWS) {}
+    Kept kept{call, 0};
+    Reader<S> read{call};
+    Buffer<S> queries{call.width * 2 * ROWS}, keys{plan.padded_keys * call.width * 2};
+    Buffer<S> values{call.keys * plan.padded_values}, weights{plan.padded_keys * ROWS}, unknown{plan.padded_keys};
+    Buffer<Int> exponents{plan.padded_keys * ROWS};
+    explicit Worker(const Forward& plan) : plan(plan) {}
 
     void operator()(int64_t task) {
       int64_t h = task / plan.tasks_per_head, b = h / call.heads;
@@ -84,8 +75,7 @@ struct Forward {
       for (int j = 0; j < most; j += W) {
         Weights<S> w = forward_tile<S>(queries, keys + j * call.width * 2, call.width, call.power);
         V unknown_keys = load<V>(unknown + j);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           I seen_here = visible<S>(seen[r], j);
           w.mantissa[r] = seen_here ? w.mantissa[r] + (unknown_keys + unknown_query[r]) : V{};
           w.exponent[r] = seen_here ? w.exponent[r] : I{} + HIDDEN;
@@ -99,7 +89,7 @@ struct Forward {
       add_values(seen, most, scale, b, h, first);
     }
 
-    // Brings the weights of a row to one exponent, the highest or that of eps; 1 / (eps + sum) in that measure.
+    // Scales the weights of a row to one exponent, the highest or that of eps; returns 1 / (eps + sum) in this scale.
     S normalise(int r, int most, I highest, int64_t b, int64_t h, int64_t i) {
       int64_t top = HIDDEN;
       for (int j = 0; j < W; j++) top = highest[j] > top ? (int64_t)highest[j] : top;
@@ -122,7 +112,7 @@ struct Forward {
     }
 
     void add_values(const int* seen, int most, const S* scale, int64_t b, int64_t h, int64_t first) {
-      int shared = most;  // keys that all rows see: the others' values must not be touched, not even by a weight of 0
+      int shared = most;  // keys that all rows see: no weight, not even 0, may multiply the values of other keys
       for (int r = 0; r < ROWS; r++) shared = first + r < call.queries && seen[r] < shared ? seen[r] : shared;
       for (int64_t e = 0; e < call.value_width; e += 2 * W) {
         V sums[ROWS][2] = {};
@@ -130,8 +120,7 @@ struct Forward {
           const S *v = values + j * plan.padded_values + e, *w = weights + j / W * W * ROWS + j % W;
           V v0 = load<V>(v), v1 = load<V>(v + W);
           if (j < shared) {
-            UNROLL
-            for (int r = 0; r < ROWS; r++) sums[r][0] += w[r * W] * v0, sums[r][1] += w[r * W] * v1;
+            EACH_ROW(r) sums[r][0] += w[r * W] * v0, sums[r][1] += w[r * W] * v1;
           } else {
             for (int r = 0; r < ROWS; r++)
               if (j < seen[r]) sums[r][0] += w[r * W] * v0, sums[r][1] += w[r * W] * v1;

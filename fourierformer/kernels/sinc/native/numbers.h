@@ -1,4 +1,4 @@
-// Vectors of numbers, and what float and double differ in.
+// Vectors of numbers, and the constants of float and double.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
+#define EACH_ROW(r) UNROLL for (int r = 0; r < ROWS; r++)
 
 #if defined(__AVX512F__)
 constexpr int REGISTER = 64;  // bytes of a vector
@@ -21,11 +22,11 @@ constexpr int REGISTER = 32;
 #else
 constexpr int REGISTER = 16;
 #endif
-constexpr int ROWS = 4;  // queries that are worked on together
+constexpr int ROWS = 4;  // queries of a tile
 constexpr double INVERSE_PI = 0.31830988618379067;
 
-// The polynomials interpolate at the Chebyshev nodes of u in [0, 1/4]; the largest relative error stands beside them.
-// sine(0) is exactly 1, so that a key equal to its query has the weight 1.
+// The polynomials interpolate at the Chebyshev nodes of u in [0, 1/4]; their largest relative error is beside them.
+// sine(0) is exactly 1, so that a key equal to its query has weight 1.
 template <class S>
 struct Real;
 template <>
@@ -42,15 +43,9 @@ struct Real<double> {
   typedef int64_t Int;
   static constexpr int mantissa = 52, bias = 1023;
   static constexpr double largest = 4e307;
-  static constexpr double sine[] = {1.0,
-                                    -1.64493406684822643,
-                                    0.811742425283351942,
-                                    -0.190751824121941279,
-                                    0.0261478478130788072,
-                                    -0.00234608096349239961,
-                                    0.000148428178166936175,
-                                    -6.97296055556422038e-6,
-                                    2.45918038481593938e-7};  // 1e-18
+  static constexpr double sine[] = {
+      1.0, -1.64493406684822643, 0.811742425283351942, -0.190751824121941279, 0.0261478478130788072,
+      -0.00234608096349239961, 0.000148428178166936175, -6.97296055556422038e-6, 2.45918038481593938e-7};  // 1e-18
   static constexpr double slope[] = {
       -3.28986813369645249, -2.16464646742288256, -2.03468612381179851, -2.00815472838787774, -2.00198830342487914,
       -2.00051893660373395, -1.99957697297128167, -2.00753478955869765, -1.92862432590662136, -2.47309726335287258,
@@ -80,7 +75,7 @@ template <class V, class S>
 INLINE void store(S* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
-// Halves are added until four numbers or fewer are left: a chain of additions, one number after another, waits for each.
+// Adds halves until four numbers or fewer are left: in a chain of additions each waits for the one before.
 template <class S, class V>
 INLINE S sum(V x) {
   if constexpr (sizeof(V) > 16) {
@@ -95,42 +90,34 @@ INLINE S sum(V x) {
   }
 }
 
-INLINE Floats nearest(Floats x) {
+// nearest: rounding to integers. estimate: 1 / x to 12 (AVX2) or 14 bits.
 #if defined(__AVX512F__)
-  return (Floats)_mm512_roundscale_ps((__m512)x, 0);
+INLINE Floats nearest(Floats x) { return (Floats)_mm512_roundscale_ps((__m512)x, 0); }
+INLINE Doubles nearest(Doubles x) { return (Doubles)_mm512_roundscale_pd((__m512d)x, 0); }
+INLINE Floats estimate(Floats x) { return (Floats)_mm512_rcp14_ps((__m512)x); }
 #elif defined(__AVX2__)
-  return (Floats)_mm256_round_ps((__m256)x, 8);
+INLINE Floats nearest(Floats x) { return (Floats)_mm256_round_ps((__m256)x, 8); }
+INLINE Doubles nearest(Doubles x) { return (Doubles)_mm256_round_pd((__m256d)x, 8); }
+INLINE Floats estimate(Floats x) { return (Floats)_mm256_rcp_ps((__m256)x); }
 #else
-  for (unsigned i = 0; i < REGISTER / sizeof(float); i++) x[i] = std::nearbyint(x[i]);
+template <class V>
+INLINE V nearest(V x) {
+  for (unsigned i = 0; i < sizeof(V) / sizeof(x[0]); i++) x[i] = std::nearbyint(x[i]);
   return x;
-#endif
 }
-INLINE Doubles nearest(Doubles x) {
-#if defined(__AVX512F__)
-  return (Doubles)_mm512_roundscale_pd((__m512d)x, 0);
-#elif defined(__AVX2__)
-  return (Doubles)_mm256_round_pd((__m256d)x, 8);
-#else
-  for (unsigned i = 0; i < REGISTER / sizeof(double); i++) x[i] = std::nearbyint(x[i]);
-  return x;
 #endif
-}
 
-// An estimate of 12 (AVX2) or 14 bits and one step of Newton's: off by 1e-7, and much faster than a division.
+INLINE Doubles reciprocal(Doubles x) { return 1.0 / x; }
 INLINE Floats reciprocal(Floats x) {
-#if defined(__AVX512F__)
-  Floats y = (Floats)_mm512_rcp14_ps((__m512)x);
-  return y * (2.0f - x * y);
-#elif defined(__AVX2__)
-  Floats y = (Floats)_mm256_rcp_ps((__m256)x);
+#if defined(__AVX2__)  // one Newton step: off by 1e-7, and much faster than a division
+  Floats y = estimate(x);
   return y * (2.0f - x * y);
 #else
   return 1.0f / x;
 #endif
 }
-INLINE Doubles reciprocal(Doubles x) { return 1.0 / x; }
 
-// |x|, held where its reciprocal would be too small to be a normal number.
+// |x|, bounded so that its reciprocal is a normal number.
 template <class S, class V = typename Simd<S>::V>
 INLINE V bounded(V x) {
   typedef typename Real<S>::Int Int;
@@ -139,7 +126,7 @@ INLINE V bounded(V x) {
   return size > most ? most : size;
 }
 
-// The coefficients as whole vectors in memory, where instructions can take them from: registers are too few for them.
+// The coefficients as vectors in memory, which instructions take as operands: there are too few registers for them.
 template <class S>
 struct Coefficients {
   typename Simd<S>::V sine[sizeof Real<S>::sine / sizeof(S)], slope[sizeof Real<S>::slope / sizeof(S)];
@@ -153,19 +140,17 @@ struct Coefficients {
 template <class S>
 const Coefficients<S> coefficients;
 
-// The polynomial with the coefficients c at every row's u.
+// values[r] = polynomial with the coefficients c at u[r].
 template <class V, int n>
 INLINE void polynomials(const V (&c)[n], const V (&u)[ROWS], V (&values)[ROWS]) {
-  UNROLL
-  for (int r = 0; r < ROWS; r++) values[r] = c[n - 1];
+  EACH_ROW(r) values[r] = c[n - 1];
   UNROLL
   for (int i = n - 2; i >= 0; i--) {
-    UNROLL
-    for (int r = 0; r < ROWS; r++) values[r] = values[r] * u[r] + c[i];
+    EACH_ROW(r) values[r] = values[r] * u[r] + c[i];
   }
 }
 
-// Numbers too small to be normal take a processor many times longer: while this lives, they are 0 in this thread.
+// Sets subnormal numbers to 0 in this thread while it lives: a processor takes many times longer for them.
 struct TinyIsZero {
 #if defined(__x86_64__)
   unsigned before = _mm_getcsr();
@@ -181,9 +166,9 @@ struct TinyIsZero {
 #endif
 };
 
-// A token in half turns as coarse + fine: a multiple of 2^-13, whose differences are exact, and the rest, as a multiple
-// of a unit so small that its differences are exact too: even for queries, odd for keys. So t and r have more digits
-// than S and are never 0. From 1024 half turns on, coarse is all that S can hold.
+// A token in half turns as coarse + fine: a multiple of 2^-13, and the rest as a multiple of a unit, even for queries
+// and odd for keys. Differences of both are exact, so t and r have more digits than S and are never 0. From 1024 half
+// turns on, coarse is all that S can hold.
 template <class S>
 void in_half_turns(const S* x, const S* radius, int64_t width, bool is_key, S* __restrict coarse, S* __restrict fine) {
   constexpr double grid = 1 << 13, unit = 1 / (double(int64_t(1) << Real<S>::mantissa) * grid * 2);  // 2^-37, 2^-66
@@ -191,7 +176,7 @@ void in_half_turns(const S* x, const S* radius, int64_t width, bool is_key, S* _
   const double parity = is_key ? unit : 0;
   for (int64_t d = 0; d < width; d++) {
     double t = x[d] * (radius[d] * INVERSE_PI);
-    t = t > most ? most : t < -most ? -most : t;  // not a number stays what it is
+    t = t > most ? most : t < -most ? -most : t;  // NaN stays
     bool near = std::fabs(t) < grid / 8;
     double on_grid = std::nearbyint(t * grid) / grid, rest = std::nearbyint((t - on_grid) / (2 * unit)) * (2 * unit);
     coarse[d] = (S)(near ? on_grid : t);

@@ -1,19 +1,17 @@
 // Fourier attention on a CPU, forward and backward, in float and double. library.py builds this file, compiled.py calls
-// it, the README of the folder above derives what is only stated here.
+// it, the README of the folder above has the derivations.
 //
 //     w_ij = prod_d sinc(R (q_id - k_jd))^power       y_i = sum_j w_ij v_j / (eps + sum_j w_ij)
 //
-// Angles are counted in half turns: t = R (q - k) / pi = x - y, where x = R q / pi and y = R k / pi are made once per
-// token. With n the integer nearest to t and r = t - n, which lies between -1/2 and 1/2,
+// Angles are counted in half turns: t = R (q - k) / pi = x - y, with x = R q / pi and y = R k / pi once per token. With
+// n the integer nearest to t and r = t - n in [-1/2, 1/2],
 //
 //     |sinc(pi t)|         = sine(r^2) |r / t|           sine(u)  = sin(pi r) / (pi r), a polynomial in u = r^2
 //     d/dt log sinc(pi t)  = r slope(r^2) + n / (r t)    slope(u) = (pi cot(pi r) - 1 / r) / r, likewise
 //
-// Nothing cancels near t = 0: there n = 0 and r = t. There is no sine, no logarithm and no exponential either: a weight
-// is kept as mantissa and exponent, and to divide weights by their sum takes only differences of the exponents.
-//
-// Nothing of size N x M is stored. Results do not depend on the number of threads, on other heads, or on keys that a
-// query does not see.
+// Nothing cancels near t = 0, where n = 0 and r = t. No sine, no logarithm, no exponential: a weight is a mantissa
+// and an exponent; its normalisation needs only differences of exponents. Nothing of size N x M is stored. Results do
+// not depend on the number of threads, on other heads, or on keys that a query does not see.
 #include "backward.h"
 #include "forward.h"
 

@@ -1,10 +1,10 @@
-// The two loops over coordinates that take nearly all the time: ROWS queries against one vector of keys. Every step is
-// written for all rows before the next one, so that the processor meets independent instructions in a row.
+// The two loops over coordinates, which take nearly all the time: ROWS queries against one vector of keys. Every step
+// runs over all rows before the next one, so that consecutive instructions are independent.
 #pragma once
 #include "numbers.h"
 
 constexpr int GROUP = 8;  // coordinates after which the exponent is taken out of a product of factors
-constexpr int ABSENT = 1 << 16;  // what a factor of 0 takes from the exponent: more than all others together
+constexpr int ABSENT = 1 << 16;  // subtracted from the exponent for a factor of 0: more than all others together
 constexpr int HIDDEN = -(1 << 30);
 
 template <class S>
@@ -24,8 +24,7 @@ INLINE void take_exponent(typename Simd<S>::V& mantissa, typename Simd<S>::I& ex
 
 template <class S>
 INLINE void raise_to_power(Weights<S>& w, int power) {
-  UNROLL
-  for (int r = 0; r < ROWS; r++) {
+  EACH_ROW(r) {
     w.exponent[r] *= typename Real<S>::Int(power);
     auto square = w.mantissa[r] * w.mantissa[r];  // below 4
     w.mantissa[r] = square;
@@ -39,8 +38,7 @@ INLINE void raise_to_power(Weights<S>& w, int power) {
 template <class S>
 INLINE Weights<S> ones() {
   Weights<S> w;
-  UNROLL
-  for (int r = 0; r < ROWS; r++) w.mantissa[r] = all<typename Simd<S>::V>(S(1)), w.exponent[r] = typename Simd<S>::I{};
+  EACH_ROW(r) w.mantissa[r] = all<typename Simd<S>::V>(S(1)), w.exponent[r] = typename Simd<S>::I{};
   return w;
 }
 
@@ -49,41 +47,35 @@ template <class S>
 INLINE Weights<S> forward_tile(const S* x, const S* y, int D, int power) {
   typedef typename Simd<S>::V V;
   constexpr int W = Simd<S>::W;
-  constexpr S scale = S(1ull << 63) * 2;  // both products start here, so that four numbers of 2^-37 do not vanish
+  constexpr S scale = S(1ull << 63) * 2;  // start of both products, so that four numbers of 2^-37 do not underflow
   const Coefficients<S>* c = &coefficients<S>;
-  asm("" : "+r"(c));  // or the compiler, which knows the numbers, makes vectors of them in every round
+  asm("" : "+r"(c));  // hides the numbers, of which the compiler would make vectors in every round
   Weights<S> w = ones<S>();
   for (int group = 0; group < D; group += GROUP) {
     for (int begin = group; begin < D && begin < group + GROUP; begin += GROUP / 2) {
       V bottom[ROWS];
-      UNROLL
-      for (int r = 0; r < ROWS; r++) w.mantissa[r] *= scale, bottom[r] = all<V>(scale);
+      EACH_ROW(r) w.mantissa[r] *= scale, bottom[r] = all<V>(scale);
       int end = begin + GROUP / 2 < D ? begin + GROUP / 2 : D;
       for (int d = begin; d < end; d++) {
         V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W), rest[ROWS], u[ROWS], sines[ROWS];
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        EACH_ROW(r) {
           V coarse = x[2 * d * ROWS + r] - key, fine = x[(2 * d + 1) * ROWS + r] - key_fine;
           rest[r] = (coarse - nearest(coarse)) + fine;
           bottom[r] *= coarse + fine;
         }
-        UNROLL
-        for (int r = 0; r < ROWS; r++) u[r] = rest[r] * rest[r];
+        EACH_ROW(r) u[r] = rest[r] * rest[r];
         polynomials(c->sine, u, sines);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) w.mantissa[r] *= sines[r], w.mantissa[r] *= rest[r];
+        EACH_ROW(r) w.mantissa[r] *= sines[r], w.mantissa[r] *= rest[r];
       }
-      UNROLL
-      for (int r = 0; r < ROWS; r++) w.mantissa[r] *= reciprocal(bounded<S>(bottom[r]));
+      EACH_ROW(r) w.mantissa[r] *= reciprocal(bounded<S>(bottom[r]));
     }
-    UNROLL
-    for (int r = 0; r < ROWS; r++) take_exponent<S>(w.mantissa[r], w.exponent[r]);
+    EACH_ROW(r) take_exponent<S>(w.mantissa[r], w.exponent[r]);
   }
   raise_to_power(w, power);
   return w;
 }
 
-// The same, and d/dt log sinc(pi t) to slopes (D, ROWS). r / t is r^2 / (r t) here, for the sake of 1 / (r t).
+// The same, and d/dt log sinc(pi t) to slopes (D, ROWS). r / t is r^2 / (r t), because 1 / (r t) is needed anyway.
 template <class S>
 INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typename Simd<S>::V* slopes) {
   typedef typename Simd<S>::V V;
@@ -96,29 +88,24 @@ INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typena
     for (int d = begin; d < end; d++) {
       V key = load<V>(y + 2 * d * W), key_fine = load<V>(y + (2 * d + 1) * W);
       V n[ROWS], rest[ROWS], u[ROWS], inverse[ROWS], values[ROWS];
-      UNROLL
-      for (int r = 0; r < ROWS; r++) {
+      EACH_ROW(r) {
         V coarse = x[2 * d * ROWS + r] - key, fine = x[(2 * d + 1) * ROWS + r] - key_fine;
         n[r] = nearest(coarse), rest[r] = (coarse - n[r]) + fine, u[r] = rest[r] * rest[r];
         inverse[r] = rest[r] * (coarse + fine);
       }
-      UNROLL
-      for (int r = 0; r < ROWS; r++) inverse[r] = reciprocal(inverse[r]);
+      EACH_ROW(r) inverse[r] = reciprocal(inverse[r]);
       polynomials(c->slope, u, values);
-      UNROLL
-      for (int r = 0; r < ROWS; r++) slopes[d * ROWS + r] = values[r] * rest[r] + n[r] * inverse[r];
+      EACH_ROW(r) slopes[d * ROWS + r] = values[r] * rest[r] + n[r] * inverse[r];
       polynomials(c->sine, u, values);
-      UNROLL
-      for (int r = 0; r < ROWS; r++) w.mantissa[r] *= values[r] * (u[r] * inverse[r]);
+      EACH_ROW(r) w.mantissa[r] *= values[r] * (u[r] * inverse[r]);
     }
-    UNROLL
-    for (int r = 0; r < ROWS; r++) take_exponent<S>(w.mantissa[r], w.exponent[r]);
+    EACH_ROW(r) take_exponent<S>(w.mantissa[r], w.exponent[r]);
   }
   raise_to_power(w, power);
   return w;
 }
 
-// x 2^exponent for exponents up to 0, and 0 where that is too small.
+// x 2^exponent for exponents up to 0; 0 where it underflows.
 template <class S>
 INLINE typename Simd<S>::V scaled(typename Simd<S>::V x, typename Simd<S>::I exponent) {
   typedef typename Real<S>::Int Int;
