@@ -1,8 +1,7 @@
-"""The floor under a sum of signed weights, and how often it decides: for random features of both signs.
+"""The floor under a sum of signed weights, and the share of queries that it affects: for random features of both signs.
 
-Where the estimated weights of a query nearly cancel, dividing by their sum would give huge outputs. Such a sum is
-raised to `floor` times the sum of the visible key weights. The output of that query is then no longer an average of the
-values.
+Where the estimated weights of a query nearly cancel, division by their sum would give huge outputs. Such a sum is
+raised to `floor` times the sum of the visible key weights; the output of that query is then no average of the values.
 """
 
 import math
@@ -29,7 +28,7 @@ def check_floor(floor: float) -> None:
 
 
 def floor_diagnostics(floor_share: EvaluationMean) -> dict[str, float]:
-    """The share of queries whose sum was raised, in the last evaluation, for `diagnostics`; warns where it is large."""
+    """The share of queries with a raised sum in the last evaluation, for `diagnostics`; warns where it is large."""
     share = floor_share.value()
     if share > LARGEST_SHARE:
         warnings.warn(ADVICE, stacklevel=3)  # one text, so Python shows it once
