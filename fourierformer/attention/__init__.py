@@ -77,7 +77,7 @@ def check_name(name: object) -> None:
             "as in 'my_kernel'"
         )
     if name in YAML_WORDS:
-        raise SetupError(f"'{name}' cannot name an attention: it is a word of YAML; write for example 'my_{name}'")
+        raise SetupError(f"'{name}' cannot name an attention: it is a word of YAML; write 'my_{name}', for example")
 
 
 def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
