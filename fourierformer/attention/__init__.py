@@ -72,10 +72,8 @@ def check_name(name: object) -> None:
     if not isinstance(name, str):
         raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise SetupError(
-            f"'{name}' cannot name an attention: write lower-case letters, digits and _, beginning with a letter, "
-            "as in 'my_kernel'"
-        )
+        rule = "lower-case letters, digits and _, beginning with a letter, as in 'my_kernel'"
+        raise SetupError(f"'{name}' cannot name an attention: write {rule}")
     if name in YAML_WORDS:
         raise SetupError(f"'{name}' cannot name an attention: it is a word of YAML; write 'my_{name}', for example")
 
@@ -83,10 +81,8 @@ def check_name(name: object) -> None:
 def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
     if not (isinstance(cls, type) and issubclass(cls, Attention)):
         what = getattr(cls, "__name__", repr(cls))
-        raise SetupError(
-            f"attention '{name}' must be a subclass of Attention: write class {what}(Attention), with Attention from "
-            "fourierformer.attention"
-        )
+        way = f"write class {what}(Attention), with Attention from fourierformer.attention"
+        raise SetupError(f"attention '{name}' must be a subclass of Attention: {way}")
     before = _registry[name].cls if name in _registry else None
     # a class of the same name replaces its older version, when a notebook loads a file again
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
@@ -164,8 +160,7 @@ def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
 
 
 def build(name: str, geometry: Geometry, **values) -> Attention:
-    """Build the mechanism `name` for this geometry. SetupError where that is impossible, with the reason and the names
-    of possible mechanisms.
+    """Build the mechanism `name` for this geometry, or raise a SetupError with the reason and the possible mechanisms.
 
     Examples:
         >>> import torch
@@ -176,8 +171,8 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
     """
     entry, grid = _entry(name), geometry.grid is not None
     if refusal := _refusal(entry.cls, geometry.causal, grid):
-        able = available(causal=geometry.causal, grid=grid)
-        raise SetupError(f"attention '{name}' {refusal}. These can: {', '.join(able)}")
+        able = ", ".join(available(causal=geometry.causal, grid=grid))
+        raise SetupError(f"attention '{name}' {refusal}. These can: {able}")
     valid = knobs(name)
     for key in values:
         if key not in valid:

@@ -150,10 +150,8 @@ class Attention(nn.Module):
         last: only the last `last` positions of x are queries, and only their outputs are returned.
         """
         if not self.longer_ok and memory is None and x.shape[1] > self.geometry.length:
-            raise SetupError(
-                f"{type(self).__name__} attention is made for {self.geometry.length} positions, got a sequence of "
-                f"{x.shape[1]}: build it for the longest one"
-            )
+            made = f"{type(self).__name__} attention is made for {self.geometry.length} positions"
+            raise SetupError(f"{made}, got a sequence of {x.shape[1]}: build it for the longest one")
         source = x if memory is None else memory
         options: dict[str, Any] = {}  # given arguments only: mix(self, q, k, v, x) may lack them
         if memory is not None:
@@ -178,10 +176,8 @@ class Attention(nn.Module):
         if self.padding_ok is not True:
             raise SetupError(f"{type(self).__name__} attention cannot ignore padding: {self.padding_ok}")
         if keep.dtype != torch.bool or keep.shape != source.shape[:2]:
-            raise ValueError(
-                f"keep must be a bool tensor (batch, keys) = {tuple(source.shape[:2])}, True for tokens and False for "
-                f"padding, got {keep.dtype} {tuple(keep.shape)}"
-            )
+            must = f"a bool tensor (batch, keys) = {tuple(source.shape[:2])}, True for tokens and False for padding"
+            raise ValueError(f"keep must be {must}, got {keep.dtype} {tuple(keep.shape)}")
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far."""
@@ -225,8 +221,7 @@ def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor
 def visible_keys(q: Tensor, k: Tensor, *, causal: bool, keep: Keep = None) -> Tensor:
     """Boolean mask for weights (B, H, N, M), True for visible keys: those to keep, if causal only those of the query's
     past (the last query sees all)."""
-    kept = all_kept(k) if keep is None else keep
-    visible = kept[:, None, None]
+    visible = (all_kept(k) if keep is None else keep)[:, None, None]
     return visible & bottom_right_causal(q.shape[-2], k.shape[-2], k.device) if causal else visible
 
 
@@ -251,8 +246,7 @@ def to_float32(*tensors: Tensor | None) -> list[Any]: ...  # None where None cam
 
 
 def to_float32(*tensors: Tensor | None) -> list[Any]:
-    """The tensors in one dtype, float32 or, where one of them has it, float64: sums over many keys lose too many digits
-    in half precision."""
+    """The tensors in float32, or in float64 if one has it: half precision is too inexact for sums over many keys."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)

@@ -22,8 +22,7 @@ class WindowDecoder:
 
 class StateDecoder:
     """Predict the next token from a state, which reads each token once. A window ends at its last position, as in
-    training; the next one begins with the newer half of the old one: at most two steps per token on average, in
-    constant memory."""
+    training; the next one begins with the newer half of the old one: at most two steps per token on average."""
 
     def __init__(self, model: WordLM):
         self.model = model

@@ -32,9 +32,8 @@ def reversed_sinusoids(length: int, dim: int) -> Tensor:
 
 def feed_forward(dim: int, inner: int, dropout: float) -> nn.Sequential:
     """The second half of a layer: dim -> inner -> dim, with dropout after both."""
-    return nn.Sequential(
-        nn.Linear(dim, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, dim), nn.Dropout(dropout)
-    )
+    wider, narrower = nn.Linear(dim, inner), nn.Linear(inner, dim)
+    return nn.Sequential(wider, nn.ReLU(), nn.Dropout(dropout), narrower, nn.Dropout(dropout))
 
 
 class TransformerLayer(nn.Module):
@@ -73,16 +72,6 @@ class TransformerLayer(nn.Module):
         return self.feed_forward_norm(h + self.feed_forward(h))
 
 
-def text_layers(
-    config: LMConfig, attention: Callable[[Geometry], Attention], seed: int
-) -> tuple[nn.ModuleList, nn.Module]:
-    """The layers of a language model, and the norm after the last one: a LayerNorm if pre-LN, else the identity."""
-    geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
-    pre_norm = config.norm == "pre"
-    layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
-    return layers, nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
-
-
 def start_all(layers: Iterable[nn.Module], batch: int) -> list[State] | None:
     """The attention's state in every layer before the first token; None where it has none of constant size."""
     states = [cast("Attention", layer.attention).start(batch) for layer in layers]
@@ -103,7 +92,9 @@ class TextModel(nn.Module):
         self.config, self.vocab_size = config, vocab_size
         self.embedding = nn.Embedding(vocab_size + more_ids, config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers, self.final_norm = text_layers(config, attention, seed)
+        pre_norm, geometries = config.norm == "pre", (config.geometry(i, seed) for i in range(config.layers))
+        self.layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
+        self.final_norm = nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(initialise)
@@ -145,8 +136,7 @@ class WordLM(TextModel):
         return start_all(self.layers, batch)
 
     def step(self, token: Tensor, position: int, states: list[State]) -> tuple[Tensor, list[State]]:
-        """log p of the next token (B, V), given one more `token` (B,) at this position of a window of full length,
-        and the next states."""
+        """log p of the next token (B, V) after `token` (B,) at this position of a full window, and the next states."""
         h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[position]
         after = []
         for layer, state in zip(cast("Iterable[TransformerLayer]", self.layers), states, strict=True):

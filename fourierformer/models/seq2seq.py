@@ -97,8 +97,7 @@ class EncoderDecoder(nn.Module):
         return self._output(h)
 
     def start(self, batch: int) -> list[State] | None:
-        """The state of every decoder layer before the first token; None where its attention has none of constant
-        size."""
+        """The state of every decoder layer before the first token; None where one has none of constant size."""
         return start_all(self.decoder, batch)
 
     def step(

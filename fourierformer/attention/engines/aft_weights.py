@@ -83,8 +83,7 @@ def diagonal_blocks(w: Tensor, size: int) -> Tensor:
 def running(sums: Sums) -> Sums:
     """Cumulative sums over tokens (dimension -2) from those of single tokens: 2 N merges in 2 log2(N) steps.
 
-    Neighbours are merged in pairs; the running sums of pairs are those of every other token, and one more merge yields
-    those in between.
+    Neighbours are merged in pairs; running sums of pairs are those of every other token, another merge yields the rest.
     """
     tokens = sums.weighted.shape[-2]
     if tokens == 1:

@@ -37,6 +37,14 @@ def masked_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
 
 
+def attention_to_kept(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, keep: Keep) -> Tensor:
+    """masked_attention over the keys to keep; a query without any gets 0."""
+    if keep is None:
+        return masked_attention(q, k, v, mask)
+    mask = mask & keep[:, None, None]
+    return masked_attention(q, k, v, mask, ~mask.any(-1, keepdim=True))
+
+
 def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:
     """The weights of dot_product_attention, softmax(scale q k^T) over the keys of every row."""
     with torch.autocast(q.device.type, enabled=False):

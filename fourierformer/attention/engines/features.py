@@ -53,8 +53,7 @@ def relu_features(x: Tensor, frequencies: Tensor) -> Tensor:
 
 
 def positive_exponents(x: Tensor, frequencies: Tensor) -> Tensor:
-    """log of sqrt(m) phi for phi = exp(omega.x - |x|^2/2) / sqrt(m): K(x, y) = exp(x.y) (Choromanski et al. 2021,
-    lemma 1).
+    """log(sqrt(m) phi), phi = exp(omega.x - |x|^2/2) / sqrt(m): K(x, y) = exp(x.y) (Choromanski et al. 2021, lemma 1).
 
     omega.x - |x|^2/2 = |omega|^2/2 - |omega - x|^2/2 is at most |omega|^2/2, about D/2, for every x: exp does not
     overflow in float32 for D <= 64, without subtraction of a maximum over the sequence.

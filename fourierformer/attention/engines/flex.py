@@ -23,8 +23,7 @@ LEAST_WIDTH = 16  # of a head; the kernels take no fewer coordinates
 
 
 def flex_fits(visibility: Visibility, width: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether flex_attention applies: on a GPU, for precisions and widths that its kernels take, and where neighbouring
-    queries share keys."""
+    """Whether flex_attention applies: on a GPU, for supported precision and width, if neighbours share keys."""
     kernels = device.type == "cuda" and dtype != torch.float64 and width >= LEAST_WIDTH
     return kernels and all(pattern.consecutive for pattern in visibility.patterns)
 
@@ -49,10 +48,7 @@ def block_mask(visibility: Visibility, tokens: int, queries: int, device: torch.
         in_group = ((head >= heads.start) & (head < heads.stop) for heads, _ in groups)
         return functools.reduce(torch.logical_or, (a & b for a, b in zip(in_group, inside, strict=True)))
 
-    blocks = [
-        visited_blocks(visibility, pattern, tokens, queries).expand(heads.stop - heads.start, -1, -1)
-        for heads, pattern in groups
-    ]
+    blocks = [visited_blocks(visibility, p, tokens, queries).expand(h.stop - h.start, -1, -1) for h, p in groups]
     visited = torch.cat(blocks).to(device)
     order = visited.int().argsort(dim=-1, descending=True, stable=True).int()
     count = visited.sum(-1, dtype=torch.int)

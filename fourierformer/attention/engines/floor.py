@@ -21,10 +21,7 @@ ADVICE = (
 def check_floor(floor: float) -> None:
     """SetupError unless `floor` is a share, more than 0 and at most 1."""
     if not 0 < floor <= 1:
-        raise SetupError(
-            f"attention.floor must be more than 0 and at most 1, got {floor}: it is the least sum of weights, as a "
-            "share of the sum of the key weights"
-        )
+        raise SetupError(f"attention.floor={floor}: must be more than 0 and at most 1, a share of the key weights")
 
 
 def floor_diagnostics(floor_share: EvaluationMean) -> dict[str, float]:

@@ -46,8 +46,7 @@ def linear_attention(
     Causal with n < N: the queries are the last positions. `log_decay` (B, H, N), causal only: see above.
     `key_weight` (B, H, N), default 1: a factor for every key, A_ij = fq_i.fk_j key_weight_j.
     den_i = max(sum_j A_ij + eps, floor * visible_i): where weights can be negative, `floor` keeps their sum from 0.
-    visible_i is the sum of key_weight over the keys that query i sees, decayed like A; without gate and key_weight,
-    their number.
+    visible_i is the sum of key_weight, by default 1, over the keys that query i sees, decayed like A.
     `keep`: keys that are left out have key_weight 0, and the past does not decay at their positions.
     `floor_share` counts the sums that `floor` has raised; without padding only, whose queries are meaningless.
     """

@@ -7,6 +7,7 @@ band of w to both sides s = t + 2 w.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -81,9 +82,8 @@ def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int
     tiles = []
     if len(few):
         order = pattern.neighbours((few - visibility.prefix).clamp_min(0)).argsort(stable=True)
-        tiles.append(
-            tiles_from_lists(few[order], pattern.tile, width, tokens, lambda i: visibility.lists(pattern, i, tokens))
-        )
+        lists = partial(visibility.lists, pattern, tokens=tokens)
+        tiles.append(tiles_from_lists(few[order], pattern.tile, width, tokens, lists))
     if len(many):
         keys = torch.arange(tokens)
         mask = allowed(visibility.runs(pattern, many[:, None], tokens), keys)
@@ -92,8 +92,7 @@ def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int
 
 
 def few_and_many(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> tuple[Tensor, Tensor, int]:
-    """The last queries split into those that see at most half of the tokens and the others; the most keys of the
-    former."""
+    """The last queries: those that see at most half of the tokens, the others, and the most keys of the former."""
     i = torch.arange(tokens - queries, tokens)
     counts = sum((sizes(run) for run in visibility.runs(pattern, i, tokens)), torch.zeros_like(i))
     few = 2 * counts <= tokens

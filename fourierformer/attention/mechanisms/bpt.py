@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry, Keep, State, to_float32
-from fourierformer.attention.engines.dot_product import masked_attention
+from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
+from fourierformer.attention.engines.dot_product import attention_to_kept
 from fourierformer.attention.engines.patterns import TILE, Pattern
 from fourierformer.attention.engines.tiles import Group, Tiles, grouped, tiled_attention, tiles_from_lists
 from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
@@ -109,6 +109,7 @@ class BinaryPartitionTree(SparseAttention):
     """
 
     cost, state, source = "N s log N C, s = step", "4 N C", "Ye et al. 2019, arXiv 1911.04070"
+    start = Attention.start
 
     def __init__(self, geometry: Geometry, *, step: int = 4):
         super().__init__(geometry)
@@ -127,11 +128,7 @@ class BinaryPartitionTree(SparseAttention):
         values, _ = self._with_nodes(v, keep)
         if tokens > DENSE:
             return tiled_attention(q, keys, values, self._groups(tokens, queries, q.device), seen)
-        mask = self._tree_mask(tokens, queries, q.device)
-        if seen is None:
-            return masked_attention(q, keys, values, mask)
-        mask = mask & seen[:, None, None]
-        return masked_attention(q, keys, values, mask, ~mask.any(-1, keepdim=True))
+        return attention_to_kept(q, keys, values, self._tree_mask(tokens, queries, q.device), seen)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         """The weight of a token, plus its share of the weights of its nodes."""
@@ -148,9 +145,6 @@ class BinaryPartitionTree(SparseAttention):
     def _tokens_of_keys(self, tokens: int) -> Tensor:
         """(keys, tokens): the weights of the tokens in the mean of each key."""
         return self._with_nodes(torch.eye(tokens)[None, None])[0][0, 0]
-
-    def start(self, batch: int) -> State | None:
-        return None
 
     def _with_nodes(self, x: Tensor, keep: Keep = None) -> tuple[Tensor, Tensor | None]:
         """Keys or values (B, H, M, D) followed by those of nodes, and the mask of visible ones (B, keys)."""

@@ -104,7 +104,9 @@ class Poolingformer(Attention):
         visible = visible_keys(q, k, causal=self.geometry.causal, keep=keep)
         with torch.autocast(q.device.type, enabled=False):
             q, k, values = to_float32(q, k, v)
-            y = self._near(q, k, values, visible).to(v.dtype)
+            position = torch.arange(k.shape[-2], device=k.device)
+            band = (position - position[:, None]).abs() <= self.near
+            y = (visible_softmax(scaled_logits(q, k), visible & band) @ values).to(v.dtype)
         q, k, v = (self._split(part) for part in self.second(y.transpose(1, 2).flatten(-2)).chunk(3, dim=-1))
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = to_float32(q, k, v)
@@ -114,11 +116,6 @@ class Poolingformer(Attention):
         """Near tokens, pooled windows within `far`, and the tokens of an incomplete window."""
         windows = max(0, min(tokens, self.far + self.kernel) - self.kernel) // self.stride + 1
         return 2 * self.geometry.dim * (min(tokens, self.near + 1) + windows + self.kernel - 1)
-
-    def _near(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-        position = torch.arange(k.shape[-2], device=k.device)
-        band = (position - position[:, None]).abs() <= self.near
-        return visible_softmax(scaled_logits(q, k), visible & band) @ v
 
     def _far(self, q: Tensor, k: Tensor, v: Tensor, keep: Keep) -> Tensor:
         tokens = q.shape[-2]

@@ -22,13 +22,11 @@ def dpfp_features(x: Tensor, nu: int) -> Tensor:
 
 
 def check_nu(nu: int, head_dim: int) -> None:
-    """SetupError unless 1 <= nu < D. r has 2 D entries: a shift by D gives products relu(x) relu(-x) = 0, and a shift
-    by 2 D - j gives the same products as a shift by j."""
+    """SetupError unless 1 <= nu < D. r has 2 D entries: a shift by D yields relu(x) relu(-x) = 0, and a shift by
+    2 D - j the same products as a shift by j."""
     if not 1 <= nu < head_dim:
-        raise SetupError(
-            f"attention.nu must be at least 1 and less than the {head_dim} coordinates per head, got {nu}: "
-            "larger shifts give features that are 0 or repeat others"
-        )
+        must = f"be at least 1 and less than the {head_dim} coordinates per head"
+        raise SetupError(f"attention.nu must {must}, got {nu}: larger shifts yield zeros or repeated features")
 
 
 @register("dpfp", "linear attention with sparse, positive, parameter-free features that keep keys apart")

@@ -23,14 +23,10 @@ ADVICE = (
     "gradient are almost 0 (`attended_share` in metrics.jsonl): set attention.eps=0 or attention.radius=matched"
 )
 
-FIRST_COORDINATE = "diagnostic: the authors' released CUDA source if its out-of-bounds reads return 0"
-
 
 def paper_radius(causal: bool) -> float:
-    """The initial radius of the authors' code: 2.0 in the language model, 1.0 in the vision transformer.
-
-    The vision transformer does not learn from 2.0: with 64 coordinates per head, eps exceeds the sum of weights in 79 %
-    of its rows.
+    """The initial radius of the authors' code: 2.0 in the language model, 1.0 in the vision transformer, which does not
+    learn from 2.0: with 64 coordinates per head, eps exceeds the sum of weights in 79 % of its rows.
     """
     return 2.0 if causal else 1.0
 
@@ -46,22 +42,19 @@ def matched_radius(head_dim: int, power: int) -> float:
 
 def check_power(power: int, allow_negative: bool, backend: str) -> None:
     if power < 1 or (power % 2 and not allow_negative):
-        raise SetupError(
-            f"attention.power must be an even integer >= 2, got {power}: an odd power of sinc is negative on "
-            "every other lobe, and negative weights made training unstable (FourierFormer, section 3.2). To train an "
-            "odd power nevertheless, set attention.allow_negative=true"
-        )
+        reason = "an odd power has negative weights, which made training unstable (FourierFormer, section 3.2)"
+        way = "To train it nevertheless, set attention.allow_negative=true"
+        raise SetupError(f"attention.power must be an even integer >= 2, got {power}: {reason}. {way}")
     if power % 2 and backend not in ("auto", "reference"):
-        raise SetupError(
-            f"attention.backend={backend} has no odd powers, got attention.power={power}: use auto or reference"
-        )
+        odd = f"has no odd powers, got attention.power={power}"
+        raise SetupError(f"attention.backend={backend} {odd}: use auto or reference")
 
 
 @register("fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision")
 @register("fourier_matched", "starts as sharp as softmax: R = sqrt(3 / (4 sqrt(D)))", radius="matched")
 @register("fourier_head", "one radius per head", radius_shape="head")
 @register("fourier_vector", "one radius per coordinate", radius_shape="coordinate")
-@register("fourier_first_coordinate", FIRST_COORDINATE, coordinates="first")
+@register("fourier_first_coordinate", "diagnostic: authors' CUDA source, out-of-bounds reads = 0", coordinates="first")
 class Fourier(Attention):
     """w_ij = prod_d sinc(R (q_id - k_jd))^power, normalised by eps + sum_j w_ij (FourierFormer, Definition 1).
 

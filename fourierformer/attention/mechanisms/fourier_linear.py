@@ -13,7 +13,7 @@ from fourierformer.attention.base import Geometry, Keep, to_float32
 from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO, Form
 from fourierformer.attention.engines.spectral import CosineFeatures, Sampler, gauss_grid, sample_frequencies
 from fourierformer.attention.mechanisms import polynomial
-from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair
+from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair, check_features
 from fourierformer.attention.mechanisms.polynomial import MAX_FEATURE_ORDER, MAX_FEATURES, shorten, taylor_kernel
 from fourierformer.errors import SetupError, check_range
 from fourierformer.marks import mark
@@ -205,8 +205,7 @@ def _taylor_map(geometry: Geometry, order: int) -> tuple[nn.Module, int]:
 
 
 def _random_map(geometry: Geometry, power: int, features: int, sampler: Sampler) -> tuple[nn.Module, int]:
-    if features < 2 or features % 2:
-        raise SetupError(f"attention.features must be an even integer >= 2 (cosines and sines), got {features}")
+    check_features(features, even=True)  # cosines and sines
     _check_count(features, "fewer attention.features")
     count, width = features // 2, geometry.head_dim
     seeds = [seed_of("fourier_linear", geometry.seed, geometry.layer, head) for head in range(geometry.heads)]
@@ -226,6 +225,5 @@ def _gauss_map(geometry: Geometry, power: int, nodes: int, width: int) -> tuple[
 
 def _check_count(count: int, remedy: str) -> None:
     if count > MAX_FEATURES:
-        raise SetupError(
-            f"attention=fourier_linear would need {count} features per head, more than {MAX_FEATURES}: choose {remedy}"
-        )
+        more = f"{count} features per head, more than {MAX_FEATURES}"
+        raise SetupError(f"attention=fourier_linear would need {more}: choose {remedy}")

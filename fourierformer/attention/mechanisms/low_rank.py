@@ -20,8 +20,7 @@ class LowRankAttention(Attention):
     padding_ok = True
 
     def factors(self, q: Tensor, k: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
-        """left (B, H, N, r) and right (B, H or 1, r, M) of q and k in float32 at least; right is 0 for keys that are
-        left out."""
+        """left (B, H, N, r) and right (B, H or 1, r, M), 0 for keys that are left out; q and k in float32 at least."""
         raise TypeError(f"{type(self).__name__} does not define factors()")
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
@@ -45,8 +44,7 @@ class Linformer(LowRankAttention):
     """softmax(q (E k)^T / sqrt(D)) (F v) with learned E and F (rank, length) (equation 7 of the paper).
 
     share: `none` = E and F in every head, `heads` = one E and one F for all heads, `kv` = one for both (its section 4).
-    Initialised as N(0, 1 / rank), as in its theorem 2. Column j belongs to position j; shorter inputs use the first
-    columns.
+    Initialised as N(0, 1 / rank), as in its theorem 2. Column j belongs to position j, from the start of the input.
     """
 
     longer_ok = False
@@ -62,10 +60,8 @@ class Linformer(LowRankAttention):
 
     def factors(self, q: Tensor, k: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
         if k.shape[-2] > self.geometry.length:
-            raise SetupError(
-                f"linformer projects {self.geometry.length} positions, got a sequence of {k.shape[-2]}: build it for "
-                "the longest sequence"
-            )
+            got = f"got a sequence of {k.shape[-2]}: build it for the longest one"
+            raise SetupError(f"linformer projects {self.geometry.length} positions, {got}")
         along = self.along.to(q.dtype)[..., : k.shape[-2]]
         of_keys, of_values = along[0], along[-1]
         if keep is not None:
@@ -93,8 +89,7 @@ class Nystrom(LowRankAttention):
     """softmax(q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ k^T), logits over sqrt(D).
 
     The landmarks Q~ and K~ are means of `landmarks` segments of (nearly) equal length of the tokens that are not
-    padding, at most one per token; `iterations` of `pseudo_inverse`. Without the paper's convolution of the values.
-    Weights may be negative.
+    padding, at most one per token. Without the paper's convolution of the values. Weights may be negative.
     """
 
     causal_ok = "its landmarks are means over segments of the sequence, which leak later tokens to every query"

@@ -7,13 +7,9 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, Keep, State, to_float32
+from fourierformer.attention.engines import features as feature_maps
 from fourierformer.attention.engines.evaluation import EvaluationMean
-from fourierformer.attention.engines.features import (
-    draw_frequencies,
-    hyperbolic_exponents,
-    positive_exponents,
-    trigonometric_features,
-)
+from fourierformer.attention.engines.features import draw_frequencies, trigonometric_features
 from fourierformer.attention.engines.floor import check_floor, floor_diagnostics
 from fourierformer.attention.engines.recurrence import Form, Options, linear_attention, linear_start, linear_step
 from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair, check_features
@@ -53,9 +49,8 @@ class Performer(FeatureAttention):
             self.frequencies.copy_(self._draw(step // self.redraw))
 
     def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
-        exponents = positive_exponents if self.kind == "positive" else hyperbolic_exponents
-        scale = self.geometry.head_dim**-0.25
-        eq, ek = exponents(scale * q, self.frequencies), exponents(scale * k, self.frequencies)
+        exponents = feature_maps.positive_exponents if self.kind == "positive" else feature_maps.hyperbolic_exponents
+        eq, ek = (exponents(self.geometry.head_dim**-0.25 * x, self.frequencies) for x in (q, k))
         return FeaturePair((eq - eq.detach().amax(-1, keepdim=True)).exp(), ek.exp() + OFFSET, {})
 
     def _draw(self, number: int) -> Tensor:

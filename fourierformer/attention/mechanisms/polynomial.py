@@ -98,8 +98,7 @@ class Monomials(nn.Module):
 
 
 class ContiguousTranspose(torch.autograd.Function):
-    """x.mT, contiguous in memory, and its gradient likewise: a product of tensors with different memory layouts takes
-    longer than this copy."""
+    """x.mT and its gradient, contiguous in memory: a product of tensors of different layout is slower than a copy."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -120,8 +119,7 @@ class PolynomialAttention(FeatureAttention):
     """Weights kappa(q.k / sqrt(D)) for a polynomial kappa of even order, normalised by their sum.
 
     Two forms of one formula, equal to rounding: kappa of the logits, without features, and linear attention over the
-    features. `auto` takes the second for more keys than 256 and M: below, features take more work and memory than the
-    weights.
+    features. `auto` takes the second beyond 256 and M keys; below, the weights take less work and memory.
     """
 
     cost = "min(N, M) N C, M = C(D+n, n)"
@@ -131,10 +129,8 @@ class PolynomialAttention(FeatureAttention):
     def __init__(self, geometry: Geometry, *, order: int = 2, form: Form = "auto"):
         super().__init__(geometry, form)
         if order < 2 or order % 2:
-            raise SetupError(
-                f"attention.order must be an even integer >= 2, got {order}: a polynomial of odd order is negative "
-                "for very negative logits, and weights of both signs can add up to 0"
-            )
+            reason = "odd orders are negative for very negative logits, and weights of both signs can add up to 0"
+            raise SetupError(f"attention.order must be an even integer >= 2, got {order}: {reason}")
         width = geometry.head_dim
         self.order, self.features = order, math.comb(width + order, order)
         fits = self.features <= MAX_FEATURES and order <= MAX_FEATURE_ORDER

@@ -57,8 +57,7 @@ def alibi_slopes(heads: int) -> Tensor:
 class Alibi(PriorAttention):
     """softmax_j(q_i.k_j / sqrt(D) - m_h |i - j|) with fixed slopes m_h (ALiBi).
 
-    In images the distance is Euclidean, in patches. The paper replaces position embeddings by it; the models here keep
-    theirs.
+    In images the distance is Euclidean, in patches. Position embeddings remain, which the paper replaces.
     """
 
     source = "Press et al. 2022, arXiv 2108.12409"
@@ -80,8 +79,7 @@ class LocalGaussian(PriorAttention):
 
     Centre P_i = n_i sigmoid(U_p.tanh(W q_i)) and window D_i = n_i sigmoid(U_d.tanh(W q_i)) are predicted from the query
     (the paper's "query-specific window"); n_i is the length of the sequence, or of the past in a causal model. Token j
-    covers the positions from j to j + 1. Rows and columns of a grid have separate centres and widths, and n is its
-    extent.
+    covers the positions from j to j + 1. Rows and columns of a grid have separate centres, widths and n.
     """
 
     source = "Yang et al. 2018, arXiv 1810.10182"
@@ -95,15 +93,11 @@ class LocalGaussian(PriorAttention):
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         hidden = F.linear(q, self.hidden.weight.to(q.dtype)).tanh()
-        extent = self._extent(positions, visible)
-        centre, window = (
-            extent * F.linear(hidden, part.weight.to(q.dtype)).sigmoid() for part in (self.centre, self.window)
-        )
+        if self.grid:
+            extent = torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
+        else:
+            extent = (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)  # (B, 1, N, 1)
+        parts = (F.linear(hidden, part.weight.to(q.dtype)) for part in (self.centre, self.window))
+        centre, window = (extent * part.sigmoid() for part in parts)
         apart = (positions + 0.5 - centre[..., None, :]) / (window / 2).clamp_min(1e-2)[..., None, :]
         return -0.5 * apart.square().sum(-1)
-
-    def _extent(self, positions: Tensor, visible: Tensor) -> Tensor:
-        """(B, 1, N, 1), or (2,) on a grid."""
-        if self.grid:
-            return torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
-        return (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)

@@ -47,9 +47,7 @@ class RFA(FeatureAttention):
         check_features(features, even=True)
         check_floor(floor)
         if gate is True and not geometry.causal:
-            raise SetupError(
-                "attention.gate=true needs a past, which a bidirectional model does not have: use attention.gate=auto"
-            )
+            raise SetupError("attention.gate=true needs a past, and a bidirectional model has none: use gate=auto")
         self.features, self.floor = features, floor
         self.register_buffer("frequencies", draw_frequencies(geometry, features // 2, "rfa"))
         self.floor_share = EvaluationMean()
@@ -60,8 +58,7 @@ class RFA(FeatureAttention):
             self.gate = nn.Linear(geometry.dim, geometry.heads, bias=False)
             self.gate_bias = nn.Parameter(torch.full((geometry.heads,), GATE_BIAS))
             self.cross_ok = (
-                "its gate decays the past of one sequence, and another sequence is no past: use attention.gate=false "
-                "or a bidirectional layer"
+                "its gate needs the past of the same sequence: use attention.gate=false or bidirectional layers"
             )
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:

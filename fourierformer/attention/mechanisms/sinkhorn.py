@@ -53,13 +53,12 @@ class Sinkhorn(WeightedAttention):
         check_range("attention.iterations", iterations, 1)
         check_range("attention.temperature", temperature, 0, above_low=True)
         if geometry.causal and own_block is False:
-            raise SetupError(
-                "attention.own_block=false leaves the first block of a causal model without keys: use true or auto"
-            )
+            problem = "leaves the first block of a causal model without keys"
+            raise SetupError(f"attention.own_block=false {problem}: use true or auto")
         self.block, self.temperature, self.iterations = block, temperature, iterations
         self.own_block = geometry.causal if own_block == "auto" else own_block
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
-        self._rows: Tensor | None = None  # their numbers in the global batch; None = 0, 1, 2, ...
+        self._rows: Tensor | None = None  # numbers in the global batch; None = 0, 1, 2, ...
         self.begin_step(0)
 
     def begin_step(self, step: int) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, State, to_float32
-from fourierformer.attention.engines.dot_product import masked_attention
+from fourierformer.attention.engines.dot_product import attention_to_kept, masked_attention
 from fourierformer.attention.engines.flex import block_mask, compiled_flex_attention, flex_fits
 from fourierformer.attention.engines.patterns import Band, Blocks, First, Listed, Pattern
 from fourierformer.attention.engines.tiles import groups_of, tiled_attention
@@ -66,10 +66,7 @@ class SparseAttention(Attention):
         if keys > DENSE:
             return tiled_attention(q, k, v, self._of_length(groups_of, keys, queries, q.device), keep)
         mask = self._mask(q.device)[None, :, keys - queries : keys, :keys]  # torch's kernels take 4 dimensions, not 3
-        if keep is None:
-            return masked_attention(q, k, v, mask)
-        mask = mask & keep[:, None, None]
-        return masked_attention(q, k, v, mask, ~mask.any(-1, keepdim=True))
+        return attention_to_kept(q, k, v, mask, keep)
 
     def backend_name(self, device: torch.device) -> str:
         """The implementation for the longest input without padding."""
@@ -152,8 +149,7 @@ def _with_next(kept: Tensor, new: Tensor, here: Tensor) -> Tensor:
 class GlobalTokens(SparseAttention):
     """S(i) = {j < g} and i; all j for i < g. The class token counts among the g.
 
-    In a causal model every token sees the first g, which see nothing later (attention sinks): later tokens exchange no
-    information.
+    In a causal model the first g see nothing later (attention sinks): later tokens exchange no information.
     """
 
     cost, state = f"N g C; {MASKED}", "2 (g + 1) C"

@@ -195,8 +195,7 @@ class SparseFixed(SparseAttention):
 
 
 def row_length(geometry: Geometry) -> int:
-    """The default stride: a row of the grid, or about the square root of the longest input, where two patterns of l and
-    N / l keys cost least."""
+    """The default stride l: a row of the grid, or about sqrt(N) of the longest input, the minimum of l + N / l keys."""
     return geometry.grid[1] if geometry.grid else max(1, round(math.sqrt(geometry.length)))
 
 

@@ -12,9 +12,7 @@ from fourierformer.errors import check_range
 
 @register("axial", "half of the heads rows of the image, half columns: two steps connect any two patches")
 class Axial(SparseAttention):
-    """A: patches of the same row. B: patches of the same column. `split` as in sparse_strided (the paper adds two whole
-    layers).
-    """
+    """A: patches of the same row. B: patches of the same column. `split` as in sparse_strided (paper: two layers)."""
 
     needs_grid = True
     cost, source = f"N √N C; {MASKED}", "Ho et al. 2019, arXiv 1912.12180"

@@ -15,8 +15,7 @@ class Synthesizer(WeightedAttention):
     """dense: softmax(relu(q_i) W_h) with W_h (D, length), a two-layer network on the token.
     random: softmax(R_h) with a learned (length, length) per head, the same for every input.
 
-    There is no projection of keys, and with `kind=random` none of queries. Column j belongs to position j from the
-    start of the sequence.
+    There is no projection of keys, and with `kind=random` none of queries. Column j belongs to position j.
     """
 
     longer_ok = False

@@ -98,29 +98,24 @@ def fourier_mask(
 
 
 def _check_replaceable(config: PretrainedConfig) -> None:
-    """SetupError for a model that computes its attention itself: it would take no mask for "all keys are visible", and
-    leak the future."""
+    """SetupError for a model with its own attention: it would take no mask for "all visible" and leak the future."""
     module = sys.modules.get(type(config).__module__.replace("configuration_", "modeling_"))
     if module is not None and not hasattr(module, "ALL_ATTENTION_FUNCTIONS"):
-        raise SetupError(
-            f"{config.model_type} has an attention of its own, which transformers cannot replace: "
-            'attn_implementation="fourier" works with models such as gpt2, llama or bert'
-        )
+        own = "has an attention of its own, which transformers cannot replace"
+        raise SetupError(f"{config.model_type} {own}: use a model such as gpt2, llama or bert")
 
 
 def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: bool = False) -> list[nn.Parameter]:
     """Add a radius that is trained and saved with the model to every attention layer of a transformers model.
 
-    radius: initial value; None: as sharp as the replaced softmax. Returns the new parameters; exclude them from weight
-    decay.
+    radius: initial value; None: as sharp as the softmax. Returns the new parameters; exclude them from weight decay.
     """
     layers: list[Any] = [m for m in model.modules() if hasattr(m, "is_causal") and hasattr(m, "scaling")]
     if any(hasattr(layer, "fourier_radius") for layer in layers):
         raise SetupError(f"{type(model).__name__} has learned radii already: each layer's is its fourier_radius")
     if not layers:
-        raise SetupError(
-            f"{type(model).__name__} has no attention layer that learn_radius knows (with `is_causal` and `scaling`)"
-        )
+        missing = "has no attention layer with `is_causal` and `scaling`"
+        raise SetupError(f"{type(model).__name__} {missing}: use a model such as gpt2, llama or bert")
     for layer in layers:
         start = matched_to(layer.scaling) if radius is None else radius
         shape = (layer.config.num_attention_heads, 1) if per_head else ()
