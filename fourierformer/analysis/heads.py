@@ -1,17 +1,17 @@
-"""Measures how much the heads of a trained model differ, layer by layer: the paper's Table 3.
+"""Differences between the heads of a trained model, layer by layer: the paper's Table 3.
 
 A_h is the N x N matrix of weights that head h gives the values of one sequence. The quantities per layer:
 
     head_distance    ||A_h - A_h'||_F              averaged over the pairs of heads and over sequences
     row_distance     ||A_h[i] - A_h'[i]||          averaged over the rows i too
     output_distance  ||A_h v_h - A_h' v_h'||_F     averaged as head_distance
-    attended_share   sum_j A_h[i, j]               averaged over heads and rows; what eps takes is missing from 1
+    attended_share   sum_j A_h[i, j]               averaged over heads and rows; less than 1 where eps > 0
     rank             singular values of A_h > 1e-6, averaged over heads and over a few sequences, evenly spaced
 
-The paper has only the words "average L2 distance between heads"; head_distance is our interpretation. Two rows of
-weights >= 0 that sum to at most 1 are at most sqrt(2) apart, so it is at most sqrt(2 N): 22.6 for the 256 tokens of
-Table 3. A bidirectional map made from r features has at most rank r; a causal one is triangular, so its rank is N
-unless its diagonal is near 0.
+The paper only states "average L2 distance between heads"; head_distance is our interpretation. Two rows of weights
+>= 0 that sum to at most 1 are at most sqrt(2) apart, so it is at most sqrt(2 N): 22.6 for the 256 tokens of Table 3. A
+bidirectional map from r features has rank r at most; a causal one is triangular, so its rank is N unless its diagonal
+is near 0.
 """
 
 import contextlib
@@ -35,19 +35,18 @@ from fourierformer.training.precision import set_matmul_precision
 FILE = "heads.json"  # in the run directory
 QUANTITIES = ("head_distance", "row_distance", "output_distance", "attended_share", "rank")
 RANK_THRESHOLD = 1e-6  # as in the same group's paper on mixtures of Gaussian keys
-RANKED = 16  # sequences whose rank is computed: 2,048 decompositions for 16 layers of 8 heads, 20 ms each at 256 tokens
-MAP_NUMBERS = 2**23  # numbers in the maps of one forward pass: 32 MiB, and a few such tensors
+RANKED = 16  # sequences with a rank: 2,048 decompositions for 16 layers of 8 heads, 20 ms each at 256 tokens
+MAP_NUMBERS = 2**23  # numbers in the maps of one forward pass: a few tensors of 32 MiB
 
 
 def pair_squares(x: Tensor) -> Tensor:
     """||x_h[i] - x_h'[i]||^2 for all pairs of heads h < h' and all rows i: (B, H, N, M) -> (B, H (H - 1) / 2, N)."""
-    heads = x.shape[1]
-    rows = [(x[:, h + 1 :] - x[:, h, None]).square().sum(-1) for h in range(heads - 1)]
+    rows = [(x[:, h + 1 :] - x[:, h, None]).square().sum(-1) for h in range(x.shape[1] - 1)]
     return torch.cat(rows, dim=1).double()
 
 
 def distances(maps: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-    """How far heads are apart, per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
+    """Distances between heads per sequence: (B, H, N, M) and (B, H, N, K) -> three times (B,)."""
     squares = pair_squares(maps)
     return {
         "head_distance": squares.sum(-1).sqrt().mean(-1),
@@ -70,14 +69,14 @@ class LayerSums:
         self.sequences = self.ranked = 0
 
     def before_forward(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
-        """A forward pre-hook: adds the quantities of the q, k, v that the layer's mix() is about to get."""
+        """A forward pre-hook: add the quantities for q, k, v of this forward pass."""
         q, k, v = layer.project(arguments[0])
         maps = layer.maps(q, k)
         if not torch.isfinite(maps).all():
             raise SetupError("its attention maps are not finite: it diverged, or its weights are damaged")
         self._add(distances(maps, maps @ v.to(maps.dtype)))
         self._add({"attended_share": maps.sum(-1).double().mean((-2, -1))})
-        # sequence 0, rank_every, 2 rank_every, ..., whatever the batch; float64, since float32 errors come near 1e-6
+        # sequence 0, rank_every, 2 rank_every, ... of all batches; float64, since float32 errors approach 1e-6
         chosen = slice(-self.sequences % self.rank_every, None, self.rank_every)
         if len(q[chosen]):
             self._add({"rank": effective_rank(layer.maps(q[chosen].double(), k[chosen].double()))})
@@ -96,7 +95,7 @@ class LayerSums:
 def measure_heads(
     model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor], rank_every: int = 1
 ) -> list[LayerSums]:
-    """Calls `forward` on every batch and measures each attention layer of the model."""
+    """Call `forward` on every batch and measure each attention layer of the model."""
     layers = layers_of(model)
     for layer in layers:
         if layer.geometry.heads < 2:
@@ -109,7 +108,7 @@ def measure_heads(
 def run_with_hooks(
     layers: list[Attention], hooks: list[Callable], forward: Callable[[Tensor], object], batches
 ) -> None:
-    """Calls `forward` on every batch, and before each layer its forward pre-hook. SetupError without any sequence."""
+    """Call `forward` on every batch, and before each layer its forward pre-hook. SetupError without sequences."""
     seen = 0
     with contextlib.ExitStack() as stack, torch.inference_mode(), torch.compiler.set_stance("force_eager"):
         for layer, hook in zip(layers, hooks, strict=True):
@@ -122,7 +121,7 @@ def run_with_hooks(
 
 
 def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> tuple[str, dict]:
-    """Measures the best checkpoint of a run: (the split, the numbers), the arguments of `save`."""
+    """Measure the best checkpoint of a run: (split, numbers), the arguments of `save`."""
     parts, step = open_run(run)
     split, planned, forward, batches = attention_inputs(parts, run, split, sequences)
     layers = measure_heads(parts.model, forward, batches, rank_every=math.ceil(planned / RANKED))
@@ -134,21 +133,16 @@ def measure_run(run: Path, split: str | None = None, sequences: int = 1000) -> t
 def attention_inputs(
     parts: RunObjects, run: Path, split: str | None, sequences: int
 ) -> tuple[str, int, Callable[[Tensor], object], Iterable[Tensor]]:
-    """(split, number of sequences, what to call with a batch, batches) to measure the layers of a run."""
-    set_matmul_precision("fp32")  # whatever it was trained in: differences of maps may be small
-    split = _checked_split(parts, run, split)
+    """(split, number of sequences, function of a batch, batches) to measure the layers of a run."""
+    set_matmul_precision("fp32")  # also after training in lower precision: differences of maps may be small
+    split = split or ("test" if "test" in parts.corpus.splits else "valid")
+    if split not in parts.corpus.splits:
+        raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
     length, heads = parts.attention.geometry.length, parts.attention.geometry.heads
     together = max(1, MAP_NUMBERS // (heads * length**2))
     planned, batches = parts.objective.attention_inputs(split, sequences, together)
     # a language model's own forward would score the tokens too
     return split, planned, getattr(parts.model, "hidden", parts.model), batches
-
-
-def _checked_split(parts: RunObjects, run: Path, split: str | None) -> str:
-    split = split or ("test" if "test" in parts.corpus.splits else "valid")
-    if split not in parts.corpus.splits:
-        raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
-    return split
 
 
 def _over_layers(layers: list[LayerSums]) -> dict:
@@ -165,8 +159,7 @@ def _over_layers(layers: list[LayerSums]) -> dict:
 
 
 def save(run: Path, split: str, numbers: dict) -> None:
-    """Writes the numbers of a split to heads.json of the run, with the commit and the command that measured them. The
-    numbers of other splits are kept."""
+    """Write the numbers of a split to heads.json of the run, with commit and command; other splits are kept."""
     facts, _ = git_state()
     origin = {"commit": short_commit(facts), "command": without_folders(command())}
     content = {"schema": 1, "splits": saved(run) | {split: numbers | {"origin": origin}}}
@@ -175,7 +168,7 @@ def save(run: Path, split: str, numbers: dict) -> None:
 
 
 def saved(run: Path) -> dict[str, dict]:
-    """The numbers in heads.json, by split; empty if nothing was measured."""
+    """The numbers in heads.json by split; empty before the first measurement."""
     splits = (read_json(run / FILE) or {}).get("splits")
     return splits if isinstance(splits, dict) else {}
 
@@ -190,6 +183,4 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write {path} ({error.strerror}): make room, or choose a folder that you can write to"
-        ) from error
+        raise UserError(f"cannot write {path} ({error.strerror}): free space or choose a writable folder") from error

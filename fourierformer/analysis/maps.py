@@ -1,4 +1,4 @@
-"""Mean attention maps of a trained run, and what they are by the offset between two patches of an image."""
+"""Mean attention maps of a trained run, also by the offset between two patches of an image."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from fourierformer.runs.parts import open_run
 
 @dataclass(frozen=True)
 class MeanMaps:
-    """The weights that each query gives each key, averaged over the sequences of a split."""
+    """The weight of each key for each query, averaged over the sequences of a split."""
 
     maps: Tensor  # (layers, heads, N, N), float32
     split: str
@@ -31,18 +31,18 @@ class MapSum:
         self.sequences = 0
 
     def before_forward(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
-        """A forward pre-hook."""
+        """A forward pre-hook: add the maps of this forward pass."""
         q, k, _ = layer.project(arguments[0])
         self.total = self.total + layer.maps(q, k).double().sum(0)
         self.sequences += len(q)
 
     def mean(self) -> Tensor:
-        assert isinstance(self.total, Tensor)  # `run_with_hooks` refuses to see nothing
+        assert isinstance(self.total, Tensor)  # `run_with_hooks` refuses empty input
         return (self.total / self.sequences).float().cpu()
 
 
 def mean_maps(run: Path, split: str | None = None, sequences: int = 100) -> MeanMaps:
-    """Of the best checkpoint of a run. SetupError where the mechanism has no maps."""
+    """Mean maps of the best checkpoint of a run. SetupError where the mechanism has no maps."""
     parts, step = open_run(run)
     split, _, forward, batches = attention_inputs(parts, run, split, sequences)
     layers = layers_of(parts.model)
@@ -53,18 +53,16 @@ def mean_maps(run: Path, split: str | None = None, sequences: int = 100) -> Mean
 
 
 def by_offset(maps: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """Maps (..., N, N) of patches, row by row after the prefix -> (..., 2 rows - 1, 2 columns - 1): the mean weight of
-    all pairs whose key lies so many rows and columns from the query, in the middle that of a patch on itself.
+    """Maps (..., N, N) of patches, row by row after the prefix -> (..., 2 rows - 1, 2 columns - 1): the mean weight by
+    the offset of the key from the query in rows and columns; the centre is the weight of a patch for itself.
 
     As in the figures of the AFT paper (Zhai et al. 2021), which average over queries and images.
     """
     rows, columns = grid
-    patch = torch.arange(rows * columns)
-    down = (patch // columns)[None] - (patch // columns)[:, None] + rows - 1
-    right = (patch % columns)[None] - (patch % columns)[:, None] + columns - 1
-    offset = (down * (2 * columns - 1) + right).flatten()
+    height, width = 2 * rows - 1, 2 * columns - 1
+    row, column = torch.arange(rows * columns) // columns, torch.arange(rows * columns) % columns
+    down, right = row - row[:, None] + rows - 1, column - column[:, None] + columns - 1
+    offset = (down * width + right).flatten()
     weights = maps[..., prefix:, prefix:].flatten(-2)
-    size = (2 * rows - 1) * (2 * columns - 1)
-    sums = weights.new_zeros(*weights.shape[:-1], size).index_add(-1, offset, weights)
-    means = sums / torch.bincount(offset, minlength=size)
-    return means.unflatten(-1, (2 * rows - 1, 2 * columns - 1))
+    sums = weights.new_zeros(*weights.shape[:-1], height * width).index_add(-1, offset, weights)
+    return (sums / torch.bincount(offset, minlength=height * width)).unflatten(-1, (height, width))

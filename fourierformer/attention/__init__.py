@@ -1,19 +1,19 @@
-"""The zoo: names -> attention mechanisms, all under one contract.
+"""The registry of attention mechanisms by name, all under one contract.
 
 A mechanism is one class, registered under one name or several (the same class with other defaults), in a file of
-`mechanisms/`; `configs/attention/<name>.yaml` names that file and holds `name` and exactly its knobs, and tests keep
-the two equal. `engines/` holds computations that several mechanisms share, `public.py` a layer for anybody's model.
+`mechanisms/`; `configs/attention/<name>.yaml` names that file and holds `name` and exactly its knobs (tests compare
+both). `engines/` holds computations shared by mechanisms, `public.py` a layer for any model.
 
 The contract (see base.py, tests/attention/test_contract.py):
 * __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
 * forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
   geometry.causal no output depends on a later input.
 * forward(x, memory, keep=...): other sequences and padding, where `cross_ok` and `padding_ok` are True (see base.py).
-* a mechanism states what it cannot do, with the reason: in `causal_ok` / `full_ok` / `needs_grid`, where `build`
-  refuses with it, and in `cross_ok` / `padding_ok`, where `forward` does.
-* `start` and `mix_step`, where a state of constant size exists, give what `forward` gives, token by token.
-* random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer); what is drawn, added to
-  the loss or learned from statistics in training is a function of that, the step and the row of the global batch.
+* limits are stated with their reason: `build` refuses by `causal_ok` / `full_ok` / `needs_grid`, `forward` by
+  `cross_ok` / `padding_ok`.
+* `start` and `mix_step`, where a state of constant size exists, yield the output of `forward`, token by token.
+* random state is a buffer drawn from a generator seeded by (geometry.seed, geometry.layer); draws, additions to the
+  loss and statistics in training are functions of that, the step and the row of the global batch.
 """
 
 import importlib
@@ -42,9 +42,9 @@ YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null")
 
 
 def register(name: str, idea: str = "", **defaults):
-    """Class decorator: makes the class an attention choice called `name`, with other defaults where given.
+    """Class decorator: register the class as the attention `name`, with these defaults of knobs.
 
-    `idea` is its line in the table of attentions. A mistake is a SetupError here, whose one line says what to write.
+    `idea` is its line in the table of attentions. Mistakes raise a SetupError that states the correction.
 
     Examples:
         >>> from fourierformer.attention import Attention, available, register
@@ -57,9 +57,7 @@ def register(name: str, idea: str = "", **defaults):
     """
     check_name(name)
     if not isinstance(idea, str) or not idea.strip():
-        raise SetupError(
-            f"attention '{name}' needs an idea for the table: @register('{name}', 'what it does, in a line')"
-        )
+        raise SetupError(f"attention '{name}' needs an idea for the table: @register('{name}', 'what it does')")
 
     def add(cls: type[Attention]) -> type[Attention]:
         _check_class(name, cls, defaults)
@@ -70,27 +68,23 @@ def register(name: str, idea: str = "", **defaults):
 
 
 def check_name(name: object) -> None:
-    """SetupError unless an attention can have this name, which is also that of its config."""
+    """SetupError unless an attention, and so its config, can have this name."""
     if not isinstance(name, str):
         raise SetupError(f"@register needs a name and an idea: write @register('name', 'what it does'), got {name!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise SetupError(
-            f"'{name}' cannot name an attention: write lower-case letters, digits and _, beginning with a letter, "
-            "as in 'my_kernel'"
-        )
+        rule = "lower-case letters, digits and _, beginning with a letter, as in 'my_kernel'"
+        raise SetupError(f"'{name}' cannot name an attention: write {rule}")
     if name in YAML_WORDS:
-        raise SetupError(f"'{name}' cannot name an attention: it is a word of YAML; write 'my_{name}', say")
+        raise SetupError(f"'{name}' cannot name an attention: it is a word of YAML; write 'my_{name}', for example")
 
 
 def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
     if not (isinstance(cls, type) and issubclass(cls, Attention)):
         what = getattr(cls, "__name__", repr(cls))
-        raise SetupError(
-            f"attention '{name}' must be a subclass of Attention: write class {what}(Attention), with Attention from "
-            "fourierformer.attention"
-        )
+        way = f"write class {what}(Attention), with Attention from fourierformer.attention"
+        raise SetupError(f"attention '{name}' must be a subclass of Attention: {way}")
     before = _registry[name].cls if name in _registry else None
-    # the same class of a file that is loaded again, in a notebook say, replaces its older version
+    # a class of the same name replaces its older version, when a notebook loads a file again
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
         owner = f"{before.__module__}.{before.__name__}"
         raise SetupError(f"attention '{name}' is registered already, by {owner}: write another name")
@@ -110,7 +104,7 @@ def _entry(name: str) -> Entry:
 
 @cache
 def _modules() -> dict[str, str]:
-    """Name -> the module of mechanisms/ that registers it, read from its source: choosing one imports no other."""
+    """Name -> the module of mechanisms/ that registers it, read from the source to avoid imports of the others."""
     registration = re.compile(r"""^@register\(\s*["']([a-z0-9_]+)["']""", re.MULTILINE)
     sources = sorted((Path(__file__).parent / "mechanisms").glob("*.py"))
     return {
@@ -121,7 +115,7 @@ def _modules() -> dict[str, str]:
 
 
 def _load_all() -> None:
-    """Imports every file of mechanisms/, and each registers its names: no list has to be edited."""
+    """Import every file of mechanisms/, which registers its names."""
     for module in dict.fromkeys(_modules().values()):
         importlib.import_module(module)
 
@@ -139,7 +133,7 @@ def available(
     *, causal: bool | None = None, grid: bool = True, cross: bool = False, padding: bool = False
 ) -> list[str]:
     """Names of all mechanisms, or of those that can be causal / bidirectional, can attend to another sequence, can
-    ignore padding. With other knobs than its defaults a mechanism may be able to do less, or more."""
+    ignore padding, with their default knobs."""
     _load_all()
     able = {n: e.cls for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None}
     able = {n: c for n, c in able.items() if c.cross_ok is True or not cross}
@@ -155,7 +149,7 @@ def idea(name: str) -> str:
 
 
 def knobs(name: str) -> dict[str, inspect.Parameter]:
-    """The keyword-only arguments of a mechanism with the defaults they have under this name."""
+    """The keyword-only arguments of a mechanism with their defaults under this name."""
     entry = _entry(name)
     return {n: p.replace(default=entry.defaults.get(n, p.default)) for n, p in _knobs(entry.cls).items()}
 
@@ -166,8 +160,7 @@ def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
 
 
 def build(name: str, geometry: Geometry, **values) -> Attention:
-    """The mechanism called `name` for this geometry. SetupError where it cannot do that, with the reason and the names
-    of those that can.
+    """Build the mechanism `name` for this geometry, or raise a SetupError with the reason and the possible mechanisms.
 
     Examples:
         >>> import torch
@@ -176,11 +169,10 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
         >>> layer(torch.randn(2, 10, 32)).shape
         torch.Size([2, 10, 32])
     """
-    entry = _entry(name)
-    refusal = _refusal(entry.cls, geometry.causal, geometry.grid is not None)
-    if refusal:
-        able = available(causal=geometry.causal, grid=geometry.grid is not None)
-        raise SetupError(f"attention '{name}' {refusal}. These can: {', '.join(able)}")
+    entry, grid = _entry(name), geometry.grid is not None
+    if refusal := _refusal(entry.cls, geometry.causal, grid):
+        able = ", ".join(available(causal=geometry.causal, grid=grid))
+        raise SetupError(f"attention '{name}' {refusal}. These can: {able}")
     valid = knobs(name)
     for key in values:
         if key not in valid:

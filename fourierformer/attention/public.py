@@ -1,4 +1,4 @@
-"""Fourier attention as a layer for anybody's model: `fourierformer.FourierAttention`."""
+"""Fourier attention as a layer for any model: `fourierformer.FourierAttention`."""
 
 import math
 from typing import Literal
@@ -17,21 +17,21 @@ from fourierformer.marks import mark
 class FourierAttention(nn.Module):
     """Multi-head Fourier attention with its projections, for a model of your own.
 
-    It has the place of torch.nn.MultiheadAttention(dim, heads, batch_first=True) in a model, and the masks of
-    torch's scaled_dot_product_attention: True takes part. So the boolean masks of MultiheadAttention, where True is
-    left out, are to be inverted: keep = ~key_padding_mask, attn_mask = ~attn_mask.
+    It replaces torch.nn.MultiheadAttention(dim, heads, batch_first=True), with the masks of torch's
+    scaled_dot_product_attention: True takes part. So invert the boolean masks of MultiheadAttention, where True is left
+    out: keep = ~key_padding_mask, attn_mask = ~attn_mask.
 
     Args:
         dim: width of a token.
         heads: number of heads; must divide dim.
         kv_heads: number of heads of keys and values, a divisor of heads (grouped-query attention); default: heads.
         causal: query i sees keys 0 .. i + M - N, so that the last query sees every key.
-        dropout: probability with which a normalised weight becomes 0 in training. Slower than none.
+        dropout: probability with which a normalised weight becomes 0 in training; slower than 0.
         bias: biases in the four projections.
-        radius: where the learned radius starts: a number, or "matched", as sharp as softmax: sqrt(3 / (power sqrt(D))).
+        radius: initial value of the learned radius, or "matched", as sharp as softmax: sqrt(3 / (power sqrt(D))).
         radius_shape: one radius for the layer ("scalar"), one per head, or one per coordinate of a head.
         power: even, at least 2; the paper uses 4.
-        eps: added to the sum of weights: 0 is the paper's formula, 1e-6 its authors' code.
+        eps: added to the sum of weights: 0 is the paper's formula, 1e-6 the authors' code.
         backend: as in `fourier_attention`.
 
     Examples:
@@ -45,20 +45,12 @@ class FourierAttention(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        kv_heads: int | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, *,
+        kv_heads: int | None = None, causal: bool = False, dropout: float = 0.0, bias: bool = True,
         radius: float | Literal["matched"] = "matched",
         radius_shape: Literal["scalar", "head", "coordinate"] = "scalar",
-        power: int = 4,
-        eps: float = 0.0,
-        backend: str = "auto",
-    ):
+        power: int = 4, eps: float = 0.0, backend: str = "auto",
+    ):  # fmt: skip
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         _check(dim, heads, kv_heads, dropout, radius_shape)
@@ -76,18 +68,13 @@ class FourierAttention(nn.Module):
         mark(self, "radius", no_weight_decay=True)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        *,
-        keep: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-    ) -> Tensor:
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, *,
+        keep: Tensor | None = None, attn_mask: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """query (B, N, dim), key and value (B, M, dim) -> (B, N, dim). key is query, and value is key, unless given.
 
-        keep (B, M), bool: False for keys that are padding. attn_mask: broadcasts to (B, heads, N, M); bool, True for
-        pairs that take part, or float, added to the logarithms of the weights.
+        keep (B, M), bool: False for padding. attn_mask: broadcasts to (B, heads, N, M); bool, True for pairs that take
+        part, or float, added to the logarithms of the weights.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -107,9 +94,8 @@ class FourierAttention(nn.Module):
         return self.out_proj(mixed.transpose(1, 2).flatten(-2))
 
     def extra_repr(self) -> str:
-        return (
-            f"causal={self.causal}, power={self.power}, eps={self.eps}, radius={tuple(self.radius.shape) or 'scalar'}"
-        )
+        shape = tuple(self.radius.shape) or "scalar"
+        return f"causal={self.causal}, power={self.power}, eps={self.eps}, radius={shape}"
 
 
 def _number(radius: float | str) -> float:
@@ -126,9 +112,7 @@ def _check(dim: int, heads: int, kv_heads: int, dropout: float, radius_shape: st
     if heads < 1 or dim % heads:
         raise SetupError(f"dim {dim} is not divisible by heads {heads}: choose heads that divide dim")
     if kv_heads < 1 or heads % kv_heads:
-        raise SetupError(
-            f"heads {heads} is not divisible by kv_heads {kv_heads}: every key head serves as many of them"
-        )
+        raise SetupError(f"heads {heads} is not divisible by kv_heads {kv_heads}: choose kv_heads that divide heads")
     if not 0 <= dropout <= 1:
         raise SetupError(f"dropout is a probability, from 0 to 1, got {dropout}")
     if radius_shape not in ("scalar", "head", "coordinate"):

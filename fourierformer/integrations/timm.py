@@ -6,8 +6,7 @@ model = timm.create_model("fourierformer_tiny_patch16_224", attention="fourier",
 features = timm.create_model("fourierformer_tiny_patch16_224", features_only=True, out_indices=(3, 7, 11))
 trained = timm.create_model("local-dir:exported/my_model", pretrained=True)  # of scripts/export.py, or save_for_hf
 
-Arguments are those of timm's vision transformers, as far as they are in `vision_transformer`, and those of
-`timm.create_model` itself.
+Arguments are those of timm's vision transformers that `vision_transformer` lists, and those of `timm.create_model`.
 
 Examples:
     >>> import timm, torch
@@ -35,19 +34,12 @@ __all__ = []  # register_model adds the names
 
 # For timm.data.resolve_data_config. The paper resizes to 256 and crops 224, which is 0.875 (timm's DeiT: 0.9).
 _INPUT = {
-    "num_classes": 1000,
-    "input_size": (3, 224, 224),
-    "crop_pct": 0.875,
-    "interpolation": "bicubic",
-    "mean": IMAGENET_DEFAULT_MEAN,
-    "std": IMAGENET_DEFAULT_STD,
-    "first_conv": "patch_embed.proj",
-    "classifier": "head",
-    "fixed_input_size": True,
-}
-default_cfgs = generate_default_cfgs(
-    {"fourierformer_tiny_patch16_224": _INPUT, "fourierformer_small_patch16_224": _INPUT}
-)
+    "num_classes": 1000, "input_size": (3, 224, 224), "crop_pct": 0.875, "interpolation": "bicubic",
+    "mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD,
+    "first_conv": "patch_embed.proj", "classifier": "head", "fixed_input_size": True,
+}  # fmt: skip
+_NAMES = "fourierformer_tiny_patch16_224", "fourierformer_small_patch16_224"
+default_cfgs = generate_default_cfgs(dict.fromkeys(_NAMES, _INPUT))
 
 
 def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn.Module]:
@@ -59,13 +51,9 @@ def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn
             )
         options = {"embed_dim": dim, "num_heads": heads} | options
         return build_model_with_cfg(
-            partial(vision_transformer, name),
-            name,
-            pretrained,
-            pretrained_filter_fn=checkpoint_filter_fn,
-            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
-            **options,
-        )
+            partial(vision_transformer, name), name, pretrained, pretrained_filter_fn=checkpoint_filter_fn,
+            feature_cfg={"out_indices": 3, "feature_cls": "getter"}, **options,
+        )  # fmt: skip
 
     create.__name__ = create.__qualname__ = name
     create.__doc__ = f"The shape of timm's {deit}, with the attention of this package called `attention`."
@@ -73,27 +61,13 @@ def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn
 
 
 def vision_transformer(
-    name: str,
-    *,
-    attention: str = "fourier",
-    attention_knobs: dict[str, Any] | None = None,
-    seed: int = 0,
-    num_classes: int = 1000,
-    img_size: int | tuple[int, int] = 224,
-    patch_size: int = 16,
-    in_chans: int = 3,
-    embed_dim: int,
-    depth: int = 12,
-    num_heads: int,
-    mlp_ratio: float = 4.0,
-    drop_rate: float = 0.0,
-    drop_path_rate: float = 0.0,
-    class_token: bool = True,
-    global_pool: Pool | None = None,
-    pos_embed: str = "learn",
-    **unknown,
-) -> nn.Module:
-    """A vision transformer by timm's names for its parts.
+    name: str, *, attention: str = "fourier", attention_knobs: dict[str, Any] | None = None, seed: int = 0,
+    num_classes: int = 1000, img_size: int | tuple[int, int] = 224, patch_size: int = 16, in_chans: int = 3,
+    embed_dim: int, depth: int = 12, num_heads: int, mlp_ratio: float = 4.0,
+    drop_rate: float = 0.0, drop_path_rate: float = 0.0,
+    class_token: bool = True, global_pool: Pool | None = None, pos_embed: str = "learn", **unknown,
+) -> nn.Module:  # fmt: skip
+    """A vision transformer with timm's names of arguments.
 
     global_pool: "token" (the default with a class token), "avg" (the default without one), or "" for all tokens.
     """
@@ -102,34 +76,19 @@ def vision_transformer(
         raise SetupError(f"{name} has no argument '{min(unknown)}'{did_you_mean(min(unknown), known)}")
     if pos_embed not in ("learn", "none"):
         raise SetupError(f"{name}: pos_embed is 'learn' or 'none', got {pos_embed!r}")
+    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    if height != width:
+        raise SetupError(f"img_size={(height, width)}: these models take square images, e.g. img_size={height}")
     config = ViTConfig(
-        name=name,
-        image_size=_side(img_size),
-        patch=patch_size,
-        dim=embed_dim,
-        depth=depth,
-        heads=num_heads,
-        mlp_ratio=mlp_ratio,
-        drop_path=drop_path_rate,
-        position="learned" if pos_embed == "learn" else "none",
-        pool="class_token" if class_token else "average",
-    )
+        name=name, image_size=height, patch=patch_size, dim=embed_dim, depth=depth, heads=num_heads,
+        mlp_ratio=mlp_ratio, drop_path=drop_path_rate,
+        position="learned" if pos_embed == "learn" else "none", pool="class_token" if class_token else "average",
+    )  # fmt: skip
     return build_vit(
         config, num_classes, partial(build, attention, **(attention_knobs or {})), seed,
         channels=in_chans, head_dropout=drop_rate, global_pool=global_pool,
     )  # fmt: skip
 
 
-def _side(size: int | tuple[int, int]) -> int:
-    height, width = (size, size) if isinstance(size, int) else size
-    if height != width:
-        raise SetupError(f"img_size={(height, width)}: these models take square images, e.g. img_size={height}")
-    return height
-
-
-fourierformer_tiny_patch16_224 = _register(
-    "fourierformer_tiny_patch16_224", dim=192, heads=3, deit="deit_tiny_patch16_224"
-)
-fourierformer_small_patch16_224 = _register(
-    "fourierformer_small_patch16_224", dim=384, heads=6, deit="deit_small_patch16_224"
-)
+fourierformer_tiny_patch16_224 = _register(_NAMES[0], dim=192, heads=3, deit="deit_tiny_patch16_224")
+fourierformer_small_patch16_224 = _register(_NAMES[1], dim=384, heads=6, deit="deit_small_patch16_224")

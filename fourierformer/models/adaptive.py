@@ -27,8 +27,7 @@ class TiedAdaptiveSoftmax(nn.Module):
             self.cluster_bias = nn.Parameter(torch.zeros(self.clusters))
 
     def rare_places(self, targets: Tensor) -> list[Tensor]:
-        """For each tail cluster the places in `targets` (n,) of its words; cheap on a CPU tensor, a host sync on a GPU
-        one."""
+        """Places in `targets` (n,) of the words of each tail cluster; cheap on a CPU tensor, a host sync on a GPU."""
         return [
             ((targets >= low) & (targets < high)).nonzero().squeeze(1)
             for low, high in zip(self.edges[1:-1], self.edges[2:], strict=True)
@@ -42,12 +41,12 @@ class TiedAdaptiveSoftmax(nn.Module):
         rare = self.rare_places(targets) if rare is None else rare
         head, *tails = self._parts(hidden, targets, weight, rare)
         losses = nll(*head)
-        for index, tail in zip(_filled(rare), tails, strict=True):
+        for index, tail in zip((index for index in rare if len(index)), tails, strict=True):
             losses = losses.index_add(0, index, nll(*tail))
         return losses
 
     def mean_nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor] | None = None) -> Tensor:
-        """The mean of `nll`, for training: on a CPU it takes less time and memory than `nll` does."""
+        """The mean of `nll`, for training: on a CPU it takes less time and memory than `nll`."""
         if hidden.device.type != "cpu":
             return self.nll(hidden, targets, weight, rare).mean()
         rare = self.rare_places(targets) if rare is None else rare
@@ -56,7 +55,7 @@ class TiedAdaptiveSoftmax(nn.Module):
         return sum((total_nll(*tail) for tail in parts), start=head) / len(targets)
 
     def log_probabilities(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """log p of every word: (n, dim) -> (n, vocab_size). For generation and as the tests' plain reference."""
+        """log p of every word: (n, dim) -> (n, vocab_size). For generation, and the reference of the tests."""
         head = at_least_float32(F.linear(hidden, *self._head(weight))).log_softmax(-1)
         shortlist = self.edges[1]
         parts = [head[:, :shortlist]]
@@ -66,8 +65,8 @@ class TiedAdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def _parts(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor]) -> Iterator[tuple]:
-        """(hidden, weight, bias, target) of the head for all rows, then of each cluster for those whose target is in
-        it: a row's losses add up."""
+        """(hidden, weight, bias, target) of the head for all rows, then of each cluster for the rows whose target is in
+        it: the loss of a row is the sum."""
         head_target = targets
         for cluster, index in enumerate(rare):
             head_target = head_target.index_fill(0, index, self.edges[1] + cluster)
@@ -88,7 +87,3 @@ class TiedAdaptiveSoftmax(nn.Module):
     def _tail(self, weight: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
         low, high = self.edges[cluster], self.edges[cluster + 1]
         return weight[low:high], self.bias[low:high]
-
-
-def _filled(rare: list[Tensor]) -> list[Tensor]:
-    return [index for index in rare if len(index)]

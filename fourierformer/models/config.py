@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
 
 if TYPE_CHECKING:
     from fourierformer.attention import Geometry
 
-MOST_LAYERS = 1000  # deeper ones take minutes to build, and no recipe here trains them
-Part = Literal["encoder", "decoder", "cross"]  # where an attention layer of an encoder-decoder stands
+MOST_LAYERS = 1000  # deeper models take minutes to build, and no recipe here trains them
+Part = Literal["encoder", "decoder", "cross"]  # the place of an attention layer in an encoder-decoder
+
+
+def _geometry(**facts: Any) -> Geometry:
+    from fourierformer.attention import Geometry  # loads torch, which configs alone do not need
+
+    return Geometry(**facts)
+
+
+def _check_counts(config: Any, layers: str, *counts: str) -> None:
+    check_range(f"model.{layers}", getattr(config, layers), 1, MOST_LAYERS + 1)
+    for key in counts:
+        check_range(f"model.{key}", getattr(config, key), 1, LARGEST_COUNT + 1)
+
+
+def _check_text(config: LMConfig | Seq2SeqConfig) -> None:
+    check_range("model.dropout", config.dropout, 0, 1)
+    if config.dim % 2 or config.dim % config.heads:
+        raise SetupError(f"model.dim={config.dim} must be even and divisible by model.heads={config.heads}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,24 +46,18 @@ class LMConfig:
     norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each part and after the last
 
     def __post_init__(self):
-        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
-        for key in ("dim", "heads", "inner", "length"):
-            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
-        check_range("model.dropout", self.dropout, 0, 1)
-        if self.dim % 2 or self.dim % self.heads:
-            raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
+        _check_counts(self, "layers", "dim", "heads", "inner", "length")
+        _check_text(self)
 
     def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
-        from fourierformer.attention import Geometry
-
-        return Geometry(dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed)
+        return _geometry(dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLMConfig(LMConfig):
-    """The keys of configs/model/mlm_*.yaml: an encoder, whose tokens see each other in both directions."""
+    """The keys of configs/model/mlm_*.yaml: a bidirectional encoder."""
 
-    mask_rate: float  # share of the tokens that are to be predicted
+    mask_rate: float  # share of predicted tokens
 
     def __post_init__(self):
         super().__post_init__()
@@ -69,27 +81,17 @@ class Seq2SeqConfig:
     dropout: float
 
     def __post_init__(self):
-        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
-        for key in ("dim", "heads", "inner", "source_length", "target_length"):
-            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
-        check_range("model.dropout", self.dropout, 0, 1)
-        if self.dim % 2 or self.dim % self.heads:
-            raise SetupError(f"model.dim={self.dim} must be even and divisible by model.heads={self.heads}")
+        _check_counts(self, "layers", "dim", "heads", "inner", "source_length", "target_length")
+        _check_text(self)
 
     def geometry(self, part: Part, layer: int = 0, seed: int = 0) -> Geometry:
-        """Of the attention in a layer of the encoder, of the decoder, or between the two (`cross`)."""
-        from fourierformer.attention import Geometry
-
-        length = {
-            "encoder": self.source_length,
-            "decoder": self.target_length,
-            "cross": max(self.source_length, self.target_length),
-        }[part]
-        # a layer's random numbers depend on its number: no two layers of a model may share it
+        """The geometry of the attention in a layer of the encoder, of the decoder, or between the two (`cross`)."""
+        longest = max(self.source_length, self.target_length)
+        length = {"encoder": self.source_length, "decoder": self.target_length, "cross": longest}[part]
+        # random numbers depend on the number of the layer: every layer of a model has a different one
         number = layer + {"encoder": 0, "decoder": self.layers, "cross": 2 * self.layers}[part]
-        return Geometry(
-            dim=self.dim, heads=self.heads, length=length, causal=part == "decoder", layer=number, seed=seed
-        )
+        causal = part == "decoder"
+        return _geometry(dim=self.dim, heads=self.heads, length=length, causal=causal, layer=number, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +105,13 @@ class RecallConfig:
     inner: int  # width of the feed-forward layer; 0 = none
 
     def __post_init__(self):
-        check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
-        for key in ("dim", "heads"):
-            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
+        _check_counts(self, "layers", "dim", "heads")
         check_range("model.inner", self.inner, 0, LARGEST_COUNT + 1)
         if self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be divisible by model.heads={self.heads}")
 
     def geometry(self, length: int, layer: int = 0, seed: int = 0) -> Geometry:
-        from fourierformer.attention import Geometry
-
-        return Geometry(dim=self.dim, heads=self.heads, length=length, causal=True, layer=layer, seed=seed)
+        return _geometry(dim=self.dim, heads=self.heads, length=length, causal=True, layer=layer, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,14 +144,11 @@ class ViTConfig:
     heads: int
     mlp_ratio: float  # width of the MLP / dim
     drop_path: float  # stochastic depth: rate of the last layer; it grows linearly from 0
-    position: Literal["learned", "none"] = "learned"  # what is added to the tokens before the first block
-    # The input of the head: that token, or the mean of the patches
-    pool: Literal["class_token", "average"] = "class_token"
+    position: Literal["learned", "none"] = "learned"  # position embedding of the tokens before the first block
+    pool: Literal["class_token", "average"] = "class_token"  # input of the head; average: the mean of the patches
 
     def __post_init__(self):
-        check_range("model.depth", self.depth, 1, MOST_LAYERS + 1)
-        for key in ("image_size", "patch", "dim", "heads"):
-            check_range(f"model.{key}", getattr(self, key), 1, LARGEST_COUNT + 1)
+        _check_counts(self, "depth", "image_size", "patch", "dim", "heads")
         check_range("model.mlp_ratio", self.mlp_ratio, 0, 1000, above_low=True)
         check_range("model.drop_path", self.drop_path, 0, 1)
         if self.image_size % self.patch:
@@ -164,18 +159,8 @@ class ViTConfig:
             raise SetupError(f"model.mlp_ratio={self.mlp_ratio} leaves nothing of model.dim={self.dim}: use 4")
 
     def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
-        from fourierformer.attention import Geometry
-
-        side = self.image_size // self.patch
-        prefix = 1 if self.pool == "class_token" else 0
-        return Geometry(
-            dim=self.dim,
-            heads=self.heads,
-            length=side * side + prefix,
-            causal=False,
-            bias=True,
-            grid=(side, side),
-            prefix=prefix,
-            layer=layer,
-            seed=seed,
-        )
+        side, prefix = self.image_size // self.patch, int(self.pool == "class_token")
+        return _geometry(
+            dim=self.dim, heads=self.heads, length=side * side + prefix, causal=False, bias=True, grid=(side, side),
+            prefix=prefix, layer=layer, seed=seed,
+        )  # fmt: skip

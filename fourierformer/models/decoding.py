@@ -1,5 +1,4 @@
-"""Decoders, which predict the next token of a text: from the whole window each time, or from a state of constant
-size."""
+"""Decoders, which predict the next token of a text: from the whole window, or from a state of constant size."""
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from fourierformer.models.lm import WordLM
 
 
 class WindowDecoder:
-    """Predicts the next token from a forward pass over the last ones: for any attention."""
+    """Predict the next token by a forward pass over the last window: for any attention."""
 
     def __init__(self, model: WordLM):
         self.model = model
@@ -17,14 +16,13 @@ class WindowDecoder:
 
     def next_token(self, tokens: list[int]) -> Tensor:
         """log p of every word as the next one: (V,)."""
-        window = torch.tensor([tokens[-self.model.config.length :]], device=_device(self.model))
+        window = torch.tensor([tokens[-self.model.config.length :]], device=self.model.embedding.weight.device)
         return self.model.next_token(window)[0]
 
 
 class StateDecoder:
-    """Predicts the next token from a state, and reads each token once. A window ends at its last position, as in
-    training; the next one begins with the newer half of the old one, so a token costs at most two steps on average, and
-    never more memory."""
+    """Predict the next token from a state, which reads each token once. A window ends at its last position, as in
+    training; the next one begins with the newer half of the old one: at most two steps per token on average."""
 
     def __init__(self, model: WordLM):
         self.model = model
@@ -36,9 +34,9 @@ class StateDecoder:
         self.name = f"with a state of {numbers:,} numbers"
 
     def next_token(self, tokens: list[int]) -> Tensor:
-        """log p of every word as the next one: (V,). `tokens` are those of the call before and at least one more."""
+        """log p of every word as the next one: (V,). `tokens` extend those of the previous call by at least one."""
         length = self.model.config.length
-        begin = self.read or max(0, len(tokens) - length)  # of a longer text only the last window is read
+        begin = self.read or max(0, len(tokens) - length)  # only the last window of a longer text is read
         for index in range(begin, len(tokens)):
             if self.position == length:
                 self.states, self.position = self._start(), 0
@@ -51,11 +49,11 @@ class StateDecoder:
 
     def _start(self) -> list[State]:
         states = self.model.start(1)
-        assert states is not None  # else `decoder` takes the window
+        assert states is not None  # else `decoder` returns a WindowDecoder
         return states
 
     def _feed(self, token: int) -> None:
-        newest = torch.tensor([token], device=_device(self.model))
+        newest = torch.tensor([token], device=self.model.embedding.weight.device)
         log_p, self.states = self.model.step(newest, self.position, self.states)
         self.log_p, self.position = log_p[0], self.position + 1
 
@@ -70,7 +68,3 @@ def pick(log_p: Tensor, temperature: float, top_k: int, generator: torch.Generat
         return int(log_p.argmax())
     values, ids = log_p.topk(min(top_k, len(log_p)) if top_k > 0 else len(log_p))
     return int(ids[torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)])
-
-
-def _device(model: WordLM) -> torch.device:
-    return model.embedding.weight.device

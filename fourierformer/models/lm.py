@@ -22,7 +22,7 @@ from fourierformer.models.config import LMConfig, Seq2SeqConfig
 def reversed_sinusoids(length: int, dim: int) -> Tensor:
     """(length, dim) position embedding [sin | cos] (not interleaved) with REVERSED ids: the last token has position 0.
 
-    So a scored token sits at position 0 whatever the window, in training and in sliding evaluation alike.
+    So the last token has position 0 in windows of any length, in training and in sliding evaluation.
     """
     position = torch.arange(length - 1, -1, -1.0)
     frequency = 10000 ** (-torch.arange(0, dim, 2.0) / dim)
@@ -32,9 +32,8 @@ def reversed_sinusoids(length: int, dim: int) -> Tensor:
 
 def feed_forward(dim: int, inner: int, dropout: float) -> nn.Sequential:
     """The second half of a layer: dim -> inner -> dim, with dropout after both."""
-    return nn.Sequential(
-        nn.Linear(dim, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, dim), nn.Dropout(dropout)
-    )
+    wider, narrower = nn.Linear(dim, inner), nn.Linear(inner, dim)
+    return nn.Sequential(wider, nn.ReLU(), nn.Dropout(dropout), narrower, nn.Dropout(dropout))
 
 
 class TransformerLayer(nn.Module):
@@ -73,41 +72,53 @@ class TransformerLayer(nn.Module):
         return self.feed_forward_norm(h + self.feed_forward(h))
 
 
-def text_layers(
-    config: LMConfig, attention: Callable[[Geometry], Attention], seed: int
-) -> tuple[nn.ModuleList, nn.Module]:
-    """The layers of a language model, and what follows the last one: a LayerNorm if pre-LN, else nothing."""
-    geometries = [config.geometry(layer=i, seed=seed) for i in range(config.layers)]
-    pre_norm = config.norm == "pre"
-    layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
-    return layers, nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
+def start_all(layers: Iterable[nn.Module], batch: int) -> list[State] | None:
+    """The attention's state in every layer before the first token; None where it has none of constant size."""
+    states = [cast("Attention", layer.attention).start(batch) for layer in layers]
+    found = [state for state in states if state is not None]
+    return found if len(found) == len(states) else None
 
 
-class WordLM(nn.Module):
+class TextModel(nn.Module):
+    """Embedding, layers and tied output of a language model. `more_ids`: ids of inputs beyond the vocabulary."""
+
     positions: Tensor
 
     def __init__(
-        self,
-        config: LMConfig,
-        vocab_size: int,
-        cutoffs: list[int],
-        attention: Callable[[Geometry], Attention],
-        seed: int = 0,
-    ):
+        self, config: LMConfig, vocab_size: int, cutoffs: list[int], attention: Callable[[Geometry], Attention],
+        seed: int = 0, *, more_ids: int = 0,
+    ):  # fmt: skip
         super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(vocab_size, config.dim)
+        self.config, self.vocab_size = config, vocab_size
+        self.embedding = nn.Embedding(vocab_size + more_ids, config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers, self.final_norm = text_layers(config, attention, seed)
+        pre_norm, geometries = config.norm == "pre", (config.geometry(i, seed) for i in range(config.layers))
+        self.layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
+        self.final_norm = nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
         self.apply(initialise)
 
+    def hidden(self, tokens: Tensor, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
+        """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for
+        those positions only. keep (B, N): False for padding, on the left."""
+        h = self.embedding(tokens) * math.sqrt(self.config.dim)
+        h = self.dropout(h + self.positions[-tokens.shape[1] :])
+        for layer in self.layers[:-1]:
+            h = layer(h, keep=keep)
+        return self.dropout(self.final_norm(self.layers[-1](h, last, keep)))
+
+    def compile_blocks(self, **options) -> None:
+        """Apply torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""
+        for layer in self.layers:
+            layer.compile(**options)
+
+
+class WordLM(TextModel):
     def forward(
         self, tokens: Tensor, targets: Tensor, rare: list[Tensor] | None = None, *, mean: bool = False
     ) -> Tensor:
-        """-log p(target): tokens (B, N), targets (B, n) for the last n <= N positions -> (B * n,) float32, or their
-        mean.
+        """-log p(target): tokens (B, N), targets (B, n) for the last n <= N positions -> (B * n,) float32, or the mean.
 
         `rare` is output.rare_places(targets), where the caller computed it before the transfer to the GPU.
         """
@@ -116,46 +127,22 @@ class WordLM(nn.Module):
         loss = self.output.mean_nll if mean else self.output.nll
         return loss(hidden, targets.flatten(), self.embedding.weight, rare)
 
-    def hidden(self, tokens: Tensor, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
-        """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for
-        those positions only. keep (B, N): False for padding, which stands on the left."""
-        h = self.embedding(tokens) * math.sqrt(self.config.dim)
-        h = self.dropout(h + self.positions[-tokens.shape[1] :])
-        for layer in self.layers[:-1]:
-            h = layer(h, keep=keep)
-        return self.dropout(self.final_norm(self.layers[-1](h, last, keep)))
-
-    def compile_blocks(self, **options) -> None:
-        """Applies torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""
-        for layer in self.layers:
-            layer.compile(**options)
-
     def next_token(self, tokens: Tensor) -> Tensor:
         """log p of every word as the next token: (B, N) -> (B, V)."""
         return self.output.log_probabilities(self.hidden(tokens, last=1)[:, 0], self.embedding.weight)
 
     def start(self, batch: int) -> list[State] | None:
         """The state of every layer before the first token; None where the attention has none of constant size."""
-        states = []
-        for layer in self._typed_layers():
-            state = layer.attention.start(batch)
-            if state is None:
-                return None
-            states.append(state)
-        return states
+        return start_all(self.layers, batch)
 
     def step(self, token: Tensor, position: int, states: list[State]) -> tuple[Tensor, list[State]]:
-        """log p of the next token (B, V), given one more `token` (B,) at this position of a window of full length,
-        and the next states."""
+        """log p of the next token (B, V) after `token` (B,) at this position of a full window, and the next states."""
         h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[position]
         after = []
-        for layer, state in zip(self._typed_layers(), states, strict=True):
+        for layer, state in zip(cast("Iterable[TransformerLayer]", self.layers), states, strict=True):
             h, state = layer.step(h, state)
             after.append(state)
         return self.output.log_probabilities(self.final_norm(h)[:, 0], self.embedding.weight), after
-
-    def _typed_layers(self) -> Iterable[TransformerLayer]:
-        return cast("Iterable[TransformerLayer]", self.layers)  # to a checker of types, a ModuleList holds any modules
 
 
 def initialise(module: nn.Module) -> None:

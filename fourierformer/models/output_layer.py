@@ -1,11 +1,10 @@
-"""Linear layer and cross-entropy in one, for a CPU: some rows at a time, so that all logits are never in memory at
-once.
+"""Linear layer and cross-entropy in one, for a CPU: by groups of rows, so that never all logits are in memory.
 
-A step of 512 tokens over 8,192 words has 512 * 8,192 * 4 bytes = 16 MiB of logits, and plain autograd keeps three such
+A step of 512 tokens over 8,192 words has 512 * 8,192 * 4 bytes = 16 MiB of logits, and plain autograd stores three such
 matrices: logits, log-probabilities, and the gradient of the logits. It reads and writes them several times, and
 computes the exponentials twice.
 
-The gradient of a SUM of losses needs only the logits: softmax minus one-hot, times one number that is known later. So
+The gradient of a SUM of losses needs only the logits: softmax minus one-hot, times the upstream gradient, a number. So
 `total_nll` computes the gradients in its forward pass, while the logits of its rows are still in the caches.
 """
 
@@ -17,12 +16,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOGITS = 2**20  # computed at a time: 4 MiB in float32
-LEAST_ROWS = 64  # computed at a time: with fewer rows a very large vocabulary's weights would be read too often
+LEAST_ROWS = 64  # computed at a time: fewer rows would read the weights of a very large vocabulary too often
 
 
 def nll(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(hidden weight^T + bias)[target] per row: (n, dim), (V, dim), (V,), (n,) -> (n,), never below
-    float32."""
+    """-log softmax(hidden weight^T + bias)[target] per row: (n, dim), (V, dim), (V,), (n,) -> (n,), >= float32."""
     if hidden.device.type != "cpu":
         return _plain_nll(hidden, weight, bias, targets)
     return torch.cat([_plain_nll(hidden[part], weight, bias, targets[part]) for part in _parts(hidden, weight)])
@@ -61,11 +59,11 @@ class _TotalNll(torch.autograd.Function):
 
 
 def _losses_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and its gradient by the logits: softmax minus one-hot."""
+    """The loss of each row, and its gradient with respect to the logits: softmax minus one-hot."""
     logits = at_least_float32(logits)
     error = logits.softmax(1)
-    # log sum exp, without further exponentials: the largest probability is exp(largest logit) / sum exp. (The target's
-    # own probability may be 0 in float32.)
+    # log sum exp, without further exponentials: the largest probability is exp(largest logit) / sum exp. (The
+    # probability of the target may be 0 in float32.)
     log_sum = logits.amax(1, keepdim=True) - error.amax(1, keepdim=True).log()
     losses = log_sum - logits.gather(1, targets)
     error.scatter_add_(1, targets, -torch.ones_like(losses))
@@ -79,7 +77,7 @@ def _add_gradients(gradients: tuple[Tensor, Tensor, Tensor], part: slice, error:
     of_hidden[part] = error @ w
     if of_weight.dtype == w.dtype:
         of_weight.addmm_(error.t(), h)
-    else:  # autocast: products of half precision, added up in float32
+    else:  # autocast: products in half precision, sums in float32
         of_weight += error.t() @ h
 
 
@@ -90,7 +88,7 @@ def _parts(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
 
 
 def _as_autocast(tensor: Tensor) -> Tensor:
-    """The tensor in the type that autocast gives the operands of a product."""
+    """The tensor in the dtype that autocast takes for operands of a product."""
     return tensor.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else tensor
 
 

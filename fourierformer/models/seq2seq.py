@@ -1,8 +1,8 @@
-"""The encoder-decoder transformer: an encoder reads the source, a decoder writes the answer and looks back at it.
+"""The encoder-decoder transformer: an encoder reads the source, a decoder attends to it and writes the answer.
 
 Vaswani et al. 2017 (arXiv 1706.03762): post-LN, sinusoidal positions, one embedding for source, answer and output.
-Three attentions: of the encoder over the source, of the decoder over the answer so far (causal), and from the decoder
-to the encoder's output (cross). Each is built by a function of its own, so they can be different mechanisms.
+Three attentions, possibly different mechanisms: of the encoder over the source, of the decoder over the answer so far
+(causal), and from the decoder to the encoder's output (cross).
 
 Parameters at V tokens and L layers each, without biases in the attention (softmax; N = dim, F = inner):
 embedding V N and output bias V; encoder L (4 N^2 + 2 N F + F + N + 4 N); decoder L (8 N^2 + 2 N F + F + N + 6 N).
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
 from fourierformer.models.config import Part, Seq2SeqConfig
-from fourierformer.models.lm import TransformerLayer, feed_forward, initialise, reversed_sinusoids
+from fourierformer.models.lm import TransformerLayer, feed_forward, initialise, reversed_sinusoids, start_all
 from fourierformer.models.output_layer import at_least_float32
 
 Build = Callable[[Geometry], Attention]
@@ -52,8 +52,8 @@ class DecoderLayer(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """Sources and answers are rows of token ids; `keep` is False where a source is padding. Answers need no such mask:
-    padding comes after them, where a causal decoder does not look."""
+    """Sources and answers are rows of token ids; `keep` is False where a source is padding. Answers need no mask: a
+    causal decoder does not see the padding after them."""
 
     positions: Tensor
 
@@ -71,7 +71,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(config, built("decoder", i), built("cross", i)) for i in layers)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
         longest = max(config.source_length, config.target_length)
-        # both begin at position 0, whatever their length
+        # both begin at position 0
         self.register_buffer("positions", reversed_sinusoids(longest, config.dim).flip(0), persistent=False)
         self.apply(initialise)
 
@@ -90,31 +90,28 @@ class EncoderDecoder(nn.Module):
         return h
 
     def logits(self, inputs: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
-        """Of the token after each of the inputs: (B, T) -> (B, T, V)."""
+        """Logits of the token after each of the inputs: (B, T) -> (B, T, V)."""
         h = self._embedded(inputs)
         for layer in self.decoder:
             h = layer(h, memory, keep)
         return self._output(h)
 
     def start(self, batch: int) -> list[State] | None:
-        """The state of every decoder layer before the first token; None where its attention has none of constant
-        size."""
-        states = [layer.attention.start(batch) for layer in self._decoder_layers()]
-        known = [state for state in states if state is not None]
-        return known if len(known) == len(states) else None
+        """The state of every decoder layer before the first token; None where one has none of constant size."""
+        return start_all(self.decoder, batch)
 
     def step(
         self, token: Tensor, position: int, memory: Tensor, keep: Tensor, states: list[State]
     ) -> tuple[Tensor, list[State]]:
         """Logits of the next token (B, V), given one more `token` (B,) at this position, and the next states."""
         h, after = self._embedded(token[:, None], position), []
-        for layer, state in zip(self._decoder_layers(), states, strict=True):
+        for layer, state in zip(cast("Iterable[DecoderLayer]", self.decoder), states, strict=True):
             h, state = layer.step(h, memory, keep, state)
             after.append(state)
         return self._output(h)[:, 0], after
 
     def compile_blocks(self, **options) -> None:
-        """Applies torch.compile layer by layer: one compilation for the encoder, one for the decoder."""
+        """Apply torch.compile layer by layer: one compilation for the encoder, one for the decoder."""
         for layer in (*self.encoder, *self.decoder):
             layer.compile(**options)
 
@@ -125,16 +122,12 @@ class EncoderDecoder(nn.Module):
     def _output(self, h: Tensor) -> Tensor:
         return F.linear(h, self.embedding.weight, self.output_bias)
 
-    def _decoder_layers(self) -> Iterable[DecoderLayer]:
-        return cast("Iterable[DecoderLayer]", self.decoder)  # to a checker of types, a ModuleList holds any modules
-
 
 @torch.inference_mode()
 def greedy(model: EncoderDecoder, source: Tensor, keep: Tensor, *, begin: int, end: int, padding: int) -> Tensor:
-    """Answers that go on with the likeliest next token until `end`, with `padding` after it: (B, S) -> (B, T).
+    """Greedy answers: the likeliest next token until `end`, then `padding`: (B, S) -> (B, T).
 
-    The decoder keeps its state where its attention has one of constant size; else it reads the answer so far again for
-    each token."""
+    The decoder uses a state of constant size where its attention has one; else it reads the answer again per token."""
     memory, states = model.encode(source, keep), model.start(len(source))
     answer = torch.full((len(source), 1), begin, device=source.device)
     ended = torch.zeros(len(source), dtype=torch.bool, device=source.device)

@@ -1,7 +1,7 @@
 """DeiT with any attention: timm's stock vision transformer, its blocks replaced by ours.
 
-Patch embedding, class token, positions, initialisation, head and everything else of a VisionTransformer are timm's; a
-block keeps timm's parameter names. So stock DeiT weights load, and only a mechanism's own parameters are new.
+All other parts of the VisionTransformer are timm's: patch embedding, class token, positions, initialisation, head. A
+block keeps timm's parameter names, so that stock DeiT weights load, and only a mechanism's own parameters are new.
 Parameters of deit_tiny at 1,000 classes, softmax: patches 3*16*16*192 + 192 = 147,648; class token and positions 192 +
 197*192 = 38,016; 12 blocks of 4*192 (norms) + 192*576 + 576 + 192*192 + 192 (attention) + 2*192*768 + 768 + 192 (MLP) =
 444,864; last norm 384; head 193,000; together 5,717,416. Without class token and positions (deit_tiny_gap) 38,016
@@ -22,13 +22,13 @@ from fourierformer.marks import marks_of
 from fourierformer.models.config import ViTConfig
 from fourierformer.transfer import to_device
 
-Pool = Literal["", "avg", "avgmax", "max", "token", "map", "prr"]  # timm's words
+Pool = Literal["", "avg", "avgmax", "max", "token", "map", "prr"]  # timm's names
 
 
 class StochasticDepth(nn.Module):
-    """Drops a residual branch for some rows of the batch (Huang et al. 2016) and scales the others by 1 / (1 - rate).
+    """Drop a residual branch for some rows of the batch (Huang et al. 2016) and scale the others by 1 / (1 - rate).
 
-    `draw_stochastic_depth` sets which rows; without it the layer draws them itself, as timm's DropPath does.
+    `draw_stochastic_depth` selects the rows; otherwise the layer draws them, as timm's DropPath does.
     """
 
     def __init__(self, rate: float):
@@ -71,17 +71,17 @@ class ViT(VisionTransformer):
     config: ViTConfig
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters without weight decay: positions and class token as in timm, and those that mechanisms
-        mark (timm itself would decay a radius per head)."""
+        """Parameters without weight decay: positions and class token as in timm, and those that mechanisms mark
+        (timm would decay a radius per head)."""
         marked = {name for name, mark in marks_of(self).items() if mark.no_weight_decay}
         return super().no_weight_decay() | marked
 
     def set_input_size(self, *_, **__) -> None:
-        """SetupError: timm would move the positions, but our attentions are made for one grid of patches."""
+        """SetupError: timm would resize the positions, but our attentions are made for one grid of patches."""
         raise SetupError("the size of the images cannot be changed: build the model again with img_size=")
 
     def compile_blocks(self, **options) -> None:
-        """Applies torch.compile block by block: all have the same shapes, so that one compilation is enough.
+        """Apply torch.compile block by block: all have the same shapes, so that one compilation is enough.
 
         Train with `draw_stochastic_depth` then: a layer that draws its own numbers is compiled for its rate.
         """
@@ -90,34 +90,22 @@ class ViT(VisionTransformer):
 
 
 def build_vit(
-    config: ViTConfig,
-    classes: int,
-    attention: Callable[[Geometry], Attention],
-    seed: int = 0,
-    *,
-    channels: int = 3,
-    head_dropout: float = 0.0,
-    global_pool: Pool | None = None,
-) -> ViT:
-    """The vision transformer of a config. classes = 0: without a head, as in timm; it then returns the head's input.
+    config: ViTConfig, classes: int, attention: Callable[[Geometry], Attention], seed: int = 0, *,
+    channels: int = 3, head_dropout: float = 0.0, global_pool: Pool | None = None,
+) -> ViT:  # fmt: skip
+    """The vision transformer of a config. classes = 0: without a head, as in timm; it returns the input of the head.
 
-    With pool=average there is no class token, and the last norm comes after the mean, as in timm. global_pool: timm's
-    word for the input of the head, where that is not what `pool` says ("avg" beside a class token, "" for all tokens).
+    With pool=average there is no class token, and the last norm follows the mean, as in timm. global_pool: timm's name
+    for the input of the head where `pool` does not imply it ("avg" beside a class token, "" for all tokens).
     """
+    class_token = config.pool == "class_token"
     model = ViT(
-        img_size=config.image_size,
-        patch_size=config.patch,
-        in_chans=channels,
-        num_classes=classes,
-        embed_dim=config.dim,
-        depth=config.depth,
-        num_heads=config.heads,
-        mlp_ratio=config.mlp_ratio,
-        drop_rate=head_dropout,
-        class_token=config.pool == "class_token",
+        img_size=config.image_size, patch_size=config.patch, in_chans=channels, num_classes=classes,
+        embed_dim=config.dim, depth=config.depth, num_heads=config.heads, mlp_ratio=config.mlp_ratio,
+        drop_rate=head_dropout, class_token=class_token,
         pos_embed="learn" if config.position == "learned" else "none",
-        global_pool=global_pool if global_pool is not None else "token" if config.pool == "class_token" else "avg",
-    )
+        global_pool=global_pool if global_pool is not None else "token" if class_token else "avg",
+    )  # fmt: skip
     model.config = config
     rates = cast("list[float]", calculate_drop_path_rates(config.drop_path, config.depth))  # lists are for stages
     model.blocks = nn.Sequential(
@@ -128,11 +116,10 @@ def build_vit(
 
 
 def draw_stochastic_depth(model: nn.Module, uniform: Tensor | None) -> None:
-    """Decides stochastic depth for the next forward passes: branch j of the model keeps row b iff uniform[j, b] >= its
-    rate.
+    """Set stochastic depth for the next forward passes: branch j keeps row b iff uniform[j, b] >= its rate.
 
-    `uniform` is (2 * depth, B) in [0, 1), on the CPU, so that no GPU is waited for: attention and MLP of the first
-    block, of the second, and so on. None: every layer draws its own.
+    `uniform` is (2 * depth, B) in [0, 1), on the CPU to avoid waiting for a GPU: attention and MLP of the first block,
+    of the second, and so on. None: every layer draws its own.
     """
     branches = [module for module in model.modules() if isinstance(module, StochasticDepth)]
     if uniform is None:

@@ -383,10 +383,10 @@ def test_free_biases_need_as_many_parameters_as_published():
     ("name", "knobs", "message"),
     [
         ("aft_simple", {"gate": "sigmiod"}, "gate='sigmiod': expected 'sigmoid' or 'relu' or 'tanh' or 'none'"),
-        ("aft_full", {"factorized": False, "bias_init_std": -1.0}, "bias_init_std must be 0 or more"),
-        ("aft_full", {"bias_dim": 0}, "bias_dim must be 1 or more, got 0"),
-        ("aft_local", {"bias_init_std": 0.0}, "bias_init_std must be positive"),
-        ("aft_local", {"window": -1}, "window must be 0 .* got -1"),
+        ("aft_full", {"factorized": False, "bias_init_std": -1.0}, "bias_init_std=-1.0: must be at least 0"),
+        ("aft_full", {"bias_dim": 0}, "bias_dim=0: must be at least 1"),
+        ("aft_local", {"bias_init_std": 0.0}, "bias_init_std=0.0: must be more than 0"),
+        ("aft_local", {"window": -1}, "window=-1: must be at least 0"),
     ],
 )
 def test_impossible_knobs_are_refused(name, knobs, message):

@@ -135,7 +135,7 @@ def test_toeplitz_is_a_table_of_distances(offset, taps):
     [
         (True, {"aft_heads": 5}, "aft_heads must divide model.dim=12, got 5"),
         (True, {"aft_heads": 0}, "aft_heads must divide"),
-        (True, {"aft_heads": 4, "window": 0}, "window must be 1 or more"),
+        (True, {"aft_heads": 4, "window": 0}, "window=0: must be at least 1"),
         (False, {"aft_heads": 4, "window": 4}, "window must be odd"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.engines.features import elu_features
-from fourierformer.attention.mechanisms.delta import FastWeight, delta_rule, delta_start, delta_step
+from fourierformer.attention.mechanisms.delta import FastWeight, delta_rule, delta_step
 from fourierformer.attention.mechanisms.dpfp import dpfp_features
 from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
@@ -54,7 +54,7 @@ def test_both_forms_are_the_recurrence(form, tokens):
 
 def test_steps_are_the_recurrence():
     arguments = inputs(30)
-    state, outputs = delta_start(2, 3, 12, 5, torch.device("cpu"), torch.float64), []
+    state, outputs = (torch.zeros(2, 3, 12, 5, dtype=torch.float64),), []
     for t in range(30):
         output, state = delta_step(*(a[:, :, t : t + 1] for a in arguments), state)
         outputs.append(output)

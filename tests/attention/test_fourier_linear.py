@@ -251,7 +251,7 @@ def test_a_gauss_rule_that_is_too_coarse_gives_a_warning():
         ({"order": 0}, "even"),
         ({"order": 12}, "fewer|smaller"),
         ({"power": 3}, "even"),
-        ({"tau0": 0.0}, "positive"),
+        ({"tau0": 0.0}, "tau0=0.0: must be more than 0"),
         ({"smooth": 0.1}, "smooth"),
         ({"method": "rff", "smooth": -1.0}, "smooth"),
         ({"method": "rff", "features": 33}, "even"),

@@ -1,11 +1,13 @@
 """Random features against the kernels they estimate. Every mean is taken over independent draws, with its error."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from fourierformer.attention import Geometry
 from fourierformer.attention.engines.features import (
     draw_frequencies,
     elu_features,
@@ -119,7 +121,7 @@ def test_variance_of_positive_features_is_the_published_one():
 def test_exponents_are_at_most_half_of_the_squared_frequency(size):
     """So exp stays below float32's 3.4e38 = exp(88.7) at D = 64: of 4 x 256 frequencies the longest gives less than
     exp(65)."""
-    w = draw_frequencies(4, 256, 64, "test")
+    w = draw_frequencies(Geometry(dim=256, heads=4, length=8, causal=True), 256, "test")
     x = torch.cat([w, size * w, -size * w, torch.zeros(4, 1, 64)], dim=1)
     bound = w.square().sum(-1) / 2
     assert (positive_exponents(x, w) <= bound[:, None] * (1 + 1e-4) + 1e-3).all()
@@ -135,9 +137,10 @@ def test_elu_features_are_elu_plus_1_and_stay_positive():
 
 
 def test_a_draw_follows_from_its_purpose_and_differs_between_heads():
-    one = draw_frequencies(3, 10, 4, "performer", 0, 1)
+    geometry = Geometry(dim=12, heads=3, length=8, causal=True, seed=0, layer=1)
+    one = draw_frequencies(geometry, 10, "performer")
     assert one.shape == (3, 10, 4)
     assert one.dtype == torch.float32
-    assert torch.equal(one, draw_frequencies(3, 10, 4, "performer", 0, 1))
-    assert not torch.equal(one, draw_frequencies(3, 10, 4, "performer", 1, 0))
+    assert torch.equal(one, draw_frequencies(geometry, 10, "performer"))
+    assert not torch.equal(one, draw_frequencies(replace(geometry, seed=1, layer=0), 10, "performer"))
     assert not torch.equal(one[0], one[1])

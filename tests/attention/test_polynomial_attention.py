@@ -198,7 +198,7 @@ def test_large_and_zero_logits_stay_finite(name, form, scale):
 def test_auto_takes_features_beyond_short_sequences_and_beyond_their_own_number(width, keys, features):
     """45 features for 8 coordinates, 561 for 32."""
     mechanism, calls = layer("taylor", width=width), []
-    mechanism.phi.register_forward_hook(lambda *_: calls.append(1))
+    mechanism.monomials.register_forward_hook(lambda *_: calls.append(1))
     mechanism(normal(1, keys, 2 * width))
     assert bool(calls) is features
 

@@ -53,7 +53,7 @@ def formula(fq, fk, v, *, causal, log_decay=None, key_weight=None, floor=0.0, ep
 
 
 def stepped(data, options):
-    state = linear_start(BATCH, HEADS, FEATURES, WIDTH, torch.device("cpu"), torch.float64)
+    state = linear_start(torch.empty(0, dtype=torch.float64), BATCH, HEADS, FEATURES, WIDTH)
     out = []
     for t in range(data["v"].shape[2]):
         now = {k: o[..., t : t + 1] if isinstance(o, torch.Tensor) else o for k, o in options.items()}

@@ -28,7 +28,7 @@ def registry(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "defaults", "cls", "message"),
     [
-        (("fresh",), {}, Fresh, "needs an idea .* @register\\('fresh', 'what it does, in a line'\\)"),
+        (("fresh",), {}, Fresh, "needs an idea .* @register\\('fresh', 'what it does'\\)"),
         (("fresh", "  "), {}, Fresh, "needs an idea"),
         (("fresh", 3), {}, Fresh, "needs an idea"),
         ((Fresh,), {}, Fresh, "write @register\\('name', 'what it does'\\)"),

@@ -2,12 +2,12 @@
 
     y_t = sum_u exp(k_u + w_tu) v_u / sum_u exp(k_u + w_tu)
 
-Shapes: k (B, H, N, 1 or D), v (B, H, N, D), w (H or 1, N, N). No tensor of N x N x D is made: where all queries of a
-block see all its keys, exp(k_u + w_tu) = exp(k_u) exp(w_tu) and the sums are matrix products. Before exp, the largest
-k of the block and the largest w of the row are subtracted. A causal average is computed from such blocks, each with its
+Shapes: k (B, H, N, 1 or D), v (B, H, N, D), w (H or 1, N, N). No tensor has N x N x D entries: where all queries of a
+block see all its keys, exp(k_u + w_tu) = exp(k_u) exp(w_tu) and the sums are matrix products. The largest k of the
+block and the largest w of the row are subtracted before exp. A causal average consists of such blocks, each with its
 own maxima: with one maximum for the whole sequence, a key that is larger by 87 or more (exp(-87) is the smallest
-float32) makes the weights of all earlier queries 0 / 0. So k may have any size; the entries of one row of w must lie
-within 87 of each other, far more than learned biases need.
+float32) would make the weights of all earlier queries 0 / 0. So k may have any size; the entries of one row of w must
+lie within 87 of each other, far more than learned biases need.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Sums(NamedTuple):
 
 
 def single(logit: Tensor, v: Tensor) -> Sums:
-    """Every token by itself, with weight exp(logit)."""
+    """Each token alone, with weight exp(logit)."""
     top = logit.detach()
     total = (logit - top).exp()  # 1, with the gradient of the logit
     return Sums(top, total * v, total)
@@ -62,7 +62,7 @@ def pooled(k: Tensor, v: Tensor) -> Sums:
 
 
 def _with_weights(e: Tensor, v: Tensor) -> Tensor:
-    """The weighted values and, beside them, the weights, to be added up at once."""
+    """Weighted values and weights, concatenated to be summed at once."""
     return torch.cat([e * v, e], dim=-1)
 
 
@@ -81,10 +81,9 @@ def diagonal_blocks(w: Tensor, size: int) -> Tensor:
 
 
 def running(sums: Sums) -> Sums:
-    """Sums over the tokens so far, from those of single tokens (dimension -2): 2 N merges in 2 log2(N) steps.
+    """Cumulative sums over tokens (dimension -2) from those of single tokens: 2 N merges in 2 log2(N) steps.
 
-    Pairs of neighbours are merged, their running sums are those of every other token, and one more merge per token
-    gives the rest.
+    Neighbours are merged in pairs; running sums of pairs are those of every other token, another merge yields the rest.
     """
     tokens = sums.weighted.shape[-2]
     if tokens == 1:
@@ -107,8 +106,8 @@ def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
 def causal_chunks(w: Tensor, k: Tensor, v: Tensor) -> Sums:
     """Causal sums inside chunks of c tokens, a power of 2: w (H or 1, chunks or 1, c, c), k (B, H, chunks, c, D).
 
-    The triangle under the diagonal is cut into squares: the later half of a chunk sees all of its earlier half, and so
-    on inside each half. c^2 / 2 products per chunk in log2(c) steps, and nothing of size c x c x D.
+    The triangle under the diagonal is cut into squares: the later half of a chunk sees its whole earlier half, and so
+    on inside each half. c^2 / 2 products per chunk in log2(c) steps, without a tensor of c x c x D.
     """
     sums = single(k + w.diagonal(dim1=-2, dim2=-1)[..., None], v)
     size = 1
@@ -149,16 +148,15 @@ def causal_average(w: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def neighbours(x: Tensor, offset: int, fill: float) -> Tensor:
-    """The rows of x (B, H, rows, n, D) moved by `offset`: row i of the result is row i + offset of x, `fill` where x
-    has none."""
+    """Rows of x (B, H, rows, n, D) shifted: row i of the result is row i + offset of x, or `fill` beyond its ends."""
     padding = (0, 0, 0, 0, max(-offset, 0), max(offset, 0))
     return F.pad(x, padding, value=fill).narrow(-3, max(offset, 0), x.shape[-3])
 
 
 def banded_causal_sums(w: Callable[[int], Tensor], k: Tensor, v: Tensor) -> Sums:
-    """The sums of `causal_average`, in time N c, where w is 0 beyond the chunk before: k, v (B, H, chunks, c, D).
-    w(0) and w(-1), both (H or 1, chunks or 1, c, c), hold the biases between a chunk's queries and its own keys, and
-    those of the chunk before. Older chunks have w = 0 for all queries: their running sums suffice.
+    """The sums of `causal_average`, in time N c, for w = 0 beyond the previous chunk: k, v (B, H, chunks, c, D).
+    w(0) and w(-1), both (H or 1, chunks or 1, c, c), are the biases between a chunk's queries and the keys of the same
+    and of the previous chunk. Older chunks have w = 0 for all queries: their running sums suffice.
     """
     before = block(w(-1), neighbours(k, -1, EMPTY), neighbours(v, -1, 0.0))
     older = running(Sums(*(x.squeeze(-2) for x in pooled(k, v))))
@@ -167,12 +165,11 @@ def banded_causal_sums(w: Callable[[int], Tensor], k: Tensor, v: Tensor) -> Sums
 
 
 def banded_full_sums(w: Callable[[int], Tensor], reach: int, k: Tensor, v: Tensor) -> Sums:
-    """The sums of `block`, in time N (2 reach + 1) c, where w is 0 between rows more than `reach` apart: k, v (B, H,
-    rows, c, D). w(offset) (H or 1, rows or 1, c, c) holds the biases between each row and the row `offset` further on.
+    """The sums of `block`, in time N (2 reach + 1) c, for w = 0 between rows more than `reach` apart: k, v (B, H, rows,
+    c, D). w(offset) (H or 1, rows or 1, c, c) are the biases between each row and the row `offset` further on.
 
-    Every query sees every key, so one maximum serves all. Only positive numbers are added: a sum over all keys plus a
-    sum of exp(w) - 1 over the window would be less work, but loses all digits where the window holds nearly all weight
-    and w << 0.
+    Every query sees every key, so one maximum suffices. Only positive numbers are added: a sum over all keys plus a sum
+    of exp(w) - 1 over the window is less work, but loses all digits where the window has nearly all weight and w << 0.
     """
     most_k = k.amax((-3, -2), keepdim=True).detach()
     x = _with_weights((k - most_k).exp(), v)

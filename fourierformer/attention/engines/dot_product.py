@@ -1,4 +1,4 @@
-"""Softmax over dot products, with masks: torch's fused kernels where they serve."""
+"""Softmax over dot products, with masks, by torch's fused kernels."""
 
 import math
 
@@ -6,16 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fourierformer.attention.base import bottom_right_causal, sees_nothing, visible_keys
+from fourierformer.attention.base import Keep, bottom_right_causal, sees_nothing, to_float32, visible_keys
 
 
 def dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, keep: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, keep: Keep = None
 ) -> Tensor:
-    """torch's scaled_dot_product_attention, but with fewer queries than keys the causal mask is aligned bottom-right
-    (torch's is top-left).
-    keep (B, M), bool: False for keys that are left out.
-    """
+    """torch's scaled_dot_product_attention with a causal mask that is aligned bottom-right (torch's is top-left)."""
     queries, keys = q.shape[-2], k.shape[-2]
     if keep is not None:
         without_keys = sees_nothing(queries, keep, causal=causal)
@@ -24,16 +21,15 @@ def dot_product_attention(
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     if queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    mask = bottom_right_causal(queries, keys, q.device)
-    return masked_attention(q, k, v, mask, scale=scale)
+    return masked_attention(q, k, v, bottom_right_causal(queries, keys, q.device), scale=scale)
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, without_keys: Tensor | None = None, *, scale: float | None = None
 ) -> Tensor:
-    """Softmax over the keys where `mask` is True: bool, broadcasts to (B, H, N, M).
+    """Softmax over the keys where `mask`, bool, broadcastable to (B, H, N, M), is True.
 
-    without_keys (..., N, 1), bool: queries that see no key, which get 0. Unless it is given, every query must see one.
+    without_keys (..., N, 1), bool: queries without visible keys, which get 0. Unless given, every query must see a key.
     """
     if without_keys is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
@@ -41,11 +37,19 @@ def masked_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
 
 
+def attention_to_kept(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, keep: Keep) -> Tensor:
+    """masked_attention over the keys to keep; a query without any gets 0."""
+    if keep is None:
+        return masked_attention(q, k, v, mask)
+    mask = mask & keep[:, None, None]
+    return masked_attention(q, k, v, mask, ~mask.any(-1, keepdim=True))
+
+
 def dot_product_maps(q: Tensor, k: Tensor, *, causal: bool, scale: float) -> Tensor:
     """The weights of dot_product_attention, softmax(scale q k^T) over the keys of every row."""
     with torch.autocast(q.device.type, enabled=False):
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        logits = scale * (q.to(dtype) @ k.to(dtype).mT)
+        q, k = to_float32(q, k)
+        logits = scale * (q @ k.mT)
         if causal:
             logits = logits.masked_fill(~bottom_right_causal(q.shape[-2], k.shape[-2], q.device), -math.inf)
         return logits.softmax(-1)

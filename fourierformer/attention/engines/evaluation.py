@@ -1,4 +1,4 @@
-"""A number that a layer measures of itself over a whole evaluation, for its `diagnostics`."""
+"""Means over a whole evaluation, for the `diagnostics` of a layer."""
 
 import contextlib
 import math
@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 
 class EvaluationMean(nn.Module):
-    """The mean of all that was added since the model was last switched from training to evaluation.
+    """The mean of all values added since the model was last switched from training to evaluation.
 
-    The last batch alone would be a poor sample: it may be a single sequence. Adding never makes the host wait for the
-    device; reading does.
+    The last batch alone may be a single sequence. Adding never makes the host wait for the device; reading does.
     """
 
-    totals: Tensor  # the sum and the count
+    totals: Tensor  # sum, count
 
     def __init__(self):
         super().__init__()
@@ -30,21 +29,21 @@ class EvaluationMean(nn.Module):
         self.totals.add_(sums.to(self.totals.dtype))
 
     def train(self, mode: bool = True) -> "EvaluationMean":
-        """Begins anew where evaluation begins. `train` and `eval` of the whole model get here."""
+        """Reset where evaluation begins. `train` and `eval` of the whole model call it."""
         if self.training and not mode:
             self.totals.zero_()
         return super().train(mode)
 
     def value(self) -> float:
-        """nan where nothing was added."""
+        """The mean; nan where nothing was added."""
         total, count = self.totals.tolist()
         return total / count if count else math.nan
 
 
 @contextlib.contextmanager
 def not_counted(model: nn.Module) -> Iterator[None]:
-    """Inside, no layer of the model adds to its means: for passes over something else than the data that is evaluated,
-    such as the model's own answers, token by token."""
+    """A context in which no layer adds to its means: for passes over other data than the evaluated, such as the model's
+    own answers, token by token."""
     means = [module for module in model.modules() if isinstance(module, EvaluationMean)]
     for mean in means:
         mean.counts = False

@@ -1,7 +1,7 @@
 """Patterns through torch's flex_attention: on a GPU only blocks of keys that some query sees are read.
 
-Blocks have 128 queries and 128 keys. Which of them a kernel visits comes from the same lists of keys as tiles do, in
-time and memory that grow with the number of visible keys; what a block hides comes from the runs.
+Blocks have 128 queries and 128 keys. The list of visited blocks is made from the lists of keys that tiles use, in time
+and memory that grow with the number of visible keys; the mask inside a block is made from the runs.
 """
 
 import functools
@@ -23,20 +23,20 @@ LEAST_WIDTH = 16  # of a head; the kernels take no fewer coordinates
 
 
 def flex_fits(visibility: Visibility, width: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """On a GPU, for precisions and widths that the kernels take, and where queries next to each other share keys."""
+    """Whether flex_attention applies: on a GPU, for supported precision and width, if neighbours share keys."""
     kernels = device.type == "cuda" and dtype != torch.float64 and width >= LEAST_WIDTH
     return kernels and all(pattern.consecutive for pattern in visibility.patterns)
 
 
 @functools.cache
 def compiled_flex_attention() -> Callable[..., Tensor]:
-    from torch.nn.attention.flex_attention import flex_attention  # a second to load, for who needs it
+    from torch.nn.attention.flex_attention import flex_attention  # takes a second to load
 
     return torch.compile(flex_attention, dynamic=False)
 
 
 def block_mask(visibility: Visibility, tokens: int, queries: int, device: torch.device) -> "BlockMask":
-    """For the last `queries` of so many tokens."""
+    """The blocks that the last `queries` of so many tokens visit."""
     from torch.nn.attention.flex_attention import BlockMask
 
     first, groups = tokens - queries, visibility.groups()
@@ -48,20 +48,16 @@ def block_mask(visibility: Visibility, tokens: int, queries: int, device: torch.
         in_group = ((head >= heads.start) & (head < heads.stop) for heads, _ in groups)
         return functools.reduce(torch.logical_or, (a & b for a, b in zip(in_group, inside, strict=True)))
 
-    blocks = [
-        visited_blocks(visibility, pattern, tokens, queries).expand(heads.stop - heads.start, -1, -1)
-        for heads, pattern in groups
-    ]
+    blocks = [visited_blocks(visibility, p, tokens, queries).expand(h.stop - h.start, -1, -1) for h, p in groups]
     visited = torch.cat(blocks).to(device)
     order = visited.int().argsort(dim=-1, descending=True, stable=True).int()
     count = visited.sum(-1, dtype=torch.int)
-    return BlockMask.from_kv_blocks(
-        count[None], order[None], BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(queries, tokens)
-    )
+    lengths = queries, tokens
+    return BlockMask.from_kv_blocks(count[None], order[None], BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths)
 
 
 def visited_blocks(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> Tensor:
-    """Boolean (blocks of queries, blocks of keys): whether any query of the one sees any key of the other."""
+    """Boolean (blocks of queries, blocks of keys): whether any query of a block sees any key of the other block."""
     first, rows, columns = tokens - queries, -(-queries // BLOCK), -(-tokens // BLOCK)
     few, many, width = few_and_many(visibility, pattern, tokens, queries)
     visited = torch.zeros(rows, columns, dtype=torch.bool)

@@ -1,8 +1,7 @@
-"""The floor under a sum of signed weights, and how often it decides: for random features of both signs.
+"""The floor under a sum of signed weights, and the share of queries that it affects: for random features of both signs.
 
-Where the estimated weights of a query nearly cancel, dividing by their sum would give huge outputs. Such a sum is
-raised to `floor` times the sum of the visible key weights. The output of that query is then no longer an average of the
-values.
+Where the estimated weights of a query nearly cancel, division by their sum would give huge outputs. Such a sum is
+raised to `floor` times the sum of the visible key weights; the output of that query is then no average of the values.
 """
 
 import math
@@ -22,14 +21,11 @@ ADVICE = (
 def check_floor(floor: float) -> None:
     """SetupError unless `floor` is a share, more than 0 and at most 1."""
     if not 0 < floor <= 1:
-        raise SetupError(
-            f"attention.floor must be more than 0 and at most 1, got {floor}: it is the least sum of weights, as a "
-            "share of the sum of the key weights"
-        )
+        raise SetupError(f"attention.floor={floor}: must be more than 0 and at most 1, a share of the key weights")
 
 
 def floor_diagnostics(floor_share: EvaluationMean) -> dict[str, float]:
-    """The share of queries whose sum was raised, in the last evaluation, for `diagnostics`; warns where it is large."""
+    """The share of queries with a raised sum in the last evaluation, for `diagnostics`; warns where it is large."""
     share = floor_share.value()
     if share > LARGEST_SHARE:
         warnings.warn(ADVICE, stacklevel=3)  # one text, so Python shows it once

@@ -1,19 +1,19 @@
-"""Which keys a query sees by position alone: patterns as small values, from which masks, tiles and pictures are made.
+"""Patterns of visible keys by position alone, as small values from which masks, tiles and pictures are made.
 
-A pattern says for a query at position i which runs of keys it sees: first, first + step, first + 2 step, ... below
-stop. A few runs per query describe every pattern, in memory that does not depend on the number of tokens:
+A pattern lists the runs of keys that a query at position i sees: first, first + step, first + 2 step, ... below stop.
+A few runs per query describe every pattern, in memory that does not depend on the number of tokens:
 
     Band            |i - j| <= width step, and i - j a multiple of step
-    Blocks          the block of i (tokens `size` s to `size` (s + 1) - 1), and so many tokens before and after it
+    Blocks          the block of i (tokens `size` s to `size` (s + 1) - 1), and some tokens before and after it
     Residue         j = i modulo step
     LastOfBlocks    the last `count` tokens of every block
     First           the first `count` tokens see all and are seen by all
     Listed          blocks from a table (drawn at random)
-    GridTiles       the square of patches that i lies in, and so many patches around it
-    Union           what any of its parts allows
+    GridTiles       the square of patches that i lies in, and a margin of patches around it
+    Union           the keys of all its parts
 
-Positions count from 0 at the first token after the prefix (class token, registers), so blocks begin there, however long
-the input is. What holds for every pattern is added in visibility.py.
+Positions count from 0 at the first token after the prefix (class token, registers), so blocks begin there for inputs of
+any length. visibility.py adds the rules that hold for every pattern.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ class Run(NamedTuple):
 
 
 class Pattern:
-    """What one head sees."""
+    """The keys of one head."""
 
     @property
     def reach(self) -> int | None:
-        """Keys further back than this are never seen, but for the `first` ones; None where there is no such limit."""
+        """The largest distance to a visible past key other than the `first` ones; None where it is unbounded."""
         return None
 
     @property
@@ -48,20 +48,20 @@ class Pattern:
 
     @property
     def tile(self) -> int:
-        """So many queries are computed together, in the order of `neighbours`."""
+        """The number of queries that are computed together, in the order of `neighbours`."""
         return TILE
 
     @property
     def consecutive(self) -> bool:
-        """Whether queries next to each other have most of their keys in common."""
+        """Whether neighbouring queries share most of their keys."""
         return True
 
     def runs(self, i: Tensor, tokens: int) -> list[Run]:
-        """Of the queries at positions i, any shape, among so many tokens."""
+        """Runs of the queries at positions i, any shape, among `tokens`."""
         raise TypeError(f"{type(self).__name__} does not define runs()")
 
     def neighbours(self, i: Tensor) -> Tensor:
-        """Queries with the same number here share most of their keys."""
+        """A number per query; queries with the same number share most of their keys."""
         return torch.zeros_like(i)
 
 
@@ -107,10 +107,7 @@ class Blocks(Pattern):
 @dataclass(frozen=True)
 class Residue(Pattern):
     step: int
-
-    @property
-    def consecutive(self) -> bool:
-        return False
+    consecutive = False
 
     def runs(self, i: Tensor, tokens: int) -> list[Run]:
         return [Run(i % self.step, torch.full_like(i, tokens), self.step)]
@@ -132,10 +129,7 @@ class LastOfBlocks(Pattern):
 @dataclass(frozen=True)
 class First(Pattern):
     count: int
-
-    @property
-    def reach(self) -> int:
-        return 0
+    reach = 0
 
     @property
     def first(self) -> int:
@@ -147,8 +141,7 @@ class First(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Listed(Pattern):
-    """Query i sees the blocks of `size` tokens whose numbers stand in row i // size of the table (rows, blocks); -1
-    stands for none."""
+    """Query i sees the blocks of `size` tokens that row i // size of the table (rows, blocks) lists; -1 is no block."""
 
     table: Tensor
     size: int = 1
@@ -173,10 +166,7 @@ class GridTiles(Pattern):
     columns: int
     side: int
     memory: int
-
-    @property
-    def consecutive(self) -> bool:
-        return False
+    consecutive = False
 
     @property
     def tile(self) -> int:
@@ -196,7 +186,7 @@ class GridTiles(Pattern):
 
 @dataclass(frozen=True)
 class Union(Pattern):
-    """The first part says which queries are computed together."""
+    """The keys of all parts; the first part decides which queries are computed together."""
 
     parts: tuple[Pattern, ...]
 

@@ -1,34 +1,34 @@
-"""Linear attention: weights that are products of features, so that sums over keys can be kept instead of keys.
+"""Linear attention: weights are products of features, so that sums over keys replace the keys.
 
     o_i = sum_j A_ij v_j / den_i,  A_ij = fq_i . fk_j                        (Katharopoulos et al. 2020, equation 4)
 
-With N tokens, M features and D coordinates per value, one formula in three forms that agree to rounding:
+With N tokens, M features and D coordinates per value, the formula has three forms that agree to rounding:
 
-* parallel: the (N, N) matrix A, N^2 (M + D) multiplications; the shortest path for short sequences;
-* chunk: the past enters as S = sum_j fk_j [v_j, 1]^T, kept once per CHUNK tokens, and A only inside a chunk:
+* parallel: the (N, N) matrix A, N^2 (M + D) multiplications; the least work for short sequences;
+* chunk: S = sum_j fk_j [v_j, 1]^T over the past, stored once per CHUNK tokens, and A only inside a chunk:
   2 N M D + 64 N (M + D) multiplications, memory for N / 64 states of M (D + 1) numbers, never one state per token;
 * step: S itself, M (D + 1) numbers, updated token by token (equations 18-20 there).
 
-A gate makes the past fade (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_ij exp(L_i - L_j) with
+A gate lets the past decay (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_ij exp(L_i - L_j) with
 L = cumsum(log_decay). All exponents are differences that are never positive, so nothing overflows.
 """
 
-from typing import Any, Literal, TypedDict, overload
+from typing import Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fourierformer.attention.base import State, sees_nothing
+from fourierformer.attention.base import Keep, State, sees_nothing, to_float32
 from fourierformer.attention.engines.evaluation import EvaluationMean
 
 Form = Literal["auto", "parallel", "chunk"]
-PARALLEL_UP_TO = 256  # keys; beyond, auto works in chunks: they take the same time at 256 (one core, D = 16)
+PARALLEL_UP_TO = 256  # keys; beyond, auto takes chunks: both take the same time at 256 (one core, D = 16)
 CHUNK = 64  # tokens
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments by which linear_attention, linear_maps and linear_step weigh and normalise."""
+    """Keyword arguments of linear_attention, linear_maps and linear_step for weights and their normalisation."""
 
     log_decay: Tensor | None
     key_weight: Tensor | None
@@ -37,31 +37,18 @@ class Options(TypedDict, total=False):
 
 
 def linear_attention(
-    fq: Tensor,
-    fk: Tensor,
-    v: Tensor,
-    *,
-    causal: bool,
-    form: Form = "auto",
-    log_decay: Tensor | None = None,
-    key_weight: Tensor | None = None,
-    floor: float = 0.0,
-    eps: float = 0.0,
-    keep: Tensor | None = None,
+    fq: Tensor, fk: Tensor, v: Tensor, *, causal: bool, form: Form = "auto", log_decay: Tensor | None = None,
+    key_weight: Tensor | None = None, floor: float = 0.0, eps: float = 0.0, keep: Keep = None,
     floor_share: EvaluationMean | None = None,
-) -> Tensor:
-    """Averages the values: features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), in v's
-    dtype.
+) -> Tensor:  # fmt: skip
+    """Average the values: features fq (B, H, n, M), fk (B, H, N, M), values v (B, H, N, D) -> (B, H, n, D), dtype of v.
 
-    Causal with n < N: the queries are the last ones. `log_decay` (B, H, N), causal only: see above.
+    Causal with n < N: the queries are the last positions. `log_decay` (B, H, N), causal only: see above.
     `key_weight` (B, H, N), default 1: a factor for every key, A_ij = fq_i.fk_j key_weight_j.
     den_i = max(sum_j A_ij + eps, floor * visible_i): where weights can be negative, `floor` keeps their sum from 0.
-    visible_i is the sum of key_weight over the keys that query i sees, faded like A; without gate and key_weight, their
-    number.
-    `keep` (B, N), bool: False for keys that are left out. Their key_weight is 0 and no past fades at their positions; a
-    query that sees no other key gets 0.
-    `floor_share` gets which sums `floor` has raised, 1 or 0 for each query; without padding only, whose queries mean
-    nothing.
+    visible_i is the sum of key_weight, by default 1, over the keys that query i sees, decayed like A.
+    `keep`: keys that are left out have key_weight 0, and the past does not decay at their positions.
+    `floor_share` counts the sums that `floor` has raised; without padding only, whose queries are meaningless.
     """
     _check(causal, log_decay)
     with torch.autocast(v.device.type, enabled=False):
@@ -70,7 +57,9 @@ def linear_attention(
         without_keys = None
         if keep is not None:
             without_keys = sees_nothing(fq.shape[-2], keep, causal=causal)
-            log_decay, key_weight = _leave_out(keep[:, None], log_decay, key_weight, fk.dtype)
+            out = ~keep[:, None]
+            key_weight = keep[:, None].to(fk.dtype) if key_weight is None else key_weight.masked_fill(out, 0.0)
+            log_decay = None if log_decay is None else log_decay.masked_fill(out, 0.0)
         sums = _sums(fq, fk, _weigh(v, key_weight), causal, form, log_decay)
         visible = _visible(fq, fk, causal, form, log_decay, key_weight) if floor else None
         if floor_share is not None and visible is not None and keep is None:
@@ -79,16 +68,10 @@ def linear_attention(
 
 
 def linear_maps(
-    fq: Tensor,
-    fk: Tensor,
-    *,
-    causal: bool,
-    log_decay: Tensor | None = None,
-    key_weight: Tensor | None = None,
-    floor: float = 0.0,
-    eps: float = 0.0,
-) -> Tensor:
-    """The weights (B, H, n, N) by which linear_attention adds up the values: A / den."""
+    fq: Tensor, fk: Tensor, *, causal: bool, log_decay: Tensor | None = None, key_weight: Tensor | None = None,
+    floor: float = 0.0, eps: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The weights of linear_attention, A / den: (B, H, n, N)."""
     _check(causal, log_decay)
     with torch.autocast(fq.device.type, enabled=False):
         fq, fk, log_decay, key_weight = to_float32(fq, fk, log_decay, key_weight)
@@ -99,26 +82,18 @@ def linear_maps(
         return _normalised(torch.cat([weights, weights.sum(-1, keepdim=True)], dim=-1), visible, floor, eps)
 
 
-def linear_start(
-    batch: int, heads: int, features: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32
-) -> State:
-    """The state before the first token: S (B, H, M, D + 1), and the sum of key_weight so far (B, H, 1)."""
-    sums = torch.zeros(batch, heads, features, width + 1, device=device, dtype=dtype)
-    return sums, torch.zeros(batch, heads, 1, device=device, dtype=dtype)
+def linear_start(like: Tensor, batch: int, heads: int, features: int, width: int) -> State:
+    """The state before the first token: S (B, H, M, D + 1), and the sum of key_weight so far (B, H, 1). Its device and
+    dtype are those of `like`, float32 at least."""
+    (like,) = to_float32(like)
+    return like.new_zeros(batch, heads, features, width + 1), like.new_zeros(batch, heads, 1)
 
 
 def linear_step(
-    fq: Tensor,
-    fk: Tensor,
-    v: Tensor,
-    state: State,
-    *,
-    log_decay: Tensor | None = None,
-    key_weight: Tensor | None = None,
-    floor: float = 0.0,
-    eps: float = 0.0,
-) -> tuple[Tensor, State]:
-    """linear_attention for one more token: all of length 1, -> (B, H, 1, D) and the next state."""
+    fq: Tensor, fk: Tensor, v: Tensor, state: State, *, log_decay: Tensor | None = None,
+    key_weight: Tensor | None = None, floor: float = 0.0, eps: float = 0.0,
+) -> tuple[Tensor, State]:  # fmt: skip
+    """linear_attention for one more token: arguments of length 1 -> (B, H, 1, D) and the next state."""
     with torch.autocast(v.device.type, enabled=False):
         dtype = v.dtype
         fq, fk, v, log_decay, key_weight = to_float32(fq, fk, v, log_decay, key_weight)
@@ -130,49 +105,21 @@ def linear_step(
         return _normalised(fq @ past, visible, floor, eps).to(dtype), (past, visible)
 
 
-# -- parts --------------------------------------------------------------------------------------------------------
-
-
 def _check(causal: bool, log_decay: Tensor | None) -> None:
     if log_decay is not None and not causal:
-        raise ValueError("log_decay fades the past, and only causal attention has a past: causal=True, or no log_decay")
-
-
-@overload
-def to_float32(*tensors: Tensor) -> list[Tensor]: ...
-
-
-@overload
-def to_float32(*tensors: Tensor | None) -> list[Any]: ...  # None where None came in
-
-
-def to_float32(*tensors: Tensor | None) -> list[Any]:
-    """The tensors in one dtype: float32, or float64 where one of them has it. Sums over many keys lose too many digits
-    in less than float32."""
-    dtype = torch.float32
-    for tensor in tensors:
-        dtype = dtype if tensor is None else torch.promote_types(dtype, tensor.dtype)
-    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+        raise ValueError("log_decay needs a past, which only causal attention has: pass causal=True, or no log_decay")
 
 
 def _weigh(v: Tensor, key_weight: Tensor | None) -> Tensor:
-    """[v_j, 1] key_weight_j: one product with it gives numerator and denominator."""
+    """[v_j, 1] key_weight_j: one product with it yields numerator and denominator."""
     values = F.pad(v, (0, 1), value=1.0)
     return values if key_weight is None else values * key_weight[..., None]
-
-
-def _leave_out(
-    keep: Tensor, log_decay: Tensor | None, key_weight: Tensor | None, dtype: torch.dtype
-) -> tuple[Tensor | None, Tensor]:
-    """log_decay and key_weight (B, H, N) with 0 for the keys that are not in keep (B, 1, N)."""
-    key_weight = keep.to(dtype) if key_weight is None else key_weight.masked_fill(~keep, 0.0)
-    return None if log_decay is None else log_decay.masked_fill(~keep, 0.0), key_weight
 
 
 def _normalised(
     sums: Tensor, visible: Tensor | None, floor: float, eps: float, without_keys: Tensor | None = None
 ) -> Tensor:
-    """Numerators by their denominator. `without_keys`: True for queries that see no key at all, whose sums are 0."""
+    """Numerators over their denominator. `without_keys`: True for queries without visible keys, whose sums are 0."""
     total = sums[..., -1:] + eps
     if floor and visible is not None:
         total = torch.maximum(total, floor * visible[..., None])
@@ -184,7 +131,7 @@ def _normalised(
 def _visible(
     fq: Tensor, fk: Tensor, causal: bool, form: Form, log_decay: Tensor | None, key_weight: Tensor | None
 ) -> Tensor:
-    """The sum of key_weight over the keys that each query sees, (B, H, n) or what broadcasts to it."""
+    """The sum of key_weight over the keys that each query sees, broadcastable to (B, H, n)."""
     queries, keys = fq.shape[-2], fk.shape[-2]
     if log_decay is None and key_weight is None:
         count = torch.arange(1, keys + 1, device=fk.device, dtype=fk.dtype) if causal else fk.new_full((1,), keys)
@@ -210,7 +157,7 @@ def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_
 
 
 def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> Tensor:
-    """A (B, H, n, N), without key_weight and not normalised."""
+    """A (B, H, n, N), without key_weight, not normalised."""
     weights = fq @ fk.mT
     if not causal:
         return weights
@@ -219,13 +166,13 @@ def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> 
 
 
 def _fading(level: Tensor, queries: int) -> Tensor:
-    """exp(L_i - L_j) for the last `queries` positions i and all j <= i. For j > i the exponent could overflow: 1."""
+    """exp(L_i - L_j) for the last `queries` positions i and all j <= i; 1 for j > i, where exp could overflow."""
     difference = level[..., -queries:, None] - level[..., None, :]
     return difference.tril(level.shape[-1] - queries).exp()
 
 
 def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Tensor | None) -> Tensor:
-    """Causal sums of as many queries as keys; `past` (B, H, M, D') holds the sums over the keys before them."""
+    """Causal sums of as many queries as keys; `past` (B, H, M, D') are the sums over earlier keys."""
     tokens = fq.shape[-2]
     fq, fk, values = (in_chunks(t) for t in (fq, fk, values))
     inside = (fq @ fk.mT).tril()
@@ -245,9 +192,9 @@ def in_chunks(tensor: Tensor) -> Tensor:
 
 
 def _faded_states(state: Tensor, added: Tensor, decay: Tensor) -> Tensor:
-    """The state before each chunk, when chunk c multiplies it by decay_c and adds added_c."""
+    """The state before each chunk; chunk c multiplies it by decay_c and adds added_c."""
     states = [state]
-    # unbind, not x[:, :, c]: the gradient of each such slice would be a tensor of full size, quadratic work in all
+    # unbind, not x[:, :, c]: the gradient of each slice would be a tensor of full size, quadratic work in total
     for faded, new in zip(decay[:, :, :-1].unbind(2), added[:, :, :-1].unbind(2), strict=True):
         states.append(states[-1] * faded + new)
     return torch.stack(states, dim=2)

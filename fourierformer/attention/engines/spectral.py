@@ -1,4 +1,4 @@
-"""The Fourier kernel as a mean of cosines: the law of its frequencies, drawn at random or replaced by a Gauss rule.
+"""The Fourier kernel as a mean of cosines: the law of its frequencies, sampled or replaced by a Gauss rule.
 
     sinc(R u) = E cos(w R u), w uniform on [-1, 1]    =>    sinc(R u)^n = E cos(omega R u), omega = w_1 + ... + w_n
     prod_d sinc(R u_d)^n = E cos(R omega . u)                              with independent coordinates omega_d
@@ -33,9 +33,9 @@ def spline_cdf(t: Tensor, power: int) -> Tensor:
 
 
 def spline_quantile(u: Tensor, power: int) -> Tensor:
-    """The t with P(omega <= t) = u: takes uniform numbers to the law of omega.
+    """The t with P(omega <= t) = u: maps uniform numbers to the law of omega.
 
-    Linear between the points of a table: 1e-7 off for u = 1e-10, less further inside, never more than STEP.
+    Linear between the points of a table: the error is 1e-7 for u = 1e-10, less further inside, at most STEP.
     """
     points, table = _cdf_table(power, u.device)
     tail = torch.minimum(u, 1 - u).double()
@@ -47,8 +47,8 @@ def spline_quantile(u: Tensor, power: int) -> Tensor:
 
 @functools.cache
 def _cdf_table(power: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Points t <= 0 and P(omega <= t), which is enough because the law is even. One table per device: models are also
-    built on the meta device, where their parameters are counted."""
+    """Points t <= 0 and P(omega <= t); the law is even. One table per device: models are also built on the meta device,
+    to count their parameters."""
     points = torch.arange(-power, STEP, STEP, dtype=torch.float64, device=device)
     return points, spline_cdf(points, power)
 
@@ -60,11 +60,11 @@ def _truncated_powers(x: Tensor, power: int, degree: int) -> Tensor:
 
 
 def sample_frequencies(count: int, width: int, power: int, sampler: Sampler, seed: int) -> Tensor:
-    """(count, width) frequencies. With every sampler each row follows the law of omega, so no estimate is biased.
+    """(count, width) frequencies. With every sampler each row follows the law of omega, so estimates are unbiased.
 
-    iid: independent rows. orth: blocks of `width` orthogonal normal rows, transformed to the law coordinate by
-    coordinate (normal distribution function, then quantile), which leaves them nearly orthogonal. sobol: the points of
-    a scrambled Sobol sequence, which fill the cube evenly, transformed likewise.
+    iid: independent rows. orth: blocks of `width` orthogonal normal rows, transformed to the law by coordinates (normal
+    distribution function, then quantile), and nearly orthogonal afterwards. sobol: points of a scrambled Sobol
+    sequence, which fill the cube evenly, transformed likewise.
     """
     if sampler == "sobol":
         engine = torch.quasirandom.SobolEngine(width, scramble=True, seed=seed)
@@ -80,7 +80,7 @@ def gauss_rule(count: int, power: int) -> tuple[Tensor, Tensor]:
     2 count.
 
     Golub and Welsch 1969, from the recursion of the density's orthogonal polynomials (Stieltjes). Between two knots
-    the density is a polynomial, so Gauss-Legendre points there give its inner products without error.
+    the density is a polynomial, so Gauss-Legendre points yield exact inner products.
     """
     points, weights = _density_points(count + power, power)
     before, now = torch.zeros_like(points), torch.ones_like(points)
@@ -94,14 +94,13 @@ def gauss_rule(count: int, power: int) -> tuple[Tensor, Tensor]:
 
 def gauss_grid(count: int, power: int, width: int) -> tuple[Tensor, Tensor]:
     """The tensor product of `width` Gauss rules, for means of even functions such as cosines: frequencies
-    (ceil(count^width / 2), width) and weights that sum to 1. Of each pair of opposite points one is kept, with the
-    weights of both."""
+    (ceil(count^width / 2), width) and weights that sum to 1. One of two opposite points is kept, with both weights."""
     nodes, weights = gauss_rule(count, power)
     grid = torch.cartesian_prod(*[nodes] * width).reshape(-1, width)
     product = torch.cartesian_prod(*[weights] * width).reshape(-1, width).prod(1)
-    kept = -(-len(grid) // 2)  # the points come in order, so that the i-th from the start and from the end are opposite
+    kept = -(-len(grid) // 2)  # the points are sorted: the i-th from the start and the i-th from the end are opposite
     product = 2 * product[:kept]
-    if len(grid) % 2:  # the middle one is 0 and has no partner
+    if len(grid) % 2:  # the middle point is 0, without a partner
         product[-1] /= 2
     return grid[:kept], product
 
@@ -121,7 +120,7 @@ def _even_rule(off_diagonal: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix + off_diagonal.diag(1) + off_diagonal.diag(-1) if len(off_diagonal) else matrix
     nodes, vectors = torch.linalg.eigh(matrix)
     weights = vectors[0].square()
-    return (nodes - nodes.flip(0)) / 2, (weights + weights.flip(0)) / 2  # even to the last digit
+    return (nodes - nodes.flip(0)) / 2, (weights + weights.flip(0)) / 2  # exactly even
 
 
 class CosineFeatures(nn.Module):

@@ -1,35 +1,37 @@
-"""Dot-product attention over the keys that are seen: queries with common keys are put together, their keys gathered.
+"""Dot-product attention over visible keys: queries with common keys are grouped into tiles, their keys gathered.
 
-A tile is some queries and the union of their keys. Inside a tile all weights are computed, those of pairs that do not
-see each other are masked. With tiles of t queries and s keys N tokens take N s products and 2 N s / t gathered vectors
-in place of N^2 and N; for a band of w to both sides s = t + 2 w.
+A tile has some queries and the union of their keys; its weights are all computed, and those of invisible pairs masked.
+With tiles of t queries and s keys N tokens take N s products and 2 N s / t gathered vectors instead of N^2 and N; for a
+band of w to both sides s = t + 2 w.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fourierformer.attention.base import Keep
 from fourierformer.attention.engines.dot_product import masked_attention
 from fourierformer.attention.engines.patterns import Pattern
 from fourierformer.attention.engines.visibility import Visibility, allowed, sizes
 
-LISTED = 2**20  # keys in lists at a time, 8 MiB, a few times over
-MULTIPLE = 8  # keys per tile: CUDA's kernels read masks in such pieces
+LISTED = 2**20  # keys in lists at a time: a few tensors of 8 MiB
+MULTIPLE = 8  # of the keys per tile: CUDA's kernels read masks in such pieces
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """T tiles of t queries and s keys. The last tile is filled up with the last query, the keys with key 0, unseen."""
+    """T tiles of t queries and s keys. The last tile is filled up with the last query, the keys with key 0, masked."""
 
     queries: Tensor  # (T, t)
     keys: Tensor  # (T, s)
     mask: Tensor  # (T, t, s), True = sees
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-        """q (B, H, n, D), k and v (B, H, N, D) -> (B, H, T t, D), tile by tile. keep (B, N): keys to see."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Keep = None) -> Tensor:
+        """q (B, H, n, D), k and v (B, H, N, D) -> (B, H, T t, D), tile by tile."""
         batch, heads = q.shape[:2]
         q, k, v = _gathered(q, self.queries), _gathered(k, self.keys), _gathered(v, self.keys)
         mask, without_keys = self.mask[None], None
@@ -49,15 +51,15 @@ def _gathered(x: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Group:
-    """Heads with one pattern: their tiles, and where in these each query's result stands."""
+    """Heads with one pattern: their tiles, and the place of each query's result in them."""
 
     heads: slice
     tiles: list[Tiles]
     position: Tensor  # (n,)
 
 
-def tiled_attention(q: Tensor, k: Tensor, v: Tensor, groups: list[Group], keep: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v over the keys that each query sees: (B, H, n, D). keep (B, N): keys to see."""
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, groups: list[Group], keep: Keep = None) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v over the keys that each query sees: (B, H, n, D)."""
     mixed = []
     for group in groups:
         h = group.heads
@@ -67,7 +69,7 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, groups: list[Group], keep: 
 
 
 def groups_of(visibility: Visibility, tokens: int, queries: int, device: torch.device) -> list[Group]:
-    """Tiles for the last `queries` of so many tokens. Work and memory grow with the number of visible keys."""
+    """Tiles for the last `queries` of `tokens`. Work and memory grow with the number of visible keys."""
     return [
         grouped(heads, tiles_of(visibility, pattern, tokens, queries), tokens - queries, device)
         for heads, pattern in visibility.groups()
@@ -75,14 +77,13 @@ def groups_of(visibility: Visibility, tokens: int, queries: int, device: torch.d
 
 
 def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> list[Tiles]:
-    """One set of tiles for queries with few keys, one tile for all that see more than half of the tokens."""
+    """One set of tiles for queries with few keys, and one tile for all queries that see over half of the tokens."""
     few, many, width = few_and_many(visibility, pattern, tokens, queries)
     tiles = []
     if len(few):
         order = pattern.neighbours((few - visibility.prefix).clamp_min(0)).argsort(stable=True)
-        tiles.append(
-            tiles_from_lists(few[order], pattern.tile, width, tokens, lambda i: visibility.lists(pattern, i, tokens))
-        )
+        lists = partial(visibility.lists, pattern, tokens=tokens)
+        tiles.append(tiles_from_lists(few[order], pattern.tile, width, tokens, lists))
     if len(many):
         keys = torch.arange(tokens)
         mask = allowed(visibility.runs(pattern, many[:, None], tokens), keys)
@@ -91,7 +92,7 @@ def tiles_of(visibility: Visibility, pattern: Pattern, tokens: int, queries: int
 
 
 def few_and_many(visibility: Visibility, pattern: Pattern, tokens: int, queries: int) -> tuple[Tensor, Tensor, int]:
-    """Of the last queries those that see at most half of the tokens, the others, and how many keys the former list."""
+    """The last queries: those that see at most half of the tokens, the others, and the most keys of the former."""
     i = torch.arange(tokens - queries, tokens)
     counts = sum((sizes(run) for run in visibility.runs(pattern, i, tokens)), torch.zeros_like(i))
     few = 2 * counts <= tokens
@@ -99,7 +100,7 @@ def few_and_many(visibility: Visibility, pattern: Pattern, tokens: int, queries:
 
 
 def grouped(heads: slice, tiles: list[Tiles], first: int, device: torch.device) -> Group:
-    """Tiles of positions in the input -> a group whose queries count from the first one there is."""
+    """A group of tiles of positions in the input; its queries count from position `first`."""
     tiles = [Tiles(t.queries - first, t.keys, t.mask) for t in tiles]
     slots = torch.cat([t.queries.flatten() for t in tiles])
     position = torch.zeros(int(slots.max()) + 1, dtype=torch.long)
@@ -108,8 +109,8 @@ def grouped(heads: slice, tiles: list[Tiles], first: int, device: torch.device) 
 
 
 def tiles_from_lists(queries: Tensor, size: int, width: int, keys: int, lists: Callable[[Tensor], Tensor]) -> Tiles:
-    """Tiles of `size` neighbours in `queries` (n,). lists(some queries) gives their keys, (how many, about `width`)
-    numbers below `keys`, -1 for none."""
+    """Tiles of `size` neighbours in `queries` (n,). lists(some queries) returns their keys, (queries, about `width`)
+    numbers below `keys`, padded with -1."""
     size = min(size, len(queries))
     queries = torch.cat([queries, queries[-1:].expand(-len(queries) % size)]).view(-1, size)
     parts = [_united(part, lists(part.flatten()), keys) for part in queries.split(max(1, LISTED // (size * width)))]
@@ -120,7 +121,7 @@ def tiles_from_lists(queries: Tensor, size: int, width: int, keys: int, lists: C
 
 
 def _united(queries: Tensor, lists: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-    """The keys (T, s) and the mask (T, t, s) of tiles with queries (T, t), from a list of keys of each (T t, w)."""
+    """Keys (T, s) and mask (T, t, s) of tiles with queries (T, t), from the list of keys of each query (T t, w)."""
     count, size = queries.shape
     entry = (lists >= 0).nonzero()
     tile, slot = entry[:, 0] // size, entry[:, 0] % size

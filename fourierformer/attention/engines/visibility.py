@@ -1,4 +1,4 @@
-"""Whom every token of a layer sees: patterns of its heads, prefix and causality as runs, masks and lists of keys."""
+"""The visible keys of every token of a layer: patterns of its heads, prefix and causality, as runs, masks and lists."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from fourierformer.attention.engines.patterns import Pattern, Run, furthest
 
 @dataclass(frozen=True)
 class Visibility:
-    """One pattern for all heads, or one for each of them. Beside what these say, prefix tokens see all and are seen by
-    all, a token sees itself, and in a causal model no query sees a later key."""
+    """One pattern for all heads, or one for each. In addition, prefix tokens see all and are seen by all, a token sees
+    itself, and in a causal model no query sees a later key."""
 
     patterns: Sequence[Pattern]
     heads: int
@@ -29,7 +29,7 @@ class Visibility:
         return self.prefix + max(pattern.first for pattern in self.patterns)
 
     def groups(self) -> list[tuple[slice, Pattern]]:
-        """Neighbouring heads with the same pattern, once."""
+        """Slices of neighbouring heads with the same pattern."""
         if len(self.patterns) == 1:
             return [(slice(0, self.heads), self.patterns[0])]
         groups, start = [], 0
@@ -40,7 +40,7 @@ class Visibility:
         return groups
 
     def runs(self, pattern: Pattern, i: Tensor, tokens: int) -> list[Run]:
-        """Of the tokens at positions i of the input, prefix included."""
+        """Runs of the tokens at positions i of the input, prefix included."""
         prefix = self.prefix
         own = pattern.runs((i - prefix).clamp_min(0), tokens - prefix)
         runs = [Run(run.first + prefix, run.stop + prefix, run.step) for run in own]
@@ -50,7 +50,7 @@ class Visibility:
         return [run._replace(stop=torch.minimum(run.stop, end)) for run in runs]
 
     def mask(self, queries: Tensor, keys: Tensor, tokens: int) -> Tensor:
-        """Boolean (1 or heads, n, m), True = sees: positions `queries` (n,) and `keys` (m,) among so many tokens."""
+        """Boolean (1 or heads, n, m), True = sees: positions `queries` (n,) and `keys` (m,) among `tokens`."""
         masks = [
             allowed(self.runs(pattern, queries[:, None], tokens), keys).expand(heads.stop - heads.start, -1, -1)
             for heads, pattern in self.groups()
@@ -58,8 +58,13 @@ class Visibility:
         return torch.cat(masks) if len(masks) > 1 else masks[0][:1]
 
     def lists(self, pattern: Pattern, i: Tensor, tokens: int) -> Tensor:
-        """The keys of each token i (n,), in any order, some of them twice: (n, most keys), -1 where there are fewer."""
-        return listed(self.runs(pattern, i, tokens))
+        """The keys of each token i (n,), in any order, some of them twice: (n, most keys), padded with -1."""
+        lists = []
+        for run in self.runs(pattern, i, tokens):
+            most = int(sizes(run).max())
+            keys = run.first[:, None] + run.step * torch.arange(most, device=run.first.device)
+            lists.append(keys.masked_fill((keys >= run.stop[:, None]) | (keys < 0), -1))
+        return torch.cat(lists, dim=1)
 
 
 def allowed(runs: list[Run], j: Tensor) -> Tensor:
@@ -72,15 +77,5 @@ def allowed(runs: list[Run], j: Tensor) -> Tensor:
 
 
 def sizes(run: Run) -> Tensor:
-    """How many keys a run has, those before the first token included."""
+    """The number of keys of a run, positions before the first token included."""
     return ((run.stop - run.first + run.step - 1) // run.step).clamp_min(0)
-
-
-def listed(runs: list[Run]) -> Tensor:
-    """Runs of n queries as lists of keys (n, most keys)."""
-    lists = []
-    for run in runs:
-        most = int(sizes(run).max())
-        keys = run.first[:, None] + run.step * torch.arange(most, device=run.first.device)
-        lists.append(keys.masked_fill((keys >= run.stop[:, None]) | (keys < 0), -1))
-    return torch.cat(lists, dim=1)

@@ -1,7 +1,7 @@
 """Attention by one explicit matrix of weights: the base of mechanisms that change logits, masks or weights.
 
-At the lengths of this repository (N = 197 to 512) the matrix is small, so the exact formula comes first: a subclass
-writes `weights`, and causality, padding, other sequences and maps follow from the mask that it is given.
+At the lengths of this repository (N = 197 to 512) the matrix is small, so the formula is computed exactly: a subclass
+defines `weights`; causality, padding, other sequences and maps follow from the mask that it gets.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fourierformer.attention.base import Attention, visible_keys
+from fourierformer.attention.base import Attention, Keep, to_float32, visible_keys
 
 
 class WeightedAttention(Attention):
@@ -25,14 +25,12 @@ class WeightedAttention(Attention):
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         """W: q (B, H, N, K), k (B, H, M, K), in float32 at least, -> (B, H, N, M), 0 for keys that are not visible.
 
-        visible: bool, broadcastable to (B, 1, N, M), True for the keys that a query may see; the queries of a causal
-        model are the last N of M positions.
+        visible: bool, broadcasts to (B, 1, N, M), True for the keys that a query may see; the queries of a causal model
+        are the last N of M positions.
         """
         raise TypeError(f"{type(self).__name__} does not define weights()")
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         weights = self._weights(q, k, causal=self.geometry.causal and not cross, keep=keep)
         with torch.autocast(q.device.type, enabled=False):
             return (weights @ v.to(weights.dtype)).to(v.dtype)
@@ -40,20 +38,20 @@ class WeightedAttention(Attention):
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         return self._weights(q, k, causal=self.geometry.causal)
 
-    def _weights(self, q: Tensor, k: Tensor, *, causal: bool, keep: Tensor | None = None) -> Tensor:
+    def _weights(self, q: Tensor, k: Tensor, *, causal: bool, keep: Keep = None) -> Tensor:
         visible = visible_keys(q, k, causal=causal, keep=keep)
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            return self.weights(q.to(dtype), k.to(dtype), visible)
+            q, k = to_float32(q, k)
+            return self.weights(q, k, visible)
 
 
 def scaled_logits(q: Tensor, k: Tensor) -> Tensor:
-    """q.k / sqrt(D): softmax's logits."""
+    """q.k / sqrt(D), the logits of softmax."""
     return q @ k.mT / math.sqrt(q.shape[-1])
 
 
 def visible_softmax(logits: Tensor, visible: Tensor) -> Tensor:
-    """Softmax over the visible keys; 0 for all others, and for a query that sees none."""
+    """Softmax over the visible keys; 0 for all others, and for a query without visible keys."""
     without_keys = ~visible.any(-1, keepdim=True)
     weights = logits.masked_fill(~(visible | without_keys), -math.inf).softmax(-1)  # an empty row would be 0 / 0
     return weights.masked_fill(without_keys, 0.0)

@@ -1,10 +1,10 @@
 """Attention Free Transformer: the values are averaged per channel, with weights from keys and positions alone.
 
 A query only gates the result, y_t = sigmoid(q_t) * sum_u exp(k_u + w_tu) v_u / sum_u exp(k_u + w_tu) (Zhai et al. 2021,
-equation 2), so there are no maps: every channel has weights of its own.
+equation 2). No maps: every channel has different weights.
 
-Positions: token t of an input has position t, however long the input is; shorter inputs use the first positions. A
-causal model sees a sequence, a bidirectional one the grid of patches where it has one.
+Token t has position t in inputs of any length. Positions are those of a sequence in a causal model, those of the grid
+of patches, if any, in a bidirectional one.
 """
 
 from collections.abc import Callable
@@ -14,34 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State, sees_nothing
-from fourierformer.attention.engines.aft_weights import (
-    CHUNK,
-    EMPTY,
-    Sums,
-    banded_causal_sums,
-    banded_full_sums,
-    block,
-    causal_average,
-    in_rows,
-    merge,
-    pooled,
-    power_of_two,
-    running,
-    single,
-)
+from fourierformer.attention.base import Attention, Geometry, Keep, Projected, State, sees_nothing, to_float32
+from fourierformer.attention.engines import aft_weights as engine
+from fourierformer.attention.engines.aft_weights import CHUNK, EMPTY, Sums, block, in_rows, merge, pooled, single
 
-# Up to so many tokens all N^2 biases are computed: one product is then faster than many small ones (CPU, measured).
-DENSE = 256
-
-# What the query does to the average of the values: the paper takes the sigmoid; `none` leaves the query out.
+DENSE = 256  # up to so many tokens one product with all N^2 biases is faster than many small ones (CPU, measured)
+# The factor of the average of the values as a function of the query: the paper's sigmoid; `none` ignores the query.
 Gate = Literal["sigmoid", "relu", "tanh", "none"]
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "relu": torch.relu, "tanh": torch.tanh}
 
 
 class AFT(Attention):
-    """gate(q), by default a sigmoid, times an average of the values, in float32 at least. The variants define
-    `average`."""
+    """gate(q), by default a sigmoid, times an average of the values, in float32 at least. Variants define `average`."""
 
     partial_queries = padding_ok = True
     source = "Zhai et al. 2021, arXiv 2105.14103"
@@ -54,55 +38,51 @@ class AFT(Attention):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """(H, numbers per key, numbers per value), the latter two in each of the H heads."""
+        """(H, numbers per key and head, numbers per value and head)."""
         return self.geometry.heads, self.geometry.head_dim, self.geometry.head_dim
 
     def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        """The average of every query: k (B, H, N, 1 or D), v (B, H, N, D) -> (B, H, N, D), or (B, H, 1, D) where all
-        queries have the same."""
+        """The average of every query: k (B, H, N, 1 or D), v (B, H, N, D) -> (B, H, N, D), or (B, H, 1, D) where it is
+        the same for all queries."""
         raise TypeError(f"{type(self).__name__} does not define average()")
 
     def next_sums(self, k: Tensor, v: Tensor, state: State) -> tuple[Sums, State]:
-        """The sums whose average is that of one more token, and the next state."""
+        """The sums for the average of one more token, and the next state."""
         raise TypeError(f"{type(self).__name__} does not define next_sums()")
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         causal, queries = self.geometry.causal and not cross, q.shape[-2]
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            k = k.to(dtype) if keep is None else k.to(dtype).masked_fill(~keep[:, None, :, None], EMPTY)
-            average = self.average(k, v.to(dtype), causal)[:, :, -queries:]
-            if keep is not None:  # a query whose keys are all EMPTY has averaged them all
+            q, k, values = to_float32(q, k, v)
+            k = k if keep is None else k.masked_fill(~keep[:, None, :, None], EMPTY)
+            average = self.average(k, values, causal)[:, :, -queries:]
+            if keep is not None:  # without visible keys it is the average over all EMPTY keys
                 average = average.masked_fill(sees_nothing(queries, keep, causal=causal), 0.0)
-            return self._gated(q.to(dtype), average).to(v.dtype)
+            return self._gated(q, average).to(v.dtype)
 
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            sums, state = self.next_sums(k.to(dtype), v.to(dtype), state)
-            return self._gated(q.to(dtype), sums.average).to(v.dtype), state
+            q, k, values = to_float32(q, k, v)
+            sums, state = self.next_sums(k, values, state)
+            return self._gated(q, sums.average).to(v.dtype), state
 
     def _gated(self, q: Tensor, average: Tensor) -> Tensor:
-        """(B, H, N, D); `average` may be the same for all queries."""
+        """The output (B, H, N, D); `average` may be the same for all queries."""
         if self.gate == "none":
             return average.expand(-1, -1, q.shape[-2], -1)
         return GATES[self.gate](q) * average
 
-    def project(
-        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Without a gate there are no queries: q has width 0."""
+    def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
+        """Projections as in Attention; without a gate q has width 0."""
         if self.gate != "none":
             return super().project(x, memory, last)
         q, k, v = self._projected(x, memory, last, (0, self.geometry.dim, self.geometry.dim))
         return q[:, None].expand(-1, self.geometry.heads, -1, -1), self._split(k), self._split(v)
 
     def _empty_tokens(self, batch: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Keys and values that have no part in any average, to fill a state before the first token."""
+        """Keys and values of weight 0, which fill a state before the first token."""
         heads, key, value = self.widths
-        like = self.qkv.weight.new_empty(0, dtype=torch.promote_types(self.qkv.weight.dtype, torch.float32))
+        (like,) = to_float32(self.qkv.weight)
         return like.new_full((batch, heads, tokens, key), EMPTY), like.new_zeros(batch, heads, tokens, value)
 
 
@@ -113,11 +93,8 @@ class AFTSimple(AFT):
     cross_ok = True
     cost, state = "N C", "3 C"
 
-    def __init__(self, geometry: Geometry, *, gate: Gate = "sigmoid"):
-        super().__init__(geometry, gate=gate)
-
     def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        return running(single(k, v)).average if causal else pooled(k, v).average
+        return engine.running(single(k, v)).average if causal else pooled(k, v).average
 
     def start(self, batch: int) -> State | None:
         return tuple(single(*self._empty_tokens(batch, 1))) if self.geometry.causal else None
@@ -143,16 +120,16 @@ class BiasedAFT(AFT):
 
     def row_biases(self, rows: int, size: int, offset: int) -> Tensor:
         """w between each row of tokens and the row `offset` further on, (H or 1, rows or 1, size, size): rows of the
-        grid, or of a sequence cut into rows. The prefix is in none of them."""
+        grid, or of a sequence cut into rows, without the prefix."""
         raise TypeError(f"{type(self).__name__} does not define row_biases()")
 
     def average(self, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         tokens = k.shape[-2]
-        size, reach = (self.grid[1], self.reach) if self.grid else (max(CHUNK, power_of_two(self.reach)), 1)
+        size, reach = (self.grid[1], self.reach) if self.grid else (max(CHUNK, engine.power_of_two(self.reach)), 1)
         if tokens > DENSE and (2 * reach + 1) * size < tokens:
             return self._banded_average(k, v, size, reach)
         w = self.biases(tokens).to(k.dtype)
-        return causal_average(w, k, v) if causal else block(w, k, v).average
+        return engine.causal_average(w, k, v) if causal else block(w, k, v).average
 
     def _banded_average(self, k: Tensor, v: Tensor, size: int, reach: int) -> Tensor:
         tokens, prefix = k.shape[-2], self.prefix
@@ -161,7 +138,7 @@ class BiasedAFT(AFT):
         def w(offset: int) -> Tensor:
             return self.row_biases(rows[0].shape[-3], size, offset).to(k.dtype)
 
-        sums = banded_causal_sums(w, *rows) if self.geometry.causal else banded_full_sums(w, reach, *rows)
+        sums = engine.banded_causal_sums(w, *rows) if self.geometry.causal else engine.banded_full_sums(w, reach, *rows)
         if not prefix:
             return sums.average.flatten(-3, -2)[:, :, :tokens]
         first = Sums(*(x.unsqueeze(-2) for x in pooled(k[:, :, :prefix], v[:, :, :prefix])))
@@ -170,8 +147,8 @@ class BiasedAFT(AFT):
 
 
 class WindowedAFT(BiasedAFT):
-    """BiasedAFT with decoding from a state of constant size: sums over the tokens out of reach, whose w is 0 from now
-    on, and the keys and values of the `recent` others."""
+    """BiasedAFT with a decoding state of constant size: sums over the tokens out of reach, whose w remains 0, and the
+    keys and values of the `recent` others."""
 
     def __init__(self, geometry: Geometry, reach: int, gate: Gate):
         super().__init__(geometry, reach, gate)

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, Projected
 from fourierformer.attention.mechanisms.aft import Gate, WindowedAFT
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 from fourierformer.marks import mark
 
 
@@ -24,12 +24,11 @@ def toeplitz(taps: Tensor, size: int, offset: int = 0) -> Tensor:
 class AFTConv(WindowedAFT):
     """w_tu = kernel_h[u - t] inside a window, else 0, and one key per head instead of one per channel (AFT-conv).
 
-    kernel = gamma (taps - mean(taps)) / std(taps) + beta per head, with gamma = beta = 0 at first: it starts as
-    AFT-simple. `aft_heads` are heads of its own, 32 as in the paper's smaller models, each with C / aft_heads channels.
-    In language the kernel holds the distances 0 .. window - 1 to the past; on a grid it is window x window, centred,
-    and the prefix has no biases. Up to 256 tokens all biases are made, O(N^2 C) time; beyond, a sequence takes
-    O(N window C), a grid of G columns O(N window G C): products of rows, exact where a convolution with exp(w) - 1
-    would cancel.
+    kernel = gamma (taps - mean(taps)) / std(taps) + beta per head, initialised as AFT-simple: gamma = beta = 0.
+    `aft_heads`, 32 as in the paper's smaller models, have C / aft_heads channels each. In language the kernel covers
+    the distances 0 .. window - 1 to the past; on a grid it is window x window, centred, and the prefix has no biases.
+    Up to 256 tokens all biases are computed, O(N^2 C) time; beyond, a sequence takes O(N window C), a grid of G columns
+    O(N window G C): products of rows, exact where a convolution with exp(w) - 1 would cancel.
     """
 
     cost, state = "N s C in a window of s; N² C up to N = 256", "(s + 1) C"
@@ -37,10 +36,9 @@ class AFTConv(WindowedAFT):
     def __init__(self, geometry: Geometry, *, aft_heads: int = 32, window: int = 11, gate: Gate = "sigmoid"):
         if aft_heads < 1 or geometry.dim % aft_heads:
             raise SetupError(f"attention.aft_heads must divide model.dim={geometry.dim}, got {aft_heads}")
-        if window < 1:
-            raise SetupError(f"attention.window must be 1 or more, got {window}")
+        check_range("attention.window", window, 1)
         if not geometry.causal and window % 2 == 0:
-            raise SetupError(f"attention.window must be odd where it looks both ways from its centre, got {window}")
+            raise SetupError(f"attention.window must be odd in a bidirectional model, got {window}")
         super().__init__(geometry, window - 1 if geometry.causal else window // 2, gate)
         self.aft_heads = aft_heads
         self.of_queries = 0 if gate == "none" else geometry.dim
@@ -54,11 +52,9 @@ class AFTConv(WindowedAFT):
     def widths(self) -> tuple[int, int, int]:
         return self.aft_heads, 1, self.geometry.dim // self.aft_heads
 
-    def project(
-        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """q and v (B, aft_heads, N, C / aft_heads), k (B, aft_heads, N, 1), q of width 0 without a gate. There is no
-        memory: `cross_ok`."""
+    def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
+        """q and v (B, aft_heads, N, C / aft_heads), k (B, aft_heads, N, 1), q of width 0 without a gate; `cross_ok`
+        excludes memory."""
         heads = self.aft_heads
         parts = self.qkv(x).split((self.of_queries, heads, self.geometry.dim), dim=-1)
         q, k, v = (part.unflatten(-1, (heads, part.shape[-1] // heads)).transpose(1, 2) for part in parts)

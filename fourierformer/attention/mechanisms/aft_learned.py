@@ -7,23 +7,19 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.mechanisms.aft import BiasedAFT, Gate, WindowedAFT
-from fourierformer.errors import SetupError
+from fourierformer.errors import check_range
 
 
 class Factors(nn.Module):
     """w_tu = a_t . b_u with learned a, b of `width` numbers per position: 2 T width parameters instead of T^2.
 
-    The paper found it better than a free w (table 3: 2.74 against 2.84 bits per dimension, on CIFAR-10).
+    Better than a free w in the paper (table 3: 2.74 against 2.84 bits per dimension, on CIFAR-10).
     """
 
     def __init__(self, length: int, width: int, std: float):
         super().__init__()
-        if width < 1:
-            raise SetupError(f"attention.bias_dim must be 1 or more, got {width}")
-        if std <= 0:
-            raise SetupError(
-                f"attention.bias_init_std must be positive, got {std}: from 0 neither factor gets a gradient"
-            )
+        check_range("attention.bias_dim", width, 1)
+        check_range("attention.bias_init_std", std, 0, above_low=True)  # from 0 neither factor gets a gradient
         self.of_query = nn.Parameter(std * torch.randn(length, width))
         self.of_key = nn.Parameter(std * torch.randn(length, width))
 
@@ -33,12 +29,11 @@ class Factors(nn.Module):
 
 
 class FreeBiases(nn.Module):
-    """w_tu itself, T^2 parameters: what the paper compares the factors with."""
+    """A free w_tu, T^2 parameters: the paper's baseline for the factors."""
 
     def __init__(self, length: int, std: float):
         super().__init__()
-        if std < 0:
-            raise SetupError(f"attention.bias_init_std must be 0 or more, got {std}")
+        check_range("attention.bias_init_std", std, 0)
         self.of_pair = nn.Parameter(std * torch.randn(length, length))
 
     def between(self, t: Tensor, u: Tensor) -> Tensor:
@@ -64,23 +59,16 @@ class LearnedBiases(BiasedAFT):
 
 @register("aft_full", "per-channel averages with a learned bias for every pair of positions, gated by the query")
 class AFTFull(LearnedBiases):
-    """w_tu = a_t . b_u for all pairs of positions, the class token's too (AFT-full, equation 2 of the paper).
-    `factorized=false`: a free w_tu.
-
-    O(N^2 C) time. Decoding needs all keys and values: no state of constant size.
+    """w_tu = a_t . b_u for all pairs of positions, the class token's included (AFT-full, equation 2 of the paper).
+    `factorized=false`: a free w_tu. O(N^2 C) time; no state of constant size.
     """
 
     cost, state = "N² C", "2 N C"
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        bias_dim: int = 128,
-        bias_init_std: float = 0.1,
-        factorized: bool = True,
-        gate: Gate = "sigmoid",
-    ):
+        self, geometry: Geometry, *,
+        bias_dim: int = 128, bias_init_std: float = 0.1, factorized: bool = True, gate: Gate = "sigmoid",
+    ):  # fmt: skip
         super().__init__(geometry, reach=geometry.length, gate=gate)
         self._learn_biases(factorized, bias_dim, bias_init_std)
 
@@ -101,17 +89,10 @@ class AFTLocal(WindowedAFT, LearnedBiases):
     cost, state = "N s C in a window of s; N² C up to N = 256", "(2 s + 3) C"
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        window: int = 32,
-        bias_dim: int = 128,
-        bias_init_std: float = 0.1,
-        factorized: bool = True,
-        gate: Gate = "sigmoid",
-    ):
-        if window < 0:
-            raise SetupError(f"attention.window must be 0 (no biases) or more, got {window}")
+        self, geometry: Geometry, *, window: int = 32,
+        bias_dim: int = 128, bias_init_std: float = 0.1, factorized: bool = True, gate: Gate = "sigmoid",
+    ):  # fmt: skip
+        check_range("attention.window", window, 0)  # 0: no biases
         super().__init__(geometry, reach=max(window - 1, 0), gate=gate)
         self.window = window
         self._learn_biases(factorized, bias_dim, bias_init_std)
@@ -121,14 +102,14 @@ class AFTLocal(WindowedAFT, LearnedBiases):
         w = self.between(every, every)
         position = every[: max(tokens - self.prefix, 0)]
         columns = self.grid[1] if self.grid else 1
-        apart = torch.maximum(_distances(position // columns), _distances(position % columns))
+        apart = torch.maximum(*((x - x[:, None]).abs() for x in (position // columns, position % columns)))
         inside = F.pad((apart < self.window).to(w.dtype), (self.prefix, 0, self.prefix, 0))
         return (w * inside[:tokens, :tokens])[None]
 
     def row_biases(self, rows: int, size: int, offset: int) -> Tensor:
         position = torch.arange(size, device=self.qkv.weight.device)
         start = self.prefix + size * torch.arange(rows, device=position.device)[:, None]
-        # the last row may be incomplete, and the first and last have no neighbours: keys there weigh nothing, so any w
+        # the last row may be incomplete, and the first and last have no neighbours: those keys have weight 0, so any w
         t, u = (x.clamp(0, self.geometry.length - 1) for x in (start + position, start + offset * size + position))
         w = self.between(t, u)
         apart = position + (0 if self.grid else offset * size) - position[:, None]
@@ -137,7 +118,3 @@ class AFTLocal(WindowedAFT, LearnedBiases):
     def recent_biases(self, position: Tensor) -> Tensor:
         last = torch.arange(1 - self.recent, 1, device=position.device)
         return self.between(position, (position + last).clamp_min(0))[None] * (self.window > 0)
-
-
-def _distances(x: Tensor) -> Tensor:
-    return (x - x[:, None]).abs()

@@ -1,4 +1,4 @@
-"""BP-Transformer: near tokens one by one, far ones as means of ever longer spans, on a binary tree over the tokens."""
+"""BP-Transformer: near tokens one by one, far ones as means of longer spans, on a binary tree over the tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry, State
-from fourierformer.attention.engines.dot_product import masked_attention
+from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
+from fourierformer.attention.engines.dot_product import attention_to_kept
 from fourierformer.attention.engines.patterns import TILE, Pattern
-from fourierformer.attention.engines.recurrence import to_float32
 from fourierformer.attention.engines.tiles import Group, Tiles, grouped, tiled_attention, tiles_from_lists
 from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
 from fourierformer.attention.mechanisms.sparse import DENSE, SparseAttention
@@ -20,7 +19,7 @@ from fourierformer.errors import check_range
 
 @dataclass(frozen=True)
 class Tree:
-    """Which nodes every token sees. Node s of level l spans the tokens from s 2^l on: 2^l, or as many as are left.
+    """The visible nodes of every token. Node s of level l spans the tokens from s 2^l on: 2^l, or fewer at the end.
 
     Keys are numbered: the tokens, prefix included, then the nodes of level 1, those of level 2, and so on.
     """
@@ -30,7 +29,7 @@ class Tree:
     prefix: int
 
     def offsets(self, tokens: int) -> list[int]:
-        """The number of the first node of every level, and at the end the number of all keys."""
+        """The number of the first node of every level, then the number of all keys."""
         size, offsets = tokens - self.prefix, [self.prefix, tokens]
         while size > 1:
             size = -(-size // 2)
@@ -38,7 +37,7 @@ class Tree:
         return offsets
 
     def lists(self, i: Tensor, tokens: int) -> Tensor:
-        """The keys of each token i (n,): (n, most keys), -1 where there are fewer. Of the prefix only its own."""
+        """The keys of each token i (n,): (n, most keys), padded with -1. Prefix tokens have no nodes."""
         prefix = torch.arange(self.prefix).expand(len(i), -1)
         if self.causal:
             prefix = prefix.masked_fill(prefix > i[:, None], -1)
@@ -46,13 +45,13 @@ class Tree:
         return torch.cat([prefix, i[:, None], nodes.masked_fill(i[:, None] < self.prefix, -1)], dim=1)
 
     def _nodes(self, i: Tensor, tokens: int) -> list[Tensor]:
-        """From every level `step` nodes to the left of what is covered already, and to the right unless causal.
+        """From every level `step` nodes to the left of the covered tokens, and to the right unless causal.
 
-        What is covered ends in the middle of a node, or not: there the first node is the half that is left of it. So
-        nodes never overlap, and together they are all tokens.
+        Where the covered tokens end in the middle of a node, the first node is its remaining half. So nodes never
+        overlap, and together they span all tokens.
         """
         offsets, nodes = self.offsets(tokens), []
-        left, right = i, i + 1  # what is between is covered
+        left, right = i, i + 1  # covered: left .. right - 1
         for level, first in enumerate(offsets[:-1]):
             for number in range(self.step):
                 size, begin = torch.full((2, 1), 2**level), torch.full((2, 1), first)
@@ -76,7 +75,7 @@ class Tree:
         return mask[:, :keys]
 
     def groups(self, heads: int, tokens: int, queries: int, device: torch.device) -> list[Group]:
-        """Tiles of the last queries; prefix tokens, which see all others, are a tile of their own."""
+        """Tiles of the last queries; prefix tokens, which see all others, form a separate tile."""
         i = torch.arange(tokens - queries, tokens)
         alone = i < (0 if self.causal else self.prefix)
         width = self.lists(i[-1:], tokens).shape[1]
@@ -102,14 +101,15 @@ def span_sums(x: Tensor) -> list[Tensor]:
 @register("bpt", "near tokens one by one, far ones as means of spans that double in length (binary partition tree)")
 class BinaryPartitionTree(SparseAttention):
     """From every level of a binary tree over the tokens each query sees the `step` nearest nodes to both sides that
-    nearer ones do not cover; causal: to its left only. Together they are all tokens, some 2 step log2(N / step) keys.
+    nearer ones do not cover; causal: to its left only. Together they span all tokens, about 2 step log2(N / step) keys.
 
-    A node's key and value are the means of its tokens' (of those that are no padding). In the paper nodes are hidden
-    states that attend to their tokens and are carried from layer to layer, and edges have learned biases. The tree
-    begins at the first token after the prefix, whatever the length.
+    Key and value of a node are the means over its tokens without padding. In the paper nodes are hidden states that
+    attend to their tokens and persist across layers, and edges have learned biases. The tree begins at the first token
+    after the prefix for inputs of any length.
     """
 
     cost, state, source = "N s log N C, s = step", "4 N C", "Ye et al. 2019, arXiv 1911.04070"
+    start = Attention.start
 
     def __init__(self, geometry: Geometry, *, step: int = 4):
         super().__init__(geometry)
@@ -120,24 +120,18 @@ class BinaryPartitionTree(SparseAttention):
         return 2 * self.geometry.dim * self.tree.offsets(tokens)[-1]
 
     def patterns(self) -> Sequence[Pattern]:
-        raise TypeError("a tree sees means of tokens, and no pattern of tokens: see `tree`")
+        raise TypeError("a tree of means has no pattern of tokens: use `tree`")
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         tokens, queries = k.shape[-2], q.shape[-2]
         keys, seen = self._with_nodes(k, keep)
         values, _ = self._with_nodes(v, keep)
         if tokens > DENSE:
             return tiled_attention(q, keys, values, self._groups(tokens, queries, q.device), seen)
-        mask = self._tree_mask(tokens, queries, q.device)
-        if seen is None:
-            return masked_attention(q, keys, values, mask)
-        mask = mask & seen[:, None, None]
-        return masked_attention(q, keys, values, mask, ~mask.any(-1, keepdim=True))
+        return attention_to_kept(q, keys, values, self._tree_mask(tokens, queries, q.device), seen)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        """A token's weight is its own and its share of those of its nodes."""
+        """The weight of a token, plus its share of the weights of its nodes."""
         tokens, mask = k.shape[-2], self._tree_mask(k.shape[-2], q.shape[-2], q.device)
         with torch.autocast(q.device.type, enabled=False):
             q, k = to_float32(q, k)
@@ -145,18 +139,15 @@ class BinaryPartitionTree(SparseAttention):
             return weights @ self._tokens_of_keys(tokens).to(weights)
 
     def shares(self, tokens: int) -> Tensor:
-        """1 for a token that is seen by itself, 1/s for one of a node of s tokens."""
+        """1 for a single token, 1/s for a token in a node of s tokens."""
         return (self.tree.mask(torch.arange(tokens), tokens).float() @ self._tokens_of_keys(tokens))[None]
 
     def _tokens_of_keys(self, tokens: int) -> Tensor:
-        """(keys, tokens): of which tokens a key is the mean, with their weights."""
+        """(keys, tokens): the weights of the tokens in the mean of each key."""
         return self._with_nodes(torch.eye(tokens)[None, None])[0][0, 0]
 
-    def start(self, batch: int) -> State | None:
-        return None
-
-    def _with_nodes(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Keys or values (B, H, M, D) followed by those of nodes, and (B, keys) which of them may be seen."""
+    def _with_nodes(self, x: Tensor, keep: Keep = None) -> tuple[Tensor, Tensor | None]:
+        """Keys or values (B, H, M, D) followed by those of nodes, and the mask of visible ones (B, keys)."""
         prefix = self.tree.prefix
         (leaves,) = to_float32(x[:, :, prefix:])
         kept = torch.ones_like(leaves[:1, :1, :, :1])
@@ -167,7 +158,7 @@ class BinaryPartitionTree(SparseAttention):
         seen = None if keep is None else torch.cat([keep, *(count[:, 0, :, 0] > 0 for count in counts)], dim=1)
         return torch.cat([x, *means], dim=2), seen
 
-    @torch._disable_dynamo  # made once, by no compiled code
+    @torch._disable_dynamo  # computed once, not in compiled code
     def _groups(self, tokens: int, queries: int, device: torch.device) -> list[Group]:
         heads = self.geometry.heads
         return self._made((tokens, queries, device), lambda: self.tree.groups(heads, tokens, queries, device))

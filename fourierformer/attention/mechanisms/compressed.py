@@ -1,4 +1,4 @@
-"""Shorter keys and values: blocks compressed by a convolution, or pooled around a fine window."""
+"""Fewer keys and values: blocks compressed by a convolution, or pooled windows beside a fine one."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, visible_keys
+from fourierformer.attention.base import Attention, Geometry, Keep, all_kept, to_float32, visible_keys
 from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
 from fourierformer.errors import check_range
 
@@ -17,10 +17,9 @@ class MemoryCompressed(Attention):
     """Keys and values of each block of `ratio` tokens are compressed by a convolution of as many taps, per head; then
     softmax over the blocks (memory-compressed attention, section 4.2.3 of the paper).
 
-    In a causal model a block is visible once its last token is past, and until then the query sees the tokens of its
-    own block as they are: nothing of the past is missing. (The paper has layers of local attention in between for
-    that.) Padding counts as zeros in a block, and a block of nothing else is not seen. No maps: a convolution mixes
-    the coordinates of the values.
+    In a causal model a block is visible from its last token on; before, a query sees the uncompressed tokens of its own
+    block, so that the whole past is visible. (The paper has layers of local attention for that.) Padding counts as
+    zeros; a block of padding is invisible. No maps: a convolution mixes the coordinates of the values.
     """
 
     cross_ok = padding_ok = True
@@ -34,21 +33,17 @@ class MemoryCompressed(Attention):
         self.of_keys = nn.Parameter(torch.randn(shape) / (ratio * geometry.head_dim) ** 0.5)
         self.of_values = nn.Parameter(torch.randn(shape) / (ratio * geometry.head_dim) ** 0.5)
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            if keep is None:
-                keep = torch.ones(len(q), k.shape[-2], dtype=torch.bool, device=k.device)
-            keys, values = (self._blocks(t.to(dtype).masked_fill(~keep[:, None, :, None], 0.0)) for t in (k, v))
+            keep = all_kept(k) if keep is None else keep
+            q, *keys_values = to_float32(q, k, v)
+            keys, values = (self._blocks(t.masked_fill(~keep[:, None, :, None], 0.0)) for t in keys_values)
             kept = self._blocks(keep[:, None, :, None])[..., 0]
-            args = q.to(dtype), keys, values, kept
-            return (self._causal(*args) if causal else self._full(*args)).to(v.dtype)
+            return (self._causal if causal else self._full)(q, keys, values, kept).to(v.dtype)
 
     def state_size(self, tokens: int) -> int:
-        """Compressed blocks, and the tokens of a block that is not complete."""
+        """Compressed blocks, and the tokens of an incomplete block."""
         return 2 * self.geometry.dim * (tokens // self.ratio + self.ratio - 1)
 
     def _full(self, q: Tensor, keys: Tensor, values: Tensor, kept: Tensor) -> Tensor:
@@ -73,7 +68,7 @@ class MemoryCompressed(Attention):
         return mixed[..., :tokens, :]
 
     def _blocks(self, x: Tensor) -> Tensor:
-        """(..., M, D) -> (..., blocks, ratio, D), with zeros at the end of the last block."""
+        """(..., M, D) -> (..., blocks, ratio, D), zeros at the end of the last block."""
         return F.pad(x, (0, 0, 0, -x.shape[-2] % self.ratio)).unflatten(-2, (-1, self.ratio))
 
 
@@ -87,8 +82,8 @@ class Poolingformer(Attention):
     and v' are pooled over windows of `kernel` tokens every `stride`, and softmax over the pooled windows within `far`
     of the query -> z. The output is y + z.
 
-    A window's distance is that of its nearest token. In a causal model it is visible once its last token is past; a
-    query that sees none has z = 0. Pooling leaves padding out. No maps: between the levels there is a projection.
+    The distance of a window is that of its nearest token. In a causal model it is visible from its last token on; a
+    query without visible windows has z = 0. Pooling ignores padding. No maps: a projection separates the levels.
     """
 
     cross_ok = "its windows lie around a query's own position in one sequence"
@@ -96,46 +91,35 @@ class Poolingformer(Attention):
     cost, state, source = "N² C (windows as masks)", "2 (near + far / stride) C", "Zhang et al. 2021, arXiv 2105.04371"
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        near: int = 16,
-        far: int = 128,
-        kernel: int = 4,
-        stride: int = 4,
-        pool: Literal["mean", "max"] = "mean",
-    ):
+        self, geometry: Geometry, *,
+        near: int = 16, far: int = 128, kernel: int = 4, stride: int = 4, pool: Literal["mean", "max"] = "mean",
+    ):  # fmt: skip
         super().__init__(geometry)
         for knob, value, least in (("near", near, 0), ("far", far, 0), ("kernel", kernel, 1), ("stride", stride, 1)):
             check_range(f"attention.{knob}", value, least)
         self.near, self.far, self.kernel, self.stride, self.pool = near, far, kernel, stride, pool
         self.second = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         visible = visible_keys(q, k, causal=self.geometry.causal, keep=keep)
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            y = self._near(q.to(dtype), k.to(dtype), v.to(dtype), visible).to(v.dtype)
+            q, k, values = to_float32(q, k, v)
+            position = torch.arange(k.shape[-2], device=k.device)
+            band = (position - position[:, None]).abs() <= self.near
+            y = (visible_softmax(scaled_logits(q, k), visible & band) @ values).to(v.dtype)
         q, k, v = (self._split(part) for part in self.second(y.transpose(1, 2).flatten(-2)).chunk(3, dim=-1))
         with torch.autocast(q.device.type, enabled=False):
-            return y + self._far(q.to(dtype), k.to(dtype), v.to(dtype), keep).to(y.dtype)
+            q, k, v = to_float32(q, k, v)
+            return y + self._far(q, k, v, keep).to(y.dtype)
 
     def state_size(self, tokens: int) -> int:
-        """The near tokens, pooled windows within `far`, and the tokens of the window that is not complete."""
+        """Near tokens, pooled windows within `far`, and the tokens of an incomplete window."""
         windows = max(0, min(tokens, self.far + self.kernel) - self.kernel) // self.stride + 1
         return 2 * self.geometry.dim * (min(tokens, self.near + 1) + windows + self.kernel - 1)
 
-    def _near(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-        position = torch.arange(k.shape[-2], device=k.device)
-        band = (position - position[:, None]).abs() <= self.near
-        return visible_softmax(scaled_logits(q, k), visible & band) @ v
-
-    def _far(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+    def _far(self, q: Tensor, k: Tensor, v: Tensor, keep: Keep) -> Tensor:
         tokens = q.shape[-2]
-        if keep is None:
-            keep = torch.ones(1, tokens, dtype=torch.bool, device=q.device)
+        keep = all_kept(k) if keep is None else keep
         kept = self._windows(keep[:, None, :, None])
         k, v = self._pooled(self._windows(k), kept), self._pooled(self._windows(v), kept)
         position = torch.arange(tokens, device=q.device)[:, None]
@@ -144,7 +128,7 @@ class Poolingformer(Attention):
         within = torch.maximum(first - position, position - last) <= self.far
         if self.geometry.causal:
             within = within & (last <= position)
-        # a window that holds no kept token beyond those of the one before is there only because the row is padded
+        # a window without kept tokens beyond those of the window before exists only because the row is padded
         new = kept[..., max(self.kernel - self.stride, 0) :, :].any(-2)
         new[..., :1, :] = kept[..., :1, :, :].any(-2)
         return visible_softmax(scaled_logits(q, k), within & new.mT) @ v

@@ -2,21 +2,21 @@
 
 import math
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry
+from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
 from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
 from fourierformer.marks import mark
 
-WIDEST = 1e6  # of a radius: float32 knows R (q - k) of size 1e6 to 0.06 only, so its sine would mean nothing
-MEASURED_SEQUENCES = 4  # of a batch: those whose attended share is measured for `diagnostics`, only in evaluation
+WIDEST = 1e6  # radius: float32 holds R (q - k) of size 1e6 to 0.06 only, so its sine is meaningless
+MEASURED_SEQUENCES = 4  # of a batch: their attended share is measured for `diagnostics`, only in evaluation
 LEAST_ATTENDED_SHARE = 0.1
 ADVICE = (
     "in at least one layer attention.eps is larger than nearly all sums of weights, so that the layer's output and its "
@@ -25,10 +25,8 @@ ADVICE = (
 
 
 def paper_radius(causal: bool) -> float:
-    """Where the authors' code starts: 2.0 in the language model, 1.0 in the vision transformer.
-
-    The vision transformer could not learn from 2.0: with 64 coordinates per head, eps would exceed the sum of weights
-    in 79 % of its rows.
+    """The initial radius of the authors' code: 2.0 in the language model, 1.0 in the vision transformer, which does not
+    learn from 2.0: with 64 coordinates per head, eps exceeds the sum of weights in 79 % of its rows.
     """
     return 2.0 if causal else 1.0
 
@@ -44,77 +42,59 @@ def matched_radius(head_dim: int, power: int) -> float:
 
 def check_power(power: int, allow_negative: bool, backend: str) -> None:
     if power < 1 or (power % 2 and not allow_negative):
-        raise SetupError(
-            f"attention.power must be an even integer >= 2, got {power}: an odd power of sinc is negative on "
-            "every other lobe, and negative weights made training unstable (FourierFormer, section 3.2). To train an "
-            "odd power all the same, set attention.allow_negative=true"
-        )
+        reason = "an odd power has negative weights, which made training unstable (FourierFormer, section 3.2)"
+        way = "To train it nevertheless, set attention.allow_negative=true"
+        raise SetupError(f"attention.power must be an even integer >= 2, got {power}: {reason}. {way}")
     if power % 2 and backend not in ("auto", "reference"):
-        raise SetupError(
-            f"attention.backend={backend} has no odd powers, got attention.power={power}: take auto or reference"
-        )
+        odd = f"has no odd powers, got attention.power={power}"
+        raise SetupError(f"attention.backend={backend} {odd}: use auto or reference")
 
 
 @register("fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision")
 @register("fourier_matched", "starts as sharp as softmax: R = sqrt(3 / (4 sqrt(D)))", radius="matched")
 @register("fourier_head", "one radius per head", radius_shape="head")
 @register("fourier_vector", "one radius per coordinate", radius_shape="coordinate")
-@register(
-    "fourier_first_coordinate",
-    "diagnostic: what the authors' released CUDA source computes if its out-of-bounds reads return 0",
-    coordinates="first",
-)
+@register("fourier_first_coordinate", "diagnostic: authors' CUDA source, out-of-bounds reads = 0", coordinates="first")
 class Fourier(Attention):
     """w_ij = prod_d sinc(R (q_id - k_jd))^power, normalised by eps + sum_j w_ij (FourierFormer, Definition 1).
 
     The radius R is learned: one per layer as in the paper, per head, or per coordinate. eps = 1e-6 is the authors'
     code, 0 the paper's formula; it changes the function where all weights are tiny (a sharp kernel or large D).
-    `coordinates="first"` is a diagnostic: what the authors' released CUDA source computes when its out-of-bounds reads
-    of the one-element radius return 0, namely a kernel in the first coordinate of each head alone.
-    An odd power has weights of both signs, which the paper found unstable; `allow_negative` trains it all the same, by
-    the reference formula, which holds N^2 D numbers per head. With eps = 0, a row's sum may then come near 0.
+    `coordinates="first"` is a diagnostic: the authors' released CUDA source if its out-of-bounds reads of the
+    one-element radius return 0, a kernel in the first coordinate of each head alone.
+    An odd power has weights of both signs, which the paper found unstable; `allow_negative` trains it nevertheless, by
+    the reference formula with N^2 D numbers per head. With eps = 0, the sum of a row may then approach 0.
     O(N^2 D) time, memory linear in N.
 
-    `diagnostics` reports the radius and, once whole sequences were evaluated, the attended share of their last queries:
-    the share of a row's weight that its keys get, sum_j w_ij / (eps + sum_j w_ij); eps gets the rest. Where it is 0 the
-    layer is off: its gradient is 0 as well.
+    `diagnostics` reports the radius and, after whole sequences were evaluated, the attended share of their last
+    queries, sum_j w_ij / (eps + sum_j w_ij). Where it is 0 the layer is off: its gradient is 0 as well.
     """
 
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        power: int = 4,
+        self, geometry: Geometry, *, power: int = 4,
         radius: float | Literal["paper", "matched"] = "paper",
-        radius_shape: Literal["scalar", "head", "coordinate"] = "scalar",
-        radius_lr_multiplier: float = 1.0,
-        eps: float = 1e-6,
-        coordinates: Literal["all", "first"] = "all",
-        backend: str = "auto",
+        radius_shape: Literal["scalar", "head", "coordinate"] = "scalar", radius_lr_multiplier: float = 1.0,
+        eps: float = 1e-6, coordinates: Literal["all", "first"] = "all", backend: str = "auto",
         allow_negative: bool = False,
-    ):
+    ):  # fmt: skip
         super().__init__(geometry)
         check_power(power, allow_negative, backend)
         check_range("attention.eps", eps, 0)  # it is added to a sum of weights
         self.power, self.eps, self.coordinates, self.backend = power, eps, coordinates, backend
         self.has_share = eps > 0 and power % 2 == 0  # with weights of both signs, eps has no share of their sum
-        starts: dict[str | float, float] = {
-            "paper": paper_radius(geometry.causal),
-            "matched": matched_radius(geometry.head_dim, power),
-        }
-        start = float(starts.get(radius, radius))
+        if radius == "paper":
+            radius = paper_radius(geometry.causal)
+        start = matched_radius(geometry.head_dim, power) if radius == "matched" else float(radius)
         check_range("attention.radius", start, 0, WIDEST, above_low=True)  # -R is the same kernel as R
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
         self.radius = nn.Parameter(torch.full(shape, start))
         mark(self, "radius", lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
         self.attended_share = EvaluationMean()  # see _measure_share
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         # Not for one query at a time (sliding windows, generation): there it would be a third more work.
         if self.has_share and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
             self._measure_share(q, k, keep, cross)
@@ -123,42 +103,35 @@ class Fourier(Attention):
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         """The weights w_ij / (eps + sum_j w_ij), from `mix` of the identity. Rows sum to less than 1 if eps > 0.
 
-        Never by the fused kernel, which takes neither float64 nor values as wide as the number of keys.
+        Not by the fused kernel, which supports neither float64 nor values as wide as the number of keys.
         """
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        identity = torch.eye(k.shape[-2], dtype=dtype, device=k.device).expand(*k.shape[:2], -1, -1)
+        q, k = to_float32(q, k)
+        identity = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         with torch.autocast(q.device.type, enabled=False):
             backend = "auto" if q.device.type == "cpu" else "portable"
-            return self._attend(q.to(dtype), k.to(dtype), identity, backend, causal=self.geometry.causal)
+            return self._attend(q, k, identity, backend, causal=self.geometry.causal)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, backend: str, *, causal: bool, keep: Tensor | None = None
-    ) -> Tensor:
-        q, k, v, radius = self._kernel_inputs(q, k, v)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, backend: str, *, causal: bool, keep: Keep = None) -> Tensor:
+        q, k, radius = self._kernel_inputs(q, k)
+        options: dict[str, Any] = {"power": self.power, "eps": self.eps, "causal": causal, "keep": keep}
         if self.power % 2:
-            return sinc_attention_reference(
-                q, k, v, radius, power=self.power, eps=self.eps, causal=causal, keep=keep
-            ).to(v.dtype)
-        return sinc_attention(
-            q, k, v, radius, power=self.power, eps=self.eps, causal=causal, keep=keep, backend=backend
-        )
+            return sinc_attention_reference(q, k, v, radius, **options).to(v.dtype)
+        return sinc_attention(q, k, v, radius, backend=backend, **options)
 
-    def _kernel_inputs(self, q: Tensor, k: Tensor, *v: Tensor) -> tuple[Tensor, ...]:
-        """q, k, v and the radius as the kernel gets them: of all coordinates, or of the first alone."""
-        radius: Tensor = self.radius
-        if self.coordinates == "first":
-            q, k = q[..., :1], k[..., :1]
-            radius = radius[:, :1] if radius.dim() else radius
-        return q, k, *v, radius
+    def _kernel_inputs(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and the radius: all coordinates, or the first alone."""
+        if self.coordinates == "all":
+            return q, k, self.radius
+        return q[..., :1], k[..., :1], self.radius[:, :1] if self.radius.dim() else self.radius
 
     @torch.no_grad()
-    def _measure_share(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
-        """Adds to the attended share for `diagnostics`: that of the last query, which sees every key, in all heads of
-        the first MEASURED_SEQUENCES."""
+    def _measure_share(self, q: Tensor, k: Tensor, keep: Keep, cross: bool) -> None:
+        """Add the attended share of the last query, which sees every key, in all heads of the first
+        MEASURED_SEQUENCES, for `diagnostics`."""
         q, k, keep = q[:MEASURED_SEQUENCES], k[:MEASURED_SEQUENCES], None if keep is None else keep[:MEASURED_SEQUENCES]
         if keep is None or cross:
             q = q[:, :, -1:]
-        else:  # the last one that is not padding
+        else:  # the last query that is not padding
             last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
             q = q.take_along_dim(last[:, None, None, None], 2)
         q, k, radius = self._kernel_inputs(q.float(), k.float())
@@ -179,5 +152,4 @@ class Fourier(Attention):
     def backend_name(self, device: torch.device) -> str:
         if self.power % 2:
             return "reference"
-        name, _ = choose_backend(torch.empty(0, device=device), self.backend, power=self.power)
-        return name
+        return choose_backend(torch.empty(0, device=device), self.backend, power=self.power)[0]

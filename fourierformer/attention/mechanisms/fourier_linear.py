@@ -1,4 +1,4 @@
-"""Fourier attention in time linear in the number of tokens: what the paper leaves as future work."""
+"""Fourier attention in time linear in the number of tokens: the paper's future work."""
 
 import math
 import warnings
@@ -9,30 +9,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
-from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO, Form, to_float32
+from fourierformer.attention.base import Geometry, Keep, to_float32
+from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO, Form
 from fourierformer.attention.engines.spectral import CosineFeatures, Sampler, gauss_grid, sample_frequencies
-from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair
-from fourierformer.attention.mechanisms.polynomial import (
-    MAX_FEATURE_ORDER,
-    MAX_FEATURES,
-    Monomials,
-    shorten,
-    taylor_coefficients,
-    taylor_kernel,
-)
-from fourierformer.errors import SetupError
+from fourierformer.attention.mechanisms import polynomial
+from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair, check_features
+from fourierformer.attention.mechanisms.polynomial import MAX_FEATURE_ORDER, MAX_FEATURES, shorten, taylor_kernel
+from fourierformer.errors import SetupError, check_range
 from fourierformer.marks import mark
 from fourierformer.seeds import seed_of
 
-# The least mean weight of a query's keys that is divided by; the kernel's largest value is 1. A smaller mean is mostly
-# error: random features are noise below exp(-3) = 0.05, a Gauss rule that just resolves the kernel is 0.001 to 0.01
-# off.
+# The least mean weight in the denominator; the kernel's maximum is 1. A smaller mean is mostly error: random features
+# are noise below exp(-3) = 0.05, a Gauss rule that just resolves the kernel has an error of 0.001 to 0.01.
 FLOOR = {"rff": 0.05, "gauss": 1e-3}
 EPS = 1e-20  # a query whose keys all have smaller weights gets nearly 0 instead of 0 / 0
-LARGEST_EXPONENT = 40.0  # of exp(-|k|^2 / 2), so that no key's weight falls below exp(-40) = 4e-18 and vanishes in EPS
-# Deviation of a projection weight before training, in both models. Components of q and k then have a variance of
-# dim 0.02^2 where the layer's input has unit size: 0.05 for dim 128.
+LARGEST_EXPONENT = 40.0  # of exp(-|k|^2 / 2): weights are at least exp(-40) = 4e-18, large compared with EPS
+# Standard deviation of projection weights before training, in both models. Components of q and k then have a variance
+# of dim 0.02^2 for inputs of unit size: 0.05 for dim 128.
 INITIAL_WEIGHT = 0.02
 LARGEST_TAU = 2.0
 ADVICE = {
@@ -48,7 +41,7 @@ ADVICE = {
 def radius_for(tau: float, power: int, width: int, variance: float) -> float:
     """The radius R at which tau = n R^2 s^2 D / 3, for components of q and k with variance s^2.
 
-    tau is -log of the kernel, n R^2 |q - k|^2 / 6 to second order, on average over independent q and k with
+    tau is the mean of -log of the kernel, n R^2 |q - k|^2 / 6 to second order, over independent q and k with
     E |q|^2 = E |k|^2 = D s^2.
     """
     return math.sqrt(3 * tau / (power * width * variance))
@@ -65,14 +58,14 @@ class FourierLinear(FeatureAttention):
     gauss   the same mean by Gauss rules with `nodes` per coordinate, for a kernel over few coordinates:
             K = mean over groups g of prod_{d in g} sinc(R (q_d - k_d))^n, groups of `head_kernel_dim` neighbours.
 
-    Its accuracy depends on tau = n R^2 s^2 D / 3 (radius_for), -log of a usual weight: random noise has to stay below
-    exp(-tau), and the Taylor polynomial has to follow exp over logits of that size. tau <= 2 is usable, and there
-    sinc^4 attention equals Gaussian attention to 2 %: the zeros of sinc play no part. At the paper's radius tau is 4
-    for D = 16 and more for larger D: there this form does not approximate the exact one, and a model has to be trained
-    with it. Only `gauss` keeps the lobes of sinc, for another kernel, with nodes > n R max|q_d - k_d| / 2 + 2.
+    Its accuracy depends on tau = n R^2 s^2 D / 3 (radius_for), -log of a usual weight: noise must be below exp(-tau),
+    and the Taylor polynomial must approximate exp for logits of that size. tau <= 2 is usable; there sinc^4 attention
+    equals Gaussian attention to 2 %, without influence of the zeros of sinc. At the paper's radius tau is 4 for D = 16
+    and more for larger D: there it does not approximate exact attention, and a model has to be trained with it. Only
+    `gauss` keeps the lobes of sinc, for another kernel, with nodes > n R max|q_d - k_d| / 2 + 2.
 
-    R starts where tau = tau0 for the weights that both models start with. `diagnostics` reports, of the latest batch's
-    sharpest head, tau as the mean of n R^2 (|q|^2 + |k|^2) / 6, or for gauss the share of the resolution that is used.
+    R is initialised to tau = tau0 at the initial weights of both models. `diagnostics` reports for the sharpest head of
+    the latest batch tau, the mean of n R^2 (|q|^2 + |k|^2) / 6, or for gauss the used share of the resolution.
     """
 
     cost = "N M C, M = C(D+2, 2) at order 2"
@@ -80,26 +73,16 @@ class FourierLinear(FeatureAttention):
     strain: Tensor
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        method: Literal["taylor", "rff", "gauss"] = "taylor",
-        power: int = 4,
-        tau0: float = 1.0,
-        normalize: Literal["none", "l2"] = "none",
-        order: int = 2,
-        features: int = 256,
-        sampler: Sampler = "orth",
-        smooth: float = 0.0,
-        nodes: int = 12,
-        head_kernel_dim: int = 2,
-        form: Form = "auto",
-    ):
+        self, geometry: Geometry, *,
+        method: Literal["taylor", "rff", "gauss"] = "taylor", power: int = 4, tau0: float = 1.0,
+        normalize: Literal["none", "l2"] = "none", order: int = 2, features: int = 256, sampler: Sampler = "orth",
+        smooth: float = 0.0, nodes: int = 12, head_kernel_dim: int = 2, form: Form = "auto",
+    ):  # fmt: skip
         super().__init__(geometry, form)
         _check(power, tau0, smooth, method)
         self.method, self.power, self.normalize = method, power, normalize
         self.order, self.smooth, self.nodes = order, smooth, nodes
-        width = head_kernel_dim if method == "gauss" else geometry.head_dim  # coordinates that one product runs over
+        width = head_kernel_dim if method == "gauss" else geometry.head_dim  # coordinates of one product
         if method == "taylor":
             self.feature_map, count = _taylor_map(geometry, order)
         elif method == "rff":
@@ -108,14 +91,11 @@ class FourierLinear(FeatureAttention):
             self.feature_map, count = _gauss_map(geometry, power, nodes, width)
         self.features = count + (smooth > 0)
         variance = 1 / geometry.head_dim if normalize == "l2" else geometry.dim * INITIAL_WEIGHT**2
-        start = radius_for(tau0, power, width, variance)
-        self.radius = nn.Parameter(torch.full((geometry.heads, 1), start))
+        self.radius = nn.Parameter(torch.full((geometry.heads, 1), radius_for(tau0, power, width, variance)))
         mark(self, "radius", no_weight_decay=True)
         self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _measure_strain
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
             scaled = self._scaled(*to_float32(q, k))
@@ -157,12 +137,12 @@ class FourierLinear(FeatureAttention):
         return (shorten(q, self.order), shorten(k, self.order)) if self.method == "taylor" else (q, k)
 
     def _by_kernel(self, keys: int) -> bool:
-        """Taylor over few tokens: the polynomial of the products themselves is less work than its features."""
+        """Whether the Taylor polynomial of the products takes less work than its features: over few tokens."""
         if self.method != "taylor" or self.form == "chunk":
             return False
         return self.form == "parallel" or keys <= max(PARALLEL_UP_TO, self.features)
 
-    def _taylor_maps(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> Tensor:
+    def _taylor_maps(self, q: Tensor, k: Tensor, causal: bool, keep: Keep = None) -> Tensor:
         weights = taylor_kernel(q @ k.mT, self.order) * _key_weight(k)[..., None, :]
         if keep is not None:
             weights = weights.masked_fill(~keep[:, None, None], 0.0)
@@ -170,8 +150,8 @@ class FourierLinear(FeatureAttention):
         return weights / (weights.sum(-1, keepdim=True) + EPS)
 
     @torch.no_grad()
-    def _measure_strain(self, q: Tensor, k: Tensor, keep: Tensor | None, cross: bool) -> None:
-        """Stores tau or the resolution in use, for `diagnostics`; q and k are scaled. Padding does not count."""
+    def _measure_strain(self, q: Tensor, k: Tensor, keep: Keep, cross: bool) -> None:
+        """Store tau or the used resolution for `diagnostics`, without padding; q and k are scaled."""
         of_queries = None if keep is None or cross else keep[:, -q.shape[2] :]
         if self.method == "gauss":
             (q_low, q_high), (k_low, k_high) = _range(q, of_queries), _range(k, keep)
@@ -182,16 +162,16 @@ class FourierLinear(FeatureAttention):
         self.strain.copy_(squares.amax() * (1 / 2 if self.method == "taylor" else self.power / 6))
 
 
-def _range(x: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Smallest and largest number of each coordinate over the tokens that count, (B, H, K) each."""
+def _range(x: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
+    """Minimum and maximum of each coordinate over tokens to keep, (B, H, K) each."""
     if keep is None:
         return x.amin(2), x.amax(2)
     left_out = ~keep[:, None, :, None]
     return x.masked_fill(left_out, math.inf).amin(2), x.masked_fill(left_out, -math.inf).amax(2)
 
 
-def _mean_square(x: Tensor, keep: Tensor | None) -> Tensor:
-    """|x|^2 per head, on average over the tokens that count."""
+def _mean_square(x: Tensor, keep: Keep) -> Tensor:
+    """The mean of |x|^2 per head over tokens to keep."""
     squares = x.square().sum(-1)
     if keep is None:
         return squares.mean((0, 2))
@@ -199,17 +179,15 @@ def _mean_square(x: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _key_weight(k: Tensor) -> Tensor:
-    """exp(-|k|^2 / 2), the factor of the Gaussian that depends on the key alone: (B, H, N, K) -> (B, H, N). Not below
-    exp(-LARGEST_EXPONENT): where all keys are that long, tau is far beyond what the polynomial follows, and weights
-    that are all 0 would have no gradient either."""
+    """exp(-|k|^2 / 2), the factor of the Gaussian that depends on the key alone: (B, H, N, K) -> (B, H, N). At least
+    exp(-LARGEST_EXPONENT): for longer keys tau is far beyond the polynomial, and weights of 0 have no gradient."""
     return (-(k.square().sum(-1) / 2).clamp_max(LARGEST_EXPONENT)).exp()
 
 
 def _check(power: int, tau0: float, smooth: float, method: str) -> None:
     if power < 2 or power % 2:
         raise SetupError(f"attention.power must be an even integer >= 2, got {power}: an odd power of sinc is negative")
-    if tau0 <= 0:
-        raise SetupError(f"attention.tau0 must be positive, got {tau0}: -log of a usual weight before training")
+    check_range("attention.tau0", tau0, 0, above_low=True)  # -log of a usual weight before training
     if smooth < 0 or (smooth > 0 and method == "taylor"):
         raise SetupError(
             f"attention.smooth must be >= 0 with attention.method=rff or gauss, where it is added to every weight, and "
@@ -219,18 +197,15 @@ def _check(power: int, tau0: float, smooth: float, method: str) -> None:
 
 def _taylor_map(geometry: Geometry, order: int) -> tuple[nn.Module, int]:
     if order < 2 or order % 2 or order > MAX_FEATURE_ORDER:
-        raise SetupError(
-            f"attention.order must be an even integer from 2 to {MAX_FEATURE_ORDER}, got {order}: an odd order gives "
-            "negative weights"
-        )
+        must = f"attention.order must be an even integer from 2 to {MAX_FEATURE_ORDER}"
+        raise SetupError(f"{must}, got {order}: an odd order yields negative weights")
     count = math.comb(geometry.head_dim + order, order)
     _check_count(count, "a smaller attention.order or more heads")
-    return Monomials(geometry.head_dim, taylor_coefficients(order)), count
+    return polynomial.Monomials(geometry.head_dim, polynomial.taylor_coefficients(order)), count
 
 
 def _random_map(geometry: Geometry, power: int, features: int, sampler: Sampler) -> tuple[nn.Module, int]:
-    if features < 2 or features % 2:
-        raise SetupError(f"attention.features must be an even integer >= 2 (cosines and sines), got {features}")
+    check_features(features, even=True)  # cosines and sines
     _check_count(features, "fewer attention.features")
     count, width = features // 2, geometry.head_dim
     seeds = [seed_of("fourier_linear", geometry.seed, geometry.layer, head) for head in range(geometry.heads)]
@@ -239,12 +214,10 @@ def _random_map(geometry: Geometry, power: int, features: int, sampler: Sampler)
 
 
 def _gauss_map(geometry: Geometry, power: int, nodes: int, width: int) -> tuple[nn.Module, int]:
-    if nodes < 2:
-        raise SetupError(f"attention.nodes must be at least 2, got {nodes}")
+    check_range("attention.nodes", nodes, 2)
     if width < 1 or geometry.head_dim % width:
-        raise SetupError(
-            f"attention.head_kernel_dim must divide the {geometry.head_dim} coordinates of a head, got {width}"
-        )
+        must = f"divide the {geometry.head_dim} coordinates of a head"
+        raise SetupError(f"attention.head_kernel_dim must {must}, got {width}")
     count = 2 * math.ceil(nodes**width / 2) * (geometry.head_dim // width)
     _check_count(count, "a smaller attention.head_kernel_dim or fewer attention.nodes")
     return CosineFeatures(*gauss_grid(nodes, power, width)), count
@@ -252,6 +225,5 @@ def _gauss_map(geometry: Geometry, power: int, nodes: int, width: int) -> tuple[
 
 def _check_count(count: int, remedy: str) -> None:
     if count > MAX_FEATURES:
-        raise SetupError(
-            f"attention=fourier_linear would need {count} features per head, more than {MAX_FEATURES}: choose {remedy}"
-        )
+        more = f"{count} features per head, more than {MAX_FEATURES}"
+        raise SetupError(f"attention=fourier_linear would need {more}: choose {remedy}")

@@ -7,21 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry
+from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
 from fourierformer.attention.engines.dot_product import dot_product_attention, dot_product_maps
 from fourierformer.attention.engines.features import unit_norm
 from fourierformer.errors import check_range
 from fourierformer.marks import mark
 
-NARROWEST = 1e-6  # of a bandwidth, sigma^2: far below it, |q - k|^2 / sigma^2 is infinite in float32
+NARROWEST = 1e-6  # bandwidth sigma^2: far below, |q - k|^2 / sigma^2 is infinite in float32
 
 
 @register("gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)")
 class Gaussian(Attention):
     """Attention as kernel regression with w_ij = exp(-|q_i - k_j|^2 / (2 sigma^2)) (FourierFormer, section 2).
 
-    With keys of unit norm the |k_j|^2 is the same for every key and cancels: softmax attention, equation 8 of the
-    paper, with sigma^2 = sqrt(D) giving the usual 1/sqrt(D). Costs what softmax costs.
+    With keys of unit norm |k_j|^2 cancels: softmax attention, equation 8 of the paper, where sigma^2 = sqrt(D) gives
+    the usual 1/sqrt(D). As fast as softmax.
     """
 
     partial_queries = cross_ok = padding_ok = True
@@ -33,27 +33,22 @@ class Gaussian(Attention):
         self.bandwidth = math.sqrt(geometry.head_dim) if bandwidth is None else bandwidth
         self.normalize_keys = normalize_keys
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
-        if self.normalize_keys:
-            k = unit_norm(k)
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
+        k = unit_norm(k) if self.normalize_keys else k
         return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        if self.normalize_keys:
-            k = unit_norm(k)
-        with torch.autocast(q.device.type, enabled=False):
-            return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1 / self.bandwidth)
+        k = unit_norm(k) if self.normalize_keys else k
+        return gaussian_maps(q, k, self.bandwidth, causal=self.geometry.causal)
 
 
 @register("gaussian_full", "Gaussian kernel regression with a full covariance that each head learns")
 class GaussianFull(Attention):
     """w_ij = exp(-(q_i - k_j)^T P (q_i - k_j) / 2) with P = L L^T, L lower-triangular and learned per head.
 
-    The control of the paper's argument that a product of sinc kernels spares one the covariance: here it is estimated.
-    Starts as `gaussian`: P = I / bandwidth. Since the exponent is |L^T (q - k)|^2, it is the isotropic kernel of L^T q
-    and L^T k, and costs as much.
+    The control for the paper's argument that a product of sinc kernels needs no covariance: here it is estimated.
+    Initialised as `gaussian`: P = I / bandwidth. The exponent is |L^T (q - k)|^2, so it is the isotropic kernel of
+    L^T q and L^T k, and as fast.
     """
 
     partial_queries = cross_ok = padding_ok = True
@@ -66,7 +61,7 @@ class GaussianFull(Attention):
         bandwidth = math.sqrt(width) if bandwidth is None else bandwidth
         rows, columns = torch.tril_indices(width, width)
         start = (rows == columns).float() / math.sqrt(bandwidth)
-        # row by row in a vector, so that no number above the diagonal counts as a parameter
+        # row by row in a vector: numbers above the diagonal are no parameters
         self.lower = nn.Parameter(start.repeat(geometry.heads, 1))
         mark(self, "lower", no_weight_decay=True)
 
@@ -77,43 +72,42 @@ class GaussianFull(Attention):
         full = self.lower.new_zeros(self.geometry.heads, width * width)
         return full.index_copy(1, rows * width + columns, self.lower).unflatten(1, (width, width))
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         q, k = self._whitened(q, k)
         return gaussian_attention(q, k, v, 1.0, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         q, k = self._whitened(q, k)
-        with torch.autocast(q.device.type, enabled=False):
-            return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1.0)
+        return gaussian_maps(q, k, 1.0, causal=self.geometry.causal)
 
     def _whitened(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """L^T q and L^T k, in float32 at least."""
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            factor = self.factor().to(dtype)
-            return q.to(dtype) @ factor, k.to(dtype) @ factor
+            q, k = to_float32(q, k)
+            factor = self.factor().to(q.dtype)
+            return q @ factor, k @ factor
 
 
-def gaussian_attention(
-    q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, causal: bool, keep: Tensor | None = None
-) -> Tensor:
+def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, causal: bool, keep: Keep = None) -> Tensor:
     with torch.autocast(q.device.type, enabled=False):  # |k|^2 needs float32: its rounding error enters an exponent
         q, k = as_dot_product(q, k)
         mixed = dot_product_attention(q, k, v.to(q.dtype), causal=causal, scale=1 / bandwidth, keep=keep)
         return mixed.to(v.dtype)
 
 
+def gaussian_maps(q: Tensor, k: Tensor, bandwidth: float, *, causal: bool) -> Tensor:
+    with torch.autocast(q.device.type, enabled=False):
+        return dot_product_maps(*as_dot_product(q, k), causal=causal, scale=1 / bandwidth)
+
+
 def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """q and k with one more coordinate, so that softmax of their dot products has Gaussian weights; float32 at least.
 
     -|q-k|^2/2 = q.k - |k|^2/2 - |q|^2/2: the last term cancels, the middle one is the coordinate added to the key. Only
-    differences matter, so positions are taken relative to the first key, which every query may see: far from the origin
-    the terms would be large and their sum inexact.
+    differences matter, so positions are relative to the first key, which every query may see: far from the origin the
+    terms would be large and their sum inexact.
     """
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    q, k = q.to(dtype), k.to(dtype)
+    q, k = to_float32(q, k)
     origin = k[..., :1, :].detach()
     q, k = F.pad(q - origin, (0, 1), value=1.0), k - origin
     return q, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)

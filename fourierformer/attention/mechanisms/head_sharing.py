@@ -1,10 +1,10 @@
-"""Softmax attention whose heads work together: they mix their logits and weights, or share keys and values."""
+"""Softmax attention with coupled heads: they mix their logits and weights, or share keys and values."""
 
 import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, Projected
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.attention.mechanisms.softmax import Softmax
 from fourierformer.errors import SetupError
@@ -15,7 +15,7 @@ from fourierformer.marks import mark
 class TalkingHeads(WeightedAttention):
     """J = q k^T / sqrt(D) per head; W = softmax(P_l J) P_w, P_l and P_w (H, H) mix heads.
 
-    Both start as the identity, at which it is softmax. Weights may become negative and rows need not sum to 1.
+    Both are initialised as the identity (softmax). Weights may become negative, and rows need not sum to 1.
     """
 
     cost, source = "N² (C + H²)", "Shazeer et al. 2020, arXiv 2003.02436"
@@ -49,9 +49,7 @@ class GroupedQuery(Softmax):
         self.kv_heads = kv_heads
         self.qkv = nn.Linear(geometry.dim, geometry.dim + 2 * kv_heads * geometry.head_dim, bias=geometry.bias)
 
-    def project(
-        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
         shared = self.kv_heads * self.geometry.head_dim
         q, k, v = (self._split(part) for part in self._projected(x, memory, last, (self.geometry.dim, shared, shared)))
         group = self.geometry.heads // self.kv_heads

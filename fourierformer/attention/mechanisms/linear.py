@@ -1,47 +1,38 @@
 """Linear attention by feature maps of queries and keys alone: the common class, and the two simplest maps."""
 
 import math
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State
+from fourierformer.attention.base import Attention, Geometry, Keep, State, to_float32
+from fourierformer.attention.engines import recurrence
 from fourierformer.attention.engines.features import draw_frequencies, elu_features, relu_features
-from fourierformer.attention.engines.recurrence import (
-    Form,
-    Options,
-    linear_attention,
-    linear_maps,
-    linear_start,
-    linear_step,
-    to_float32,
-)
+from fourierformer.attention.engines.recurrence import Form, Options
 from fourierformer.errors import SetupError, check_range
 
-# Added to max(0, omega.x), whose mean is 0.4 |x|. A query or key whose features are all 0, as those of x = 0 are, then
-# has equal weights instead of 0 / 0.
+# Added to max(0, omega.x), whose mean is 0.4 |x|. A query or key without positive features, such as x = 0, then has
+# equal weights instead of 0 / 0.
 OFFSET = 1e-3
 
 
-@dataclass
-class FeaturePair:
-    """phi(q), phi(k), and the options with which recurrence.py weighs and normalises their products."""
+class FeaturePair(NamedTuple):
+    """phi(q), phi(k), and options of recurrence.py for the weights and their normalisation."""
 
     q: Tensor
     k: Tensor
-    options: Options = field(default_factory=Options)
+    options: Options
 
 
 class FeatureAttention(Attention):
-    """o_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j). A subclass defines phi, and sets `features`, how
-    many numbers phi has.
-
-    Linear in the number of tokens: the sums over keys are kept instead of the keys (recurrence.py).
+    """o_i = sum_j phi(q_i).phi(k_j) v_j / sum_j phi(q_i).phi(k_j). A subclass defines phi, and sets `features`, the
+    number of features. Linear in the number of tokens: sums over keys replace the keys (recurrence.py).
     """
 
-    partial_queries = cross_ok = padding_ok = True
+    partial_queries = padding_ok = True
+    cross_ok: bool | str = True
     cost, state = "N M C", "M (C + H)"
     features: int
 
@@ -53,32 +44,29 @@ class FeatureAttention(Attention):
         """Features of q (B, H, n, K) and k (B, H, N, K), both float32 at least."""
         raise TypeError(f"{type(self).__name__} does not define phi()")
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
-            pair = self.phi(*to_float32(q, k))
-            return linear_attention(pair.q, pair.k, v, causal=causal, form=self.form, keep=keep, **pair.options)
+            fq, fk, options = self.phi(*to_float32(q, k))
+            return recurrence.linear_attention(fq, fk, v, causal=causal, form=self.form, keep=keep, **options)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
-            pair = self.phi(*to_float32(q, k))
-            return linear_maps(pair.q, pair.k, causal=self.geometry.causal, **pair.options)
+            fq, fk, options = self.phi(*to_float32(q, k))
+            return recurrence.linear_maps(fq, fk, causal=self.geometry.causal, **options)
 
-    def start(self, batch: int) -> State:
-        weight, heads, width = self.qkv.weight, self.geometry.heads, self.geometry.head_dim
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        return linear_start(batch, heads, self.features, width, weight.device, dtype)
+    def start(self, batch: int) -> State | None:
+        heads, width = self.geometry.heads, self.geometry.head_dim
+        return recurrence.linear_start(self.qkv.weight, batch, heads, self.features, width)
 
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         with torch.autocast(q.device.type, enabled=False):
-            pair = self.phi(*to_float32(q, k))
-            return linear_step(pair.q, pair.k, v, state, **pair.options)
+            fq, fk, options = self.phi(*to_float32(q, k))
+            return recurrence.linear_step(fq, fk, v, state, **options)
 
 
 def check_features(features: int, *, even: bool = False) -> None:
-    """SetupError unless so many features are possible; even: sines and cosines, or opposite signs, come in pairs."""
+    """SetupError for an impossible number of features; even: sines and cosines, or opposite signs, come in pairs."""
     if features < 1 or (even and features % 2):
         kind = "an even number" if even else "a number"
         pairs = ": they come in pairs" if even else ""
@@ -117,10 +105,8 @@ class LinearRelu(FeatureAttention):
         super().__init__(geometry, form)
         check_features(features)
         self.features, self.offset = features, OFFSET * math.sqrt(2 / features)
-        purpose = ("linear_relu", geometry.seed, geometry.layer)
-        drawn = draw_frequencies(geometry.heads, features, geometry.head_dim, *purpose)
-        self.register_buffer("frequencies", drawn)
+        self.register_buffer("frequencies", draw_frequencies(geometry, features, "linear_relu"))
 
     def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         fq, fk = (relu_features(x, self.frequencies) + self.offset for x in (q, k))
-        return FeaturePair(fq, fk)
+        return FeaturePair(fq, fk, {})

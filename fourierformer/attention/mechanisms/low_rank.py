@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry
+from fourierformer.attention.base import Attention, Geometry, Keep, all_kept, to_float32
 from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
 from fourierformer.errors import SetupError, check_range
 
@@ -14,32 +14,26 @@ from fourierformer.errors import SetupError, check_range
 class LowRankAttention(Attention):
     """W = left right, with left (N, r) and right (r, M) from `factors`: y = left (right v) in time linear in N and M.
 
-    Rows of `right` are statistics of all keys, so a causal mask on W would not keep the past from the future.
+    Rows of `right` are statistics of all keys, so W leaks the future even under a causal mask.
     """
 
     padding_ok = True
 
-    def factors(self, q: Tensor, k: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """left (B, H, N, r) and right (B, H or 1, r, M) of q and k in float32 at least; right is 0 for keys that are
-        left out, keep (B, M)."""
+    def factors(self, q: Tensor, k: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
+        """left (B, H, N, r) and right (B, H or 1, r, M), 0 for keys that are left out; q and k in float32 at least."""
         raise TypeError(f"{type(self).__name__} does not define factors()")
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
-        left, right = self._factors(q, k, keep)
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
+            q, k = to_float32(q, k)
+            left, right = self.factors(q, k, keep)
             return (left @ (right @ v.to(left.dtype))).to(v.dtype)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        left, right = self._factors(q, k, None)
         with torch.autocast(q.device.type, enabled=False):
+            q, k = to_float32(q, k)
+            left, right = self.factors(q, k, None)
             return left @ right
-
-    def _factors(self, q: Tensor, k: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            return self.factors(q.to(dtype), k.to(dtype), keep)
 
 
 Share = Literal["none", "heads", "kv"]
@@ -50,8 +44,7 @@ class Linformer(LowRankAttention):
     """softmax(q (E k)^T / sqrt(D)) (F v) with learned E and F (rank, length) (equation 7 of the paper).
 
     share: `none` = E and F in every head, `heads` = one E and one F for all heads, `kv` = one for both (its section 4).
-    They start as N(0, 1 / rank), as in its theorem 2. Position j of the sequence belongs to column j; shorter inputs
-    use the first columns.
+    Initialised as N(0, 1 / rank), as in its theorem 2. Column j belongs to position j, from the start of the input.
     """
 
     longer_ok = False
@@ -62,16 +55,13 @@ class Linformer(LowRankAttention):
     def __init__(self, geometry: Geometry, *, rank: int = 64, share: Share = "kv"):
         super().__init__(geometry)
         check_range("attention.rank", rank, 1)
-        heads = geometry.heads if share == "none" else 1
-        parts = 1 if share == "kv" else 2
+        heads, parts = geometry.heads if share == "none" else 1, 1 if share == "kv" else 2
         self.along = nn.Parameter(torch.randn(parts, heads, rank, geometry.length) / rank**0.5)
 
-    def factors(self, q: Tensor, k: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+    def factors(self, q: Tensor, k: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
         if k.shape[-2] > self.geometry.length:
-            raise SetupError(
-                f"linformer projects {self.geometry.length} positions, got a sequence of {k.shape[-2]}: build it for "
-                "the longest sequence"
-            )
+            got = f"got a sequence of {k.shape[-2]}: build it for the longest one"
+            raise SetupError(f"linformer projects {self.geometry.length} positions, {got}")
         along = self.along.to(q.dtype)[..., : k.shape[-2]]
         of_keys, of_values = along[0], along[-1]
         if keep is not None:
@@ -80,7 +70,7 @@ class Linformer(LowRankAttention):
 
 
 def pseudo_inverse(a: Tensor, iterations: int) -> Tensor:
-    """Approximates the pseudo-inverse of a (..., m, m), as the paper does (a method of order 3, Razavi et al. 2014):
+    """Approximate the pseudo-inverse of a (..., m, m) as in the paper (a method of order 3, Razavi et al. 2014):
 
     Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4 from Z = A^T / (|A|_1 |A|_inf), with norms of each matrix. With
     E = I - A Z, a step leaves (3 E^3 + E^4) / 4.
@@ -99,11 +89,10 @@ class Nystrom(LowRankAttention):
     """softmax(q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ k^T), logits over sqrt(D).
 
     The landmarks Q~ and K~ are means of `landmarks` segments of (nearly) equal length of the tokens that are not
-    padding, at most one per token. `iterations` is that of `pseudo_inverse`. The paper's additional convolution of the
-    values is left out. Weights may be negative.
+    padding, at most one per token. Without the paper's convolution of the values. Weights may be negative.
     """
 
-    causal_ok = "its landmarks are means over segments of the sequence, which tell every query of later tokens"
+    causal_ok = "its landmarks are means over segments of the sequence, which leak later tokens to every query"
     cross_ok = "its landmarks are means of all queries, so no query could be answered without the others"
     cost, state, source = "N m C", "none", "Xiong et al. 2021, arXiv 2102.03902"
 
@@ -113,9 +102,8 @@ class Nystrom(LowRankAttention):
         check_range("attention.iterations", iterations, 1)
         self.landmarks, self.iterations = landmarks, iterations
 
-    def factors(self, q: Tensor, k: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        if keep is None:
-            keep = torch.ones(1, k.shape[-2], dtype=torch.bool, device=k.device)
+    def factors(self, q: Tensor, k: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
+        keep = all_kept(k) if keep is None else keep
         means, there = self._segments(keep, q.dtype)
         of_q, of_k = means @ q, means @ k
         left = visible_softmax(scaled_logits(q, of_k), there)
@@ -124,7 +112,7 @@ class Nystrom(LowRankAttention):
         return left @ pseudo_inverse(middle, self.iterations), right
 
     def _segments(self, keep: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(B, 1, m, M) that takes the mean of each segment, and (B, 1, 1, m), False for landmarks without a token."""
+        """The matrix (B, 1, m, M) of means over segments, and (B, 1, 1, m), False for landmarks without a token."""
         count = keep.sum(1, keepdim=True)
         used = count.clamp_max(self.landmarks)
         segment = (keep.cumsum(1) - 1) * used // count.clamp_min(1)

@@ -1,28 +1,26 @@
-"""Attention within hash buckets (Reformer): tokens whose queries point in similar directions attend to each other."""
+"""Attention within hash buckets (Reformer): tokens whose queries have similar directions attend to each other."""
 
 import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, Projected
 from fourierformer.attention.engines.features import unit_norm
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
 
-ITSELF = -1e5  # the logit of a token with itself: only where there is no other
+ITSELF = -1e5  # the logit of a token with itself: decisive only without another token
 
 
-@register(
-    "lsh", "softmax among tokens with the same hash in at least one of several rounds; keys are unit-norm queries"
-)
+@register("lsh", "softmax among tokens with the same hash in at least one of several rounds; keys = unit-norm queries")
 class LSH(WeightedAttention):
     """Keys are k_j = q_j / |q_j|. In each round r a token has the hash argmax [x R_r, -x R_r], one of `buckets`, with a
-    random rotation R_r (D, buckets / 2) per head; query i attends to all j that share its hash in some round, which is
-    the paper's sum over rounds with repeated pairs counted once, and to itself only where there is no other.
+    random rotation R_r (D, buckets / 2) per head; query i attends to all j with its hash in some round (the paper's sum
+    over rounds with repeated pairs counted once), and to itself only without another such token.
 
-    A token's hash depends on itself alone, so nothing of the future is told. (The paper's sorted chunks cut buckets
-    short, which does depend on other tokens.) `rehash`: new rotations in every training step.
+    A token's hash depends on itself alone, so the future does not leak. (The paper's sorted chunks truncate buckets,
+    which depends on other tokens.) `rehash`: new rotations in every training step.
     """
 
     cross_ok = "its keys are its own queries (one projection for both), and hashes compare tokens of one sequence"
@@ -48,16 +46,12 @@ class LSH(WeightedAttention):
         shape = (self.rounds, geometry.heads, geometry.head_dim, self.buckets // 2)
         return torch.randn(shape, generator=generator)
 
-    def project(
-        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
         q, v = (self._split(part) for part in self.qkv(x).chunk(2, dim=-1))
         return q if last is None else q[:, :, -last:], unit_norm(q).to(q.dtype), v
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
-        itself = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
-        offset = k.shape[-2] - q.shape[-2]
-        itself = itself.tril(offset) & itself.triu(offset)
+        itself = torch.eye(k.shape[-2], dtype=torch.bool, device=q.device)[-q.shape[-2] :]
         together = (self.hashes(q)[..., None] == self.hashes(k)[..., None, :]).any(0) | itself
         return visible_softmax(scaled_logits(q, k).masked_fill(itself, ITSELF), visible & together)
 

@@ -1,8 +1,8 @@
-"""Softmax's exponential cut to a polynomial of the dot product: linear attention with features of no randomness.
+"""Softmax with a polynomial in place of the exponential: linear attention with deterministic features.
 
 A polynomial with coefficients c_m >= 0 is a dot product of features, kappa(q.k) = sum_m c_m (q.k)^m = phi(q).phi(k):
 one feature for every monomial of degree n at most, (q.k)^m = sum_{|a| = m} m!/a! q^a k^a (multinomial theorem).
-M = C(D + n, n) of them: 153, 561, 1225, 2145 at order 2 for D = 16, 32, 48, 64; the tensor power has D^n.
+M = C(D + n, n): 153, 561, 1225, 2145 at order 2 for D = 16, 32, 48, 64; the tensor power has D^n.
 """
 
 import math
@@ -15,15 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State, visible_keys
-from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO, Form, linear_attention, linear_start, linear_step
+from fourierformer.attention.base import Geometry, Keep, State, to_float32, visible_keys
+from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO, Form, linear_attention
+from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair
 from fourierformer.errors import SetupError
 
-MAX_FEATURES = 32768  # a state of 32768 (D + 1) numbers per head is that of 16384 tokens of softmax attention
+MAX_FEATURES = 32768  # a state of 32768 (D + 1) numbers per head is as large as 16384 keys and values
 MAX_FEATURE_ORDER = 20  # 20! is the last factorial of 64 bits
 LARGEST = 1e25  # of s^n / n!: its sum over 1e8 keys, times values of up to 1e5, is below 3e38
-# The least mean weight that is divided by, beside a usual one of 1 (kappa(0) = 1). A larger mean is left as it is.
-# expdef has weights 0 at s = -n, and a query that sees no other keys would give 0 / 0.
+# The least mean weight in the denominator; kappa(0) = 1. expdef has weights 0 at s = -n, and a query that sees no other
+# keys would yield 0 / 0.
 FLOOR = 1e-6
 
 
@@ -41,8 +42,8 @@ def expdef_kernel(s: Tensor, order: int) -> Tensor:
 
 
 def shorten(x: Tensor, order: int) -> Tensor:
-    """x with vectors (the last dimension) no longer than keeps a polynomial of their products finite in float32: up to
-    2e3 at order 4, 71 at order 8 ((LARGEST n!)^(1 / 2n)). The direction stays. Order 2 needs none below 1e6.
+    """x with vectors (the last dimension) shortened to the length at which a polynomial of their products is finite in
+    float32: 2e3 at order 4, 71 at order 8 ((LARGEST n!)^(1 / 2n)). Order 2 needs no limit below 1e6.
     """
     if order == 2:
         return x
@@ -68,8 +69,8 @@ class Series(NamedTuple):
 class Monomials(nn.Module):
     """phi(x), (..., N, D) -> (..., N, M), with phi(x).phi(y) = sum_m coefficients[m] (x.y)^m.
 
-    A monomial of degree n at most in x is one of degree n exactly in [1, x], so `columns` (n, M) names n factors of
-    each; the sorted choices come in the order of their degree. `orderings` counts the orders of each choice's factors,
+    A monomial of degree n at most in x is one of degree n exactly in [1, x], so `columns` (n, M) lists the n factors of
+    each; sorted choices are in the order of their degree. `orderings` counts the orders of the factors of each choice,
     in integers: conversion to any dtype starts from exact numbers.
     """
 
@@ -88,8 +89,8 @@ class Monomials(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         degrees = self.orderings.to(x.dtype).split(self.per_degree)
         product = torch.cat([c * count for c, count in zip(self.coefficients, degrees, strict=True)]).sqrt()[:, None]
-        # Tokens are the innermost dimension: with tokens outermost, picking single numbers out of each took 13 times as
-        # long on a CPU (D = 16, order 2, 16,384 tokens), and the time grew as N^1.3.
+        # Tokens are the innermost dimension: with tokens outermost, selection took 13 times as long on a CPU (D = 16,
+        # order 2, 16,384 tokens), and the time grew as N^1.3.
         one_x = F.pad(x.mT, (0, 0, 1, 0), value=1.0)
         for column in self.columns:
             product = product * one_x.index_select(-2, column)
@@ -97,8 +98,7 @@ class Monomials(nn.Module):
 
 
 class ContiguousTranspose(torch.autograd.Function):
-    """x.mT, contiguous in memory, and its gradient likewise: a product of tensors with different memory layouts takes
-    longer than this copy."""
+    """x.mT and its gradient, contiguous in memory: a product of tensors of different layout is slower than a copy."""
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
@@ -115,28 +115,24 @@ def orderings(choice: tuple[int, ...]) -> int:
     return math.factorial(len(factors)) // math.prod(math.factorial(factors.count(f)) for f in set(factors))
 
 
-class PolynomialAttention(Attention):
+class PolynomialAttention(FeatureAttention):
     """Weights kappa(q.k / sqrt(D)) for a polynomial kappa of even order, normalised by their sum.
 
-    Two forms of one formula, equal to rounding: kappa applied to the logits, without features, and linear attention
-    over the features. `auto` takes the second beyond 256 keys and beyond M keys: until then features would be more
-    work, and more memory, than the weights themselves.
+    Two forms of one formula, equal to rounding: kappa of the logits, without features, and linear attention over the
+    features. `auto` takes the second beyond 256 and M keys; below, the weights take less work and memory.
     """
 
-    partial_queries = cross_ok = padding_ok = True
-    cost, state = "min(N, M) N C, M = C(D+n, n)", "M (C + H)"
+    cost = "min(N, M) N C, M = C(D+n, n)"
     series: ClassVar[Series]
-    phi: Any  # Monomials, or None where the chunk form is refused
+    monomials: Any  # Monomials, or None where the chunk form is refused
 
     def __init__(self, geometry: Geometry, *, order: int = 2, form: Form = "auto"):
-        super().__init__(geometry)
+        super().__init__(geometry, form)
         if order < 2 or order % 2:
-            raise SetupError(
-                f"attention.order must be an even integer >= 2, got {order}: a polynomial of odd order is negative "
-                "for very negative logits, and weights of both signs can add up to 0"
-            )
+            reason = "odd orders are negative for very negative logits, and weights of both signs can add up to 0"
+            raise SetupError(f"attention.order must be an even integer >= 2, got {order}: {reason}")
         width = geometry.head_dim
-        self.order, self.form, self.features = order, form, math.comb(width + order, order)
+        self.order, self.features = order, math.comb(width + order, order)
         fits = self.features <= MAX_FEATURES and order <= MAX_FEATURE_ORDER
         if form == "chunk" and not fits:
             raise SetupError(
@@ -144,16 +140,15 @@ class PolynomialAttention(Attention):
                 f"{self.features} features; at most {MAX_FEATURES} and order {MAX_FEATURE_ORDER} are possible: "
                 "choose attention.form=parallel, a smaller order or more heads"
             )
-        self.phi = Monomials(width, self.series.coefficients(order)) if fits else None
+        self.monomials = Monomials(width, self.series.coefficients(order)) if fits else None
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         causal = self.geometry.causal and not cross
         with torch.autocast(q.device.type, enabled=False):
             q, k = self._scaled(q), self._scaled(k)
             if self._by_features(k.shape[-2]):
-                return linear_attention(self.phi(q), self.phi(k), v, causal=causal, floor=FLOOR, keep=keep)
+                fq, fk = self.monomials(q), self.monomials(k)
+                return linear_attention(fq, fk, v, causal=causal, floor=FLOOR, keep=keep)
             weights, total = self._weights(q, k, causal, keep)
             return (weights @ v.to(weights.dtype) / total).to(v.dtype)
 
@@ -162,31 +157,25 @@ class PolynomialAttention(Attention):
             weights, total = self._weights(self._scaled(q), self._scaled(k), self.geometry.causal)
             return weights / total
 
-    def start(self, batch: int) -> State | None:
-        """None where even the chunk form is refused: keeping the keys takes less."""
-        if self.phi is None:
-            return None
-        weight = self.qkv.weight
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        heads, width = self.geometry.heads, self.geometry.head_dim
-        return linear_start(batch, heads, self.features, width, weight.device, dtype)
+    def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
+        return FeaturePair(self.monomials(self._scaled(q)), self.monomials(self._scaled(k)), {"floor": FLOOR})
 
-    def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
-        with torch.autocast(q.device.type, enabled=False):
-            return linear_step(self.phi(self._scaled(q)), self.phi(self._scaled(k)), v, state, floor=FLOOR)
+    def start(self, batch: int) -> State | None:
+        """None where the chunk form is refused: keys and values take less memory."""
+        return None if self.monomials is None else super().start(batch)
 
     def _by_features(self, keys: int) -> bool:
         if self.form == "auto":
-            return self.phi is not None and keys > max(PARALLEL_UP_TO, self.features)
+            return self.monomials is not None and keys > max(PARALLEL_UP_TO, self.features)
         return self.form == "chunk"
 
     def _scaled(self, x: Tensor) -> Tensor:
-        """Half of 1 / sqrt(D) on each side, in float32 at least, and no longer than the polynomial can bear."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.geometry.head_dim**-0.25
-        return shorten(x, self.order)
+        """x / D^(1/4), in float32 at least, and short enough for the polynomial."""
+        (x,) = to_float32(x)
+        return shorten(x * self.geometry.head_dim**-0.25, self.order)
 
-    def _weights(self, q: Tensor, k: Tensor, causal: bool, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """kappa(q.k) with 0 for keys that the query does not see, and the sum over keys to divide by."""
+    def _weights(self, q: Tensor, k: Tensor, causal: bool, keep: Keep = None) -> tuple[Tensor, Tensor]:
+        """kappa(q.k), 0 for invisible keys, and its sum over keys, the denominator."""
         weights = self.series.kernel(q @ k.mT, self.order)
         queries, keys = weights.shape[-2:]
         if keep is not None:
@@ -206,7 +195,7 @@ class Taylor(PolynomialAttention):
     """kappa(s) = sum_{m <= n} s^m / m! at s = q.k / sqrt(D), positive for even n (Nauen et al. 2024).
 
     Near softmax only where logits are small, and there it converges faster than any power of 1 / n. Far from 0 it
-    grows as s^n, on both sides: a key opposite to the query counts as much as one along it.
+    grows as s^n on both sides: a key opposite to the query weighs as much as one along it.
     """
 
     source = "Nauen et al. 2024, arXiv 2403.02920"

@@ -12,10 +12,10 @@ OF_POSITIONS = "its prior is over the positions of one sequence, and between two
 
 
 class PriorAttention(WeightedAttention):
-    """softmax(q.k / sqrt(D) + prior): `prior` returns what is added.
+    """softmax(q.k / sqrt(D) + prior).
 
-    Positions: a causal model sees a sequence, a bidirectional one the grid of patches where it has one. The prior is 0
-    to and from the prefix, which has no position on the grid.
+    Positions are those of a sequence in a causal model, those of the grid of patches, if any, in a bidirectional one.
+    The prior is 0 to and from the prefix, which has no position on the grid.
     """
 
     cross_ok = OF_POSITIONS
@@ -25,13 +25,13 @@ class PriorAttention(WeightedAttention):
         self.grid, self.prefix = (None, 0) if geometry.causal else (geometry.grid, geometry.prefix)
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        """The prior of N queries, (B or 1, H, N, M): their q; positions (M, axes), the last N of them the queries';
-        visible (B, 1, N or 1, M). Tokens of the prefix are left out."""
+        """The prior of N queries, (B or 1, H, N, M): their q; positions (M, axes), the last N belong to the queries;
+        visible (B, 1, N or 1, M). Without tokens of the prefix."""
         raise TypeError(f"{type(self).__name__} does not define prior()")
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         queries, keys = q.shape[-2], k.shape[-2]
-        without = max(self.prefix - (keys - queries), 0)  # queries that belong to the prefix
+        without = max(self.prefix - (keys - queries), 0)  # queries of the prefix
         shown = visible[..., without:, self.prefix :] if visible.shape[-2] > 1 else visible[..., self.prefix :]
         prior = self.prior(q[:, :, without:], self._positions(keys - self.prefix, q), shown)
         return visible_softmax(scaled_logits(q, k) + F.pad(prior, (self.prefix, 0, without, 0)), visible)
@@ -43,8 +43,8 @@ class PriorAttention(WeightedAttention):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2 (section 3 of the paper); else those of the
-    next smaller power, and then every other one of twice as many, as in the authors' code."""
+    """(heads,): 2^(-8/n), 2^(-16/n), ..., 2^-8 for n heads, n a power of 2 (section 3 of the paper); else the slopes of
+    the next smaller power, then every other slope of twice as many, as in the authors' code."""
 
     def slopes(count: int) -> list[float]:
         return [2 ** (-8 * (h + 1) / count) for h in range(count)]
@@ -57,8 +57,7 @@ def alibi_slopes(heads: int) -> Tensor:
 class Alibi(PriorAttention):
     """softmax_j(q_i.k_j / sqrt(D) - m_h |i - j|) with fixed slopes m_h (ALiBi).
 
-    In images the distance is that of two patches, in patches. The paper has it instead of position embeddings; the
-    models here keep theirs.
+    In images the distance is Euclidean, in patches. Position embeddings remain, which the paper replaces.
     """
 
     source = "Press et al. 2022, arXiv 2108.12409"
@@ -79,9 +78,8 @@ class LocalGaussian(PriorAttention):
     """softmax_j(q_i.k_j / sqrt(D) + G_ij), G_ij = -(j - P_i)^2 / (2 s_i^2) with s_i = D_i / 2.
 
     Centre P_i = n_i sigmoid(U_p.tanh(W q_i)) and window D_i = n_i sigmoid(U_d.tanh(W q_i)) are predicted from the query
-    (the paper's "query-specific window"); n_i is how far query i sees: all of the sequence, or
-    in a causal model its own past. Token j covers the positions from j to j + 1. On a grid, rows and columns each have
-    their centre and width, and n is the grid's extent.
+    (the paper's "query-specific window"); n_i is the length of the sequence, or of the past in a causal model. Token j
+    covers the positions from j to j + 1. Rows and columns of a grid have separate centres, widths and n.
     """
 
     source = "Yang et al. 2018, arXiv 1810.10182"
@@ -95,15 +93,11 @@ class LocalGaussian(PriorAttention):
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         hidden = F.linear(q, self.hidden.weight.to(q.dtype)).tanh()
-        extent = self._extent(positions, visible)
-        centre, window = (
-            extent * F.linear(hidden, part.weight.to(q.dtype)).sigmoid() for part in (self.centre, self.window)
-        )
+        if self.grid:
+            extent = torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
+        else:
+            extent = (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)  # (B, 1, N, 1)
+        parts = (F.linear(hidden, part.weight.to(q.dtype)) for part in (self.centre, self.window))
+        centre, window = (extent * part.sigmoid() for part in parts)
         apart = (positions + 0.5 - centre[..., None, :]) / (window / 2).clamp_min(1e-2)[..., None, :]
         return -0.5 * apart.square().sum(-1)
-
-    def _extent(self, positions: Tensor, visible: Tensor) -> Tensor:
-        """(B, 1, N, 1), or (2,) on a grid."""
-        if self.grid:
-            return torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
-        return (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)

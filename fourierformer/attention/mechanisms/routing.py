@@ -1,4 +1,4 @@
-"""Routing attention: queries and keys in clusters by k-means, and softmax among those of one cluster."""
+"""Routing attention: queries and keys are clustered by k-means; softmax within each cluster."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, Keep
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
@@ -22,16 +22,16 @@ def unit(x: Tensor) -> Tensor:
 class Routing(WeightedAttention):
     """A query belongs to the centroid with the largest inner product (of `unit` vectors) and attends
 
-    * in a causal model to the keys before it of the same centroid, and to itself;
+    * in a causal model to itself and to earlier keys of the same centroid;
     * otherwise to the ceil(M / clusters) keys nearest to its centroid, so that all clusters have one size.
 
-    The paper's clusters also choose their queries, which leaves some without any, and in a causal model compares tokens
-    with later ones: measured, that leaks. It ties keys to queries there, which this form does not need.
+    The paper's clusters also choose their queries, which leaves some queries without a cluster, and compares tokens of
+    a causal model with later ones: a measured leak. It ties keys to queries there, which is not necessary here.
     The first `local_heads` heads (null: half of them, as in the paper) attend to the `window` tokens to each side.
 
     Training: after every step mu <- unit(decay mu + (1 - decay) s), s = (sum of its queries + sum of its keys) / 2 per
-    sequence, averaged over the global batch (the paper's update, kept on the unit sphere), and each row's loss has
-    commitment * |x - mu|^2 added, averaged over heads, queries and keys.
+    sequence, averaged over the global batch (the paper's update, projected to the unit sphere). The loss of each row
+    has commitment * |x - mu|^2 added, averaged over heads, queries and keys.
     """
 
     adds_loss = True
@@ -42,39 +42,30 @@ class Routing(WeightedAttention):
     rows: Tensor
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        clusters: int = 16,
-        local_heads: int | None = None,
-        window: int = 32,
-        decay: float = 0.999,
-        commitment: float = 1e-4,
-    ):
+        self, geometry: Geometry, *, clusters: int = 16, local_heads: int | None = None, window: int = 32,
+        decay: float = 0.999, commitment: float = 1e-4,
+    ):  # fmt: skip
         super().__init__(geometry)
         self.local_heads = geometry.heads // 2 if local_heads is None else local_heads
         check_range("attention.clusters", clusters, 1)
         check_range("attention.window", window, 0)
         if not 0 <= self.local_heads < geometry.heads:
-            raise SetupError(
-                f"attention.local_heads must leave at least one of model.heads={geometry.heads}, got {local_heads}"
-            )
+            must = f"leave at least one of model.heads={geometry.heads}"
+            raise SetupError(f"attention.local_heads must {must}, got {local_heads}")
         check_range("attention.decay", decay, 0, 1)
         check_range("attention.commitment", commitment, 0)
         self.clusters, self.window, self.decay, self.commitment = clusters, window, decay, commitment
         generator = torch.Generator().manual_seed(seed_of("routing", geometry.seed, geometry.layer))
         shape = (geometry.heads - self.local_heads, clusters, geometry.head_dim)
         self.register_buffer("centroids", F.normalize(torch.randn(shape, generator=generator), dim=-1))
-        # of the step's rows so far: s of each cluster, and how many rows
+        # over the rows of this step: s of each cluster, and the number of rows
         self.register_buffer("sums", torch.zeros(shape), persistent=False)
         self.register_buffer("rows", torch.zeros(()), persistent=False)
         self._distance: Tensor | None = None  # (B,): of the last forward pass in training
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         if self.training:
-            self._gather(q, k, keep)
+            self._add_statistics(q, k, keep)
         return super().mix(q, k, v, x, keep=keep, cross=cross)
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
@@ -88,14 +79,12 @@ class Routing(WeightedAttention):
         return visible_softmax(scaled_logits(q, k), visible & routed)
 
     def _same_cluster(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
-        """(B, heads, N, M): which keys a query meets at its centroid."""
+        """The keys of the query's centroid: boolean (B, heads, N, M)."""
         similar = self._similarity(k)
         of_query = self._similarity(q).argmax(-1)
-        if self.geometry.causal:  # nothing that depends on later keys
-            together = of_query[..., None] == similar.argmax(-1)[..., None, :]
-            itself = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
-            offset = k.shape[-2] - q.shape[-2]
-            return together | (itself.tril(offset) & itself.triu(offset))
+        if self.geometry.causal:  # independent of later keys
+            itself = torch.eye(k.shape[-2], dtype=torch.bool, device=q.device)[-q.shape[-2] :]
+            return (of_query[..., None] == similar.argmax(-1)[..., None, :]) | itself
         similar = similar.mT.masked_fill(~visible, -torch.inf)  # (B, heads, clusters, M)
         size = -(-visible.sum(-1, keepdim=True) // self.clusters)
         rank = torch.argsort(similar, dim=-1, descending=True, stable=True).argsort(-1)
@@ -105,14 +94,12 @@ class Routing(WeightedAttention):
         """(B, heads, N, clusters)."""
         return unit(x.detach()) @ self.centroids.to(x.dtype).mT
 
-    # -- training ---------------------------------------------------------------------------------------------------
-
     def begin_step(self, step: int) -> None:
         self.sums.zero_()
         self.rows.zero_()
 
-    def _gather(self, q: Tensor, k: Tensor, keep: Tensor | None) -> None:
-        """Adds up what moves the centroids, and how far tokens are from them."""
+    def _add_statistics(self, q: Tensor, k: Tensor, keep: Keep) -> None:
+        """Add this batch to the update of the centroids, and store the distances of its rows to them."""
         with torch.autocast(q.device.type, enabled=False):
             distances = []
             for x, kept in ((q, None if q.shape[-2] != k.shape[-2] else keep), (k, keep)):

@@ -1,4 +1,4 @@
-"""Sparse adaptive connection: a small recurrent network chooses the keys of each query, trained by REINFORCE."""
+"""Sparse adaptive connection: a small recurrent network selects the keys of each query, trained by REINFORCE."""
 
 from collections.abc import Callable
 
@@ -19,17 +19,16 @@ BASELINE_DECAY = 0.9
 
 @register("sac", "experimental: an LSTM chooses the keys of each query, rewarded by the loss (REINFORCE)")
 class SparseAdaptiveConnection(WeightedAttention):
-    """Each query attends to itself and to `edges` other keys, the same in all heads. They are chosen one after the
-    other by an LSTM: h_0 = W k_i; key j has the probability softmax_j(h.(E k_j) / sqrt(width) + b_|i-j|) among the
-    visible ones not chosen yet; the chosen key is the LSTM's next input. Sampled in training, the most probable ones in
-    evaluation.
+    """Each query attends to itself and to `edges` other keys, the same in all heads. An LSTM selects them one after the
+    other: h_0 = W k_i; key j has the probability softmax_j(h.(E k_j) / sqrt(width) + b_|i-j|) among the visible keys
+    not yet selected; the selected key is the next input. Sampled in training, the most probable ones in evaluation.
 
-    Experimental: the paper's predictor chooses all edges of a sequence one after the other, 2 N `edges` steps; here one
-    per query goes on in parallel. Scoring the candidates takes `edges` N^2 products, so this saves no time.
+    Experimental: the paper's predictor selects all edges of a sequence in 2 N `edges` sequential steps; here queries
+    run in parallel. Scores of the candidates take `edges` N^2 products, so no time is saved.
 
-    The choice has no gradient. Each row's loss has (loss - baseline) * log p added, log p the mean over queries of the
-    log-probability of their edges: its gradient is REINFORCE's, over N. The baseline is the moving average of the loss
-    over steps. No gradient goes from the predictor into the rest of the model.
+    The selection has no gradient. Each row's loss has (loss - baseline) * log p added, log p the mean over queries of
+    the log-probability of their edges: its gradient is REINFORCE's, over N. The baseline is the moving average of the
+    loss over steps. No gradient flows from the predictor into the rest of the model.
     """
 
     longer_ok = False
@@ -49,7 +48,7 @@ class SparseAdaptiveConnection(WeightedAttention):
         self.cell = nn.LSTMCell(WIDTH, WIDTH)
         self.by_distance = nn.Parameter(torch.zeros(geometry.length))
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
-        # moving sums of loss and of 1, whose ratio is the baseline; and those of the step so far
+        # moving sums of loss and of 1, whose ratio is the baseline; sums over the rows of this step
         self.register_buffer("baseline", torch.zeros(2))
         self.register_buffer("seen", torch.zeros(2), persistent=False)
         self._rows: Tensor | None = None  # their numbers in the global batch; None = 0, 1, 2, ...
@@ -63,14 +62,15 @@ class SparseAdaptiveConnection(WeightedAttention):
         return visible_softmax(scaled_logits(q, k), visible & connected[:, None])
 
     def connections(self, queries: int, k: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """Which keys each of the last queries sees, (B, N, M) bool, and the log-probability of the choice, (B,): k
+        """The keys of each of the last queries, (B, N, M) bool, and the log-probability of the selection, (B,): k
         (B, H, M, D), visible (B or 1, N or 1, M)."""
         nodes = k.transpose(1, 2).flatten(-2).to(self.embed.weight.dtype)
         keys, position = self.embed(nodes), torch.arange(k.shape[-2], device=k.device)
         distance = (position[-queries:, None] - position).abs()
         connected = (distance == 0).expand(len(k), -1, -1) & visible
         left = visible & (distance > 0)
-        h, c = self.enter(nodes[:, -queries:]), None
+        h = self.enter(nodes[:, -queries:])
+        cell = torch.zeros_like(h.flatten(0, 1))
         log_p = k.new_zeros(len(k), queries)
         for number in range(self.edges):
             p = visible_softmax((scaled_logits(h, keys) + self.by_distance[distance]).to(k.dtype), left)
@@ -78,26 +78,20 @@ class SparseAdaptiveConnection(WeightedAttention):
             chosen = F.one_hot(choice, k.shape[-2]).bool() & left
             log_p = log_p + torch.where(chosen, p, 1.0).clamp_min(torch.finfo(p.dtype).tiny).log().sum(-1)
             connected, left = connected | chosen, left & ~chosen
-            h, c = self._next(keys.gather(1, choice[..., None].expand(-1, -1, WIDTH)), h, c)
+            chosen_keys = keys.gather(1, choice[..., None].expand(-1, -1, WIDTH))
+            after, cell = self.cell(chosen_keys.flatten(0, 1), (h.flatten(0, 1), cell))
+            h = after.view(h.shape)
         real = visible.any(-2).expand(len(k), -1)[:, -queries:]
         return connected, (log_p * real).sum(1) / real.sum(1).clamp_min(1)
 
-    def _next(self, chosen: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor]:
-        shape = h.shape
-        flat = chosen.flatten(0, 1), h.flatten(0, 1)
-        after, cell = self.cell(flat[0], (flat[1], torch.zeros_like(flat[1]) if c is None else c))
-        return after.view(shape), cell
-
     def _choice(self, p: Tensor, number: int) -> Tensor:
-        """(B, N): a key of each query, sampled in training. Where none is left, p is 0 and the choice means nothing."""
+        """A key for each query, (B, N), sampled in training. Where no key is left, p is 0 and the result is ignored."""
         if not self.training:
             return p.argmax(-1)
         rows = torch.arange(len(p), device=p.device) if self._rows is None else self._rows
         u = uniform(self.key + number, rows, p.shape[1]).to(p.dtype)
         cumulative = p.cumsum(-1)
         return (cumulative < u[..., None] * cumulative[..., -1:]).sum(-1).clamp_max(p.shape[-1] - 1)
-
-    # -- training ---------------------------------------------------------------------------------------------------
 
     def begin_step(self, step: int) -> None:
         self.key.fill_(seed_of("sac", self.geometry.seed, self.geometry.layer, step))

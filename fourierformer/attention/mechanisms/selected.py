@@ -1,4 +1,4 @@
-"""Softmax over a choice: the keys most similar to a query, the queries that have most to say, or prototypes of them."""
+"""Softmax over a selection: the keys most similar to a query, the least uniform queries, or prototypes of queries."""
 
 import math
 
@@ -14,18 +14,17 @@ from fourierformer.seeds import seed_of
 
 
 def largest(x: Tensor, count: int) -> Tensor:
-    """True for the `count` largest numbers of each row; of equal ones some."""
+    """True for the `count` largest numbers of each row; ties are broken arbitrarily."""
     chosen = torch.zeros_like(x, dtype=torch.bool)
     return chosen.scatter(-1, x.topk(min(count, x.shape[-1]), dim=-1).indices, True)
 
 
 @register("topk", "softmax over the keys most similar to the query")
 class TopK(WeightedAttention):
-    """softmax over the `keys` visible keys with the largest q.k: the simple content-based sparse attention that the
-    survey names first (Lin et al. 2022, arXiv 2106.04554, section 4.1.2).
+    """softmax over the `keys` visible keys with the largest q.k: the simplest content-based sparse attention (Lin et
+    al. 2022, arXiv 2106.04554, section 4.1.2).
 
-    Every query chooses for itself, among the keys that it may see, so nothing of the future is told. All logits are
-    computed: no time is saved.
+    Every query selects among its visible keys, so the future does not leak. All logits are computed: no time is saved.
     """
 
     source = "Zhao et al. 2019, arXiv 1912.11637"
@@ -41,22 +40,15 @@ class TopK(WeightedAttention):
         return visible_softmax(logits, visible & chosen)
 
 
-def useful_queries(factor: float, keys: Tensor) -> Tensor:
-    """ceil(factor ln n) of n queries or keys, at least 1: the paper's u."""
-    return (factor * keys.clamp_min(1).log()).ceil().clamp_min(1)
-
-
-@register(
-    "informer", "softmax for the queries whose weights would be far from uniform, the mean of the values for others"
-)
+@register("informer", "softmax for the queries with weights far from uniform, the mean of the values for others")
 class Informer(WeightedAttention):
     """ProbSparse attention: of n queries the u = ceil(factor ln n) with the largest M_i = max_j s_ij - mean_j s_ij,
-    s = q.k / sqrt(D), get their softmax; for the others all visible keys weigh alike.
+    s = q.k / sqrt(D), get their softmax; the others weigh all visible keys equally.
 
-    M is taken over all visible keys: the paper's estimate of it from a sample of keys saves time, and depends on
-    chance. The paper's choice compares queries over the whole sequence, which leaks future tokens even under
-    a causal mask. So in a causal model query i is chosen if it is among the ceil(factor ln n) largest of queries 0..i,
-    n the keys that it sees. The first queries then all are.
+    M is taken over all visible keys: the paper's estimate from a sample of keys saves time, but is random. The paper's
+    choice compares queries over the whole sequence, which leaks future tokens even under a causal mask. In a causal
+    model query i, which sees n keys, is therefore chosen if it is among the ceil(factor ln n) largest of queries 0..i;
+    the first queries always are.
     """
 
     partial_queries = False
@@ -76,24 +68,22 @@ class Informer(WeightedAttention):
         return torch.where(chosen, visible_softmax(logits, visible), uniform)
 
     def _chosen(self, logits: Tensor, visible: Tensor, count: Tensor) -> Tensor:
-        """(B, H, N) bool."""
+        """The queries that get their softmax: (B, H, N) bool."""
         mean = logits.masked_fill(~visible, 0.0).sum(-1) / count.clamp_min(1)
         most = logits.masked_fill(~visible, -math.inf).amax(-1)
-        # queries are the same tokens as keys: what is compared are those that a query may see
+        # queries are the same tokens as keys: a query is compared with the tokens that it may see
         ahead = (most - mean)[..., None, :] > (most - mean)[..., None]
         rank = (ahead & visible).sum(-1)
-        return rank < useful_queries(self.factor, count)
+        return rank < (self.factor * count.clamp_min(1).log()).ceil().clamp_min(1)
 
 
-@register(
-    "clustered", "queries in clusters: each attends as the mean of its cluster, exactly for the keys that matter most"
-)
+@register("clustered", "queries in clusters: each attends as the mean of its cluster, exactly for the heaviest keys")
 class Clustered(WeightedAttention):
     """Queries are clustered by `bits` random hyperplanes and `iterations` of Lloyd's algorithm in Hamming distance; a
-    cluster's mean query has the weights A_c = softmax(Q_c k^T / sqrt(D)), which all its members share.
+    cluster's mean query has the weights A_c = softmax(Q_c k^T / sqrt(D)), shared by all its members.
 
-    Improved form (`keys` > 0): for the `keys` keys with the largest A_c, of mass m together, a member has m times its
-    own softmax over them. `keys` = 0 is the plain form. The first centroids are evenly spaced queries.
+    Improved form (`keys` > 0): for the `keys` keys with the largest A_c, of total mass m, a member has m times its own
+    softmax over them. `keys` = 0 is the plain form. The initial centroids are evenly spaced queries.
     """
 
     causal_ok = "the mean of a cluster mixes queries of later tokens into earlier ones"
@@ -134,7 +124,7 @@ class Clustered(WeightedAttention):
         return (bits @ centroids.mT).argmax(-1)
 
     def _first(self, bits: Tensor, kept: Tensor) -> Tensor:
-        """The bits of evenly spaced queries, padding left out: (B, H, clusters, bits)."""
+        """The bits of evenly spaced queries without padding: (B, H, clusters, bits)."""
         count, order = kept.sum(-1, keepdim=True), kept.cumsum(-1) - 1
         wanted = torch.arange(self.clusters, device=kept.device) * count // self.clusters  # (B, 1, clusters)
         place = ((order[:, :, None] == wanted[..., None]) & kept[:, :, None]).to(bits.dtype)

@@ -1,4 +1,4 @@
-"""Sparse Sinkhorn attention: each block of queries attends to a block of keys that a learned matching assigns to it."""
+"""Sparse Sinkhorn attention: each block of queries attends to the block of keys that a matching assigns to it."""
 
 from typing import Literal
 
@@ -27,15 +27,15 @@ def doubly_stochastic(logits: Tensor, possible: Tensor, iterations: int) -> Tens
 
 @register("sinkhorn", "each block of queries attends to the block of keys that a soft permutation assigns to it")
 class Sinkhorn(WeightedAttention):
-    """The sequence is cut into blocks of `block` tokens. S_ij says how far block j of the keys is assigned to block i
-    of the queries; queries of block i attend to sum_j S_ij k_j, token by token of the blocks, with the values sorted
-    alike, and where `own_block` to the tokens of their own block too.
+    """The sequence is cut into blocks of `block` tokens. S_ij is the share of block j of the keys in block i of the
+    queries; queries of block i attend to sum_j S_ij k_j, token by token of the blocks, with values sorted likewise, and
+    with `own_block` to the tokens of their own block too.
 
     Bidirectional: S is the matrix of q_i.k_j / sqrt(D) of the blocks' means, with Gumbel noise in training, over
-    `temperature`, made doubly stochastic by `iterations` of Sinkhorn's normalisation. (The paper scores blocks with a
-    network of as many outputs as blocks; inner products do for any number of blocks.)
-    Causal: normalising columns would leak future tokens. S_i is a softmax over the blocks before i, scored by
-    the mean of the queries up to the first token of block i. The first block has no other, so its own is needed.
+    `temperature`, made doubly stochastic by `iterations` of Sinkhorn's normalisation. (The paper scores blocks by a
+    network with one output per block; inner products apply to any number of blocks.)
+    Causal: normalised columns would leak future tokens. S_i is a softmax over the blocks before i, scored by the mean
+    of the queries up to the first token of block i. The first block has no other, so it needs its own.
     """
 
     draws = True
@@ -45,26 +45,20 @@ class Sinkhorn(WeightedAttention):
     key: Tensor
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        block: int = 16,
-        own_block: bool | Literal["auto"] = "auto",
-        temperature: float = 0.75,
-        iterations: int = 8,
-    ):
+        self, geometry: Geometry, *, block: int = 16, own_block: bool | Literal["auto"] = "auto",
+        temperature: float = 0.75, iterations: int = 8,
+    ):  # fmt: skip
         super().__init__(geometry)
         check_range("attention.block", block, 1)
         check_range("attention.iterations", iterations, 1)
         check_range("attention.temperature", temperature, 0, above_low=True)
         if geometry.causal and own_block is False:
-            raise SetupError(
-                "attention.own_block=false leaves the first block of a causal model without keys: take true or auto"
-            )
+            problem = "leaves the first block of a causal model without keys"
+            raise SetupError(f"attention.own_block=false {problem}: use true or auto")
         self.block, self.temperature, self.iterations = block, temperature, iterations
         self.own_block = geometry.causal if own_block == "auto" else own_block
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
-        self._rows: Tensor | None = None  # their numbers in the global batch; None = 0, 1, 2, ...
+        self._rows: Tensor | None = None  # numbers in the global batch; None = 0, 1, 2, ...
         self.begin_step(0)
 
     def begin_step(self, step: int) -> None:
@@ -77,15 +71,14 @@ class Sinkhorn(WeightedAttention):
         tokens, size = k.shape[-2], self.block
         kept = self._blocks(visible.any(-2)[..., None])[..., 0]  # (B, 1, blocks, size)
         q_blocks, k_blocks = self._blocks(q), self._blocks(k) * kept[..., None]
-        sort = (
-            self.causal_matching(q, k_blocks, kept) if self.geometry.causal else self.matching(q_blocks, k_blocks, kept)
-        )
+        causal = self.geometry.causal
+        sort = self.causal_matching(q, k_blocks, kept) if causal else self.matching(q_blocks, k_blocks, kept)
         sorted_keys = torch.einsum("bhij,bhjtd->bhitd", sort, k_blocks)
         seen = torch.einsum("bhij,bhjt->bhit", sort, kept.to(q.dtype).expand(-1, sort.shape[1], -1, -1)) > 0
         logits, mask = scaled_logits(q_blocks, sorted_keys), seen[..., None, :].expand(-1, -1, -1, size, -1)
         if self.own_block:
             own = kept[..., None, :].expand_as(mask)
-            if self.geometry.causal:
+            if causal:
                 own = own & torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
             logits, mask = torch.cat([logits, scaled_logits(q_blocks, k_blocks)], -1), torch.cat([mask, own], -1)
         weights = visible_softmax(logits, mask)
@@ -96,7 +89,7 @@ class Sinkhorn(WeightedAttention):
         return placed.flatten(4, 5).flatten(2, 3)[:, :, :tokens, :tokens]
 
     def matching(self, q: Tensor, k: Tensor, kept: Tensor) -> Tensor:
-        """S, (B, H, blocks, blocks), of a bidirectional model: blocks of q and k, and which of their tokens count."""
+        """S (B, H, blocks, blocks) of a bidirectional model, from blocks of q and k without padding (`kept`)."""
         counts = kept.sum(-1, keepdim=True).clamp_min(1)
         scores = scaled_logits((q * kept[..., None]).sum(-2) / counts, k.sum(-2) / counts)
         if self.training:

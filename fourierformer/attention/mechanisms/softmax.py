@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention
+from fourierformer.attention.base import Attention, Keep
 from fourierformer.attention.engines.dot_product import dot_product_attention, dot_product_maps
 
 
@@ -16,9 +16,7 @@ class Softmax(Attention):
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "Vaswani et al. 2017, arXiv 1706.03762"
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         return dot_product_attention(q, k, v, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:

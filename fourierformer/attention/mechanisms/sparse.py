@@ -2,9 +2,9 @@
 
     o_i = sum_{j in S(i)} softmax_j(q_i . k_j / sqrt(D)) v_j            (Lin et al. 2022, arXiv 2106.04554, section 4.1)
 
-S(i) comes from patterns.py; which one a mechanism has is all that its class says. Up to DENSE tokens all weights are
-computed and masked; beyond, only those of tiles of queries and their keys (tiles.py), on a GPU through flex_attention
-where neighbouring queries share their keys. The result is the same.
+A mechanism defines S(i) by patterns of patterns.py. Up to DENSE tokens all weights are computed and masked; beyond,
+only those of tiles of queries and their keys (tiles.py), or on a GPU those of flex_attention, where neighbouring
+queries share their keys. The result is the same.
 
 On images positions count patches row by row, from 0 at the first patch; the class token sees all and is seen by all.
 """
@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State
-from fourierformer.attention.engines.dot_product import masked_attention
+from fourierformer.attention.base import Attention, Geometry, Keep, State, to_float32
+from fourierformer.attention.engines.dot_product import attention_to_kept, masked_attention
 from fourierformer.attention.engines.flex import block_mask, compiled_flex_attention, flex_fits
 from fourierformer.attention.engines.patterns import Band, Blocks, First, Listed, Pattern
-from fourierformer.attention.engines.recurrence import to_float32
 from fourierformer.attention.engines.tiles import groups_of, tiled_attention
 from fourierformer.attention.engines.visibility import Visibility
 from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
@@ -28,27 +27,27 @@ from fourierformer.errors import check_range
 from fourierformer.seeds import seed_of
 
 DENSE = 512  # tokens; tiles are faster from 256 on for bands and blocks, from 1,024 on for random keys (one CPU core)
-MASKED = f"N² C up to N = {DENSE}"  # of the cost
-KEPT = 4  # numbers of tokens whose tiles are kept
+MASKED = f"N² C up to N = {DENSE}"  # part of the cost
+KEPT = 4  # numbers of tokens whose tiles are stored
 SURVEY = "Lin et al. 2022, arXiv 2106.04554, section 4.1"
 
 
 class SparseAttention(Attention):
-    """Softmax over the keys that `patterns` allow, which a subclass says."""
+    """Softmax over the keys of `patterns`, which a subclass defines."""
 
     longer_ok = False
     partial_queries = padding_ok = True
     cross_ok = "its pattern relates positions of one sequence, and between two sequences there are none"
     state, source = "2 N C", SURVEY
-    slots = 0  # keys before the first token that all queries see, where a subclass has some
+    slots = 0  # additional keys before the first token that all queries see
 
     def __init__(self, geometry: Geometry):
         super().__init__(geometry)
-        self._kept: dict[tuple, Any] = {}  # masks and tiles: what follows from numbers of tokens alone
+        self._kept: dict[tuple, Any] = {}  # masks and tiles: functions of numbers of tokens
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)
-        self._kept.clear()  # random patterns are loaded
+        self._kept.clear()  # random patterns may have changed
 
     def patterns(self) -> Sequence[Pattern]:
         """One for all heads, or one for each."""
@@ -59,23 +58,18 @@ class SparseAttention(Attention):
         geometry = self.geometry
         return Visibility(tuple(self.patterns()), geometry.heads, geometry.causal, geometry.prefix + self.slots)
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         queries, keys = q.shape[-2], k.shape[-2]
-        # padding would mean a new block mask in every call
+        # padding would require a new block mask in every call
         if keys > DENSE and keep is None and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
             return compiled_flex_attention()(q, k, v, block_mask=self._of_length(block_mask, keys, queries, q.device))
         if keys > DENSE:
             return tiled_attention(q, k, v, self._of_length(groups_of, keys, queries, q.device), keep)
         mask = self._mask(q.device)[None, :, keys - queries : keys, :keys]  # torch's kernels take 4 dimensions, not 3
-        if keep is None:
-            return masked_attention(q, k, v, mask)
-        mask = mask & keep[:, None, None]
-        return masked_attention(q, k, v, mask, ~mask.any(-1, keepdim=True))
+        return attention_to_kept(q, k, v, mask, keep)
 
     def backend_name(self, device: torch.device) -> str:
-        """Of the longest input without padding."""
+        """The implementation for the longest input without padding."""
         if self.geometry.length + self.slots <= DENSE:
             return "masked"
         flex = flex_fits(self.visibility, self.geometry.head_dim, device, torch.float32)
@@ -88,12 +82,12 @@ class SparseAttention(Attention):
             return visible_softmax(scaled_logits(*to_float32(q, k)), mask)
 
     def shares(self, tokens: int) -> Tensor:
-        """What of each key a query sees, for pictures: (1 or heads, tokens, keys), here 1 or 0. Slots come first."""
+        """The visible share of each key, for pictures: (1 or heads, tokens, keys), here 1 or 0. Slots come first."""
         keys = torch.arange(tokens + self.slots)
         return self.visibility.mask(keys[self.slots :], keys, len(keys)).float()
 
     def start(self, batch: int) -> State | None:
-        """The position, and the keys and values that a later token may see: the first ones and the last `reach`."""
+        """The position, and the keys and values that later tokens may see: the first ones and the last `reach`."""
         visibility = self.visibility
         if not self.geometry.causal or visibility.reach is None:
             return None
@@ -102,7 +96,7 @@ class SparseAttention(Attention):
         return torch.zeros(1, dtype=torch.long, device=empty.device), empty, empty
 
     def state_size(self, tokens: int) -> int:
-        """Without a state: the keys and values of past tokens that a later one sees, where they are most."""
+        """Without a state: the most keys and values of past tokens that later tokens see."""
         if self.start(1) is not None:
             return super().state_size(tokens)
         visible = self.shares(tokens)[..., self.slots :] > 0
@@ -121,9 +115,9 @@ class SparseAttention(Attention):
         mask[..., len(first) :] &= last >= len(first)  # no key twice, and none before the first
         return masked_attention(q, keys.to(q.dtype), values.to(v.dtype), mask), (position + 1, keys, values)
 
-    @torch._disable_dynamo  # made once, by no compiled code
+    @torch._disable_dynamo  # computed once, not in compiled code
     def _mask(self, device: torch.device) -> Tensor:
-        """For as many tokens as are ever masked; that of fewer is its upper left part."""
+        """The mask for the most tokens that are ever masked; its upper left part is the mask for fewer."""
         return self._made(("mask", device), lambda: self._largest_mask(device))
 
     def _largest_mask(self, device: torch.device) -> Tensor:
@@ -134,19 +128,19 @@ class SparseAttention(Attention):
     def _of_length(self, make, tokens: int, queries: int, device: torch.device) -> Any:
         """make(visibility, tokens, queries, device): tiles, or the block mask of flex_attention."""
         key = make, tokens, queries, device
-        return self._made(key, lambda: make(self.visibility, tokens, queries, device))
+        return self._made(key, lambda: make(self.visibility, *key[1:]))
 
     def _made(self, key: tuple, make) -> Any:
         if key not in self._kept:
             while len(self._kept) > KEPT:
                 del self._kept[next(iter(self._kept))]
-            with torch.inference_mode(False):  # an evaluation may ask first, and training then use it
+            with torch.inference_mode(False):  # training may use what an evaluation has computed
                 self._kept[key] = make()
         return self._kept[key]
 
 
 def _with_next(kept: Tensor, new: Tensor, here: Tensor) -> Tensor:
-    """[first | last] keys or values (B, H, kept, D) with one more: at its place among the first, and as the last."""
+    """[first | last] keys or values (B, H, kept, D) with a new one: at its place among the first, and as the last."""
     first, last = kept.split([len(here), kept.shape[2] - len(here)], dim=2)
     return torch.cat([torch.where(here[:, None], new.to(kept.dtype), first), last[:, :, 1:], new.to(kept.dtype)], dim=2)
 
@@ -155,8 +149,7 @@ def _with_next(kept: Tensor, new: Tensor, here: Tensor) -> Tensor:
 class GlobalTokens(SparseAttention):
     """S(i) = {j < g} and i; all j for i < g. The class token counts among the g.
 
-    A causal model keeps the first half of that: every token sees the first g, which see nothing later (attention
-    sinks), so nothing that comes after them is passed on.
+    In a causal model the first g see nothing later (attention sinks): later tokens exchange no information.
     """
 
     cost, state = f"N g C; {MASKED}", "2 (g + 1) C"
@@ -189,7 +182,7 @@ class BandAttention(SparseAttention):
 class DilatedAttention(SparseAttention):
     """S(i) = {|i - j| <= w step, (i - j) a multiple of step}: the cost of a band of w, the reach of one of w step.
 
-    Tokens whose positions differ modulo the step never meet, in however many layers of one step.
+    Tokens whose positions differ modulo the step never interact, in any number of layers of one step.
     """
 
     cost, state = f"N w C; {MASKED}", "2 (w step + 1) C"
@@ -206,7 +199,7 @@ class DilatedAttention(SparseAttention):
 
 @register("block_local", "blocks of neighbouring tokens, each by itself")
 class BlockLocal(SparseAttention):
-    """S(i) = {j: floor(j / b) = floor(i / b)}: nothing passes from block to block. The last block may be shorter."""
+    """S(i) = {j: floor(j / b) = floor(i / b)}: blocks do not interact. The last block may be shorter."""
 
     cost, state = f"N b C; {MASKED}", "2 b C"
 
@@ -223,7 +216,7 @@ class BlockLocal(SparseAttention):
 class RandomKeys(SparseAttention):
     """S(i) = r keys drawn without replacement among the others, and i itself: a random graph mixes in few layers.
 
-    Drawn for all positions of the longest input; of a shorter one the keys beyond its end are left out.
+    Drawn for all positions of the longest input; a shorter input ignores keys beyond its end.
     """
 
     cost = f"N r C; {MASKED}"
@@ -244,11 +237,11 @@ class RandomKeys(SparseAttention):
 
 
 def draw_others(count: int, before: Tensor, gap: Tensor | int, after: Tensor, generator: torch.Generator) -> Tensor:
-    """For every row `count` different numbers, of 0 ... before - 1 and of the `after` ones behind a gap, all sets
-    equally likely; where there are fewer, all of them, filled up with -1: (rows, count).
+    """Draw `count` different numbers per row from 0 ... before - 1 and the `after` numbers behind a gap, all sets
+    equally likely; all of them if they are fewer, padded with -1: (rows, count).
 
-    Floyd's way to draw from n numbers: for m = n - count ... n - 1 one of 0 ... m, or m itself where that was drawn
-    before (Bentley and Floyd 1987).
+    Floyd's algorithm for n numbers: for m = n - count ... n - 1 one of 0 ... m, or m where that was drawn before
+    (Bentley and Floyd 1987).
     """
     drawn = torch.full((len(before), count), -1)
     for column in range(count):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, State, sees_nothing
+from fourierformer.attention.base import Attention, Geometry, Keep, State, sees_nothing
 from fourierformer.attention.engines.patterns import Band, Blocks, First, LastOfBlocks, Listed, Pattern, Residue, Union
 from fourierformer.attention.mechanisms.sparse import MASKED, SparseAttention, draw_others
 from fourierformer.errors import SetupError, check_range
@@ -22,9 +22,9 @@ Split = Literal["heads", "layers", "union"]
 class Star(SparseAttention):
     """S(i) = {i - 1, i, i + 1} and the relay, a star beside a chain: two steps connect any two tokens.
 
-    The relay is the class token, without one the first token. In a causal model that token sees nothing of what comes
-    later, so it relays nothing: what is left is the previous token and a sink. The paper's relay is updated by itself,
-    after the others; here like all tokens.
+    The relay is the class token, without one the first token. In a causal model that token does not see later ones and
+    relays nothing: it is a sink beside the previous token. The paper updates the relay separately after the others;
+    here it is updated like all tokens.
     """
 
     cost, state, source = f"N C; {MASKED}", "6 C", "Guo et al. 2019, arXiv 1902.09113"
@@ -35,34 +35,26 @@ class Star(SparseAttention):
 
 @register("longformer", "a window and global tokens, some heads with a dilated window; causal: globals are sinks")
 class Longformer(SparseAttention):
-    """S(i) = {|i - j| <= w}, in the last `dilated_heads` heads every `dilation`-th token of that many times the
-    distance, and the first `global_tokens` tokens, the class token among them, which see all.
+    """S(i) = {|i - j| <= w}, in the last `dilated_heads` heads every `dilation`-th token of |i - j| <= w dilation, and
+    the first `global_tokens` tokens, the class token among them, which see all.
 
-    One projection serves both kinds of attention; the paper gives the global one its own. A causal model's global
-    tokens are seen by all and see nothing later. The paper dilates upper layers only.
+    Both kinds of attention share one projection; the paper has a separate one for global attention. Global tokens of a
+    causal model do not see later tokens. The paper dilates upper layers only.
     """
 
     cost, state, source = f"N (w + g) C; {MASKED}", "2 (w dilation + g + 1) C", "Beltagy et al. 2020, arXiv 2004.05150"
 
     def __init__(
-        self,
-        geometry: Geometry,
-        *,
-        window: int = 32,
-        global_tokens: int = 1,
-        dilation: int = 2,
-        dilated_heads: int = 2,
-    ):
+        self, geometry: Geometry, *,
+        window: int = 32, global_tokens: int = 1, dilation: int = 2, dilated_heads: int = 2,
+    ):  # fmt: skip
         super().__init__(geometry)
         check_range("attention.window", window, 0)
         check_range("attention.global_tokens", global_tokens, 0)
         check_range("attention.dilation", dilation, 1)
         check_range("attention.dilated_heads", dilated_heads, 0)
         if dilated_heads > geometry.heads:
-            raise SetupError(
-                f"attention.dilated_heads={dilated_heads}, but there are only model.heads={geometry.heads}: "
-                "dilate as many at most"
-            )
+            raise SetupError(f"attention.dilated_heads={dilated_heads}: must be at most model.heads={geometry.heads}")
         self.window, self.global_tokens = window, global_tokens
         self.dilation, self.dilated_heads = dilation, dilated_heads
 
@@ -76,10 +68,9 @@ class Longformer(SparseAttention):
 class ExtendedTransformer(SparseAttention):
     """S(i) = {|i - j| <= w} and `slots` learned keys and values per head.
 
-    The paper's global tokens lie outside the sequence, read all of it and are carried from layer to layer. In vision
-    the class token does that. A slot belongs to a layer and only gives: one that reads would show a causal model its
-    future. So in a language model far tokens meet through many layers only. No maps: what a slot gives is no token's
-    value.
+    The paper's global tokens lie outside the sequence, read it and persist across layers, as the class token does in
+    vision. A slot belongs to one layer and is only read: a slot that reads would leak the future in a causal model. So
+    far tokens of a language model interact through many layers only. No maps: the value of a slot belongs to no token.
     """
 
     cost, state, source = f"N (w + s) C; {MASKED}", "2 (w + s + 1) C", "Ainslie et al. 2020, arXiv 2004.08483"
@@ -98,9 +89,7 @@ class ExtendedTransformer(SparseAttention):
     def patterns(self) -> Sequence[Pattern]:
         return [Band(self.window)]
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         k, v = (
             torch.cat([slots.to(tokens.dtype).expand(len(tokens), -1, -1, -1), tokens], dim=2)
             for slots, tokens in ((self.slot_keys, k), (self.slot_values, v))
@@ -112,7 +101,7 @@ class ExtendedTransformer(SparseAttention):
         return super().mix(q, k, v, x)
 
     def start(self, batch: int) -> State | None:
-        """The slots stand where the first tokens would."""
+        """The slots take the place of the first tokens."""
         state = super().start(batch)
         if state is None:
             return None
@@ -128,8 +117,8 @@ class BigBird(SparseAttention):
     """Between blocks of b tokens: the `window` blocks to both sides, the first `global_blocks`, which see all, and
     `random_blocks` others, drawn once for every block and head.
 
-    In a causal model the first blocks see nothing later: they are sinks. Random blocks are drawn for the longest input;
-    of a shorter one those beyond its end are left out.
+    In a causal model the first blocks do not see later ones: they are sinks. Random blocks are drawn for the longest
+    input; a shorter input ignores those beyond its end.
     """
 
     cost, source = f"N (2 w + 1 + g + r) b C; {MASKED}", "Zaheer et al. 2020, arXiv 2007.14062"
@@ -149,7 +138,7 @@ class BigBird(SparseAttention):
         self.register_buffer("random", torch.stack(drawn))
 
     def _drawn(self, count: int, generator: torch.Generator) -> Tensor:
-        """Of every block, the numbers of others that are neither in its window nor global: (blocks, count)."""
+        """Random blocks for every block, neither in its window nor global: (blocks, count)."""
         blocks = -(-(self.geometry.length - self.geometry.prefix) // self.block)
         own, first = torch.arange(blocks), self.global_blocks
         before = (own - self.window - first).clamp_min(0)
@@ -169,7 +158,7 @@ class SparseStrided(SparseAttention):
     """A: |i - j| < l. B: i - j a multiple of l. With l near sqrt(N) both have about sqrt(N) keys, and a step of B then
     one of A leads from every token to every other one (causal: to every earlier one).
 
-    split=heads gives A to the first half of the heads and B to the others, layers alternates, union merges both.
+    split=heads: A in the first half of the heads, B in the others; layers: alternating; union: both in every head.
     """
 
     cost, source = f"N (l + N / l) C = N √N C; {MASKED}", "Child et al. 2019, arXiv 1904.10509"
@@ -184,12 +173,10 @@ class SparseStrided(SparseAttention):
         return divided(self.geometry, self.split, Band(self.stride - 1), Residue(self.stride))
 
 
-@register("sparse_fixed", "half of the heads blocks of l, half the last c tokens of every block, which sum it up")
+@register("sparse_fixed", "half of the heads blocks of l, half the last c tokens of every block, its summary")
 class SparseFixed(SparseAttention):
-    """A: floor(i / l) = floor(j / l). B: j modulo l >= l - c. The last c tokens of a block can sum it up for all
-    others: a step of B then one of A leads to every token of every complete block.
-
-    `split` as in sparse_strided.
+    """A: floor(i / l) = floor(j / l). B: j modulo l >= l - c. The last c tokens of a block summarise it for all others:
+    a step of B then one of A leads to every token of every complete block. `split` as in sparse_strided.
     """
 
     cost, source = f"N (l + c N / l) C = N √N C; {MASKED}", "Child et al. 2019, arXiv 1904.10509"
@@ -201,15 +188,14 @@ class SparseFixed(SparseAttention):
         check_split(geometry, split)
         self.block, self.summary, self.split = block or max(summary, row_length(geometry)), summary, split
         if summary > self.block:
-            raise SetupError(f"attention.summary={summary}, but a block has {self.block} tokens: take as many at most")
+            raise SetupError(f"attention.summary={summary}: must be at most attention.block={self.block}")
 
     def patterns(self) -> Sequence[Pattern]:
         return divided(self.geometry, self.split, Blocks(self.block), LastOfBlocks(self.block, self.summary))
 
 
 def row_length(geometry: Geometry) -> int:
-    """The stride where none is given: a row of the grid, or about the square root of the longest input, where two
-    patterns of l and N / l keys cost least."""
+    """The default stride l: a row of the grid, or about sqrt(N) of the longest input, the minimum of l + N / l keys."""
     return geometry.grid[1] if geometry.grid else max(1, round(math.sqrt(geometry.length)))
 
 
@@ -219,7 +205,7 @@ def check_split(geometry: Geometry, split: Split) -> None:
 
 
 def divided(geometry: Geometry, split: Split, a: Pattern, b: Pattern) -> Sequence[Pattern]:
-    """Two patterns over heads (the first half, rounded up, has a), over layers (even ones have a), or both in one."""
+    """Two patterns split over heads (a in the first half, rounded up), over layers (a in even ones), or as a union."""
     if split == "heads":
         half = (geometry.heads + 1) // 2
         return [a] * half + [b] * (geometry.heads - half)

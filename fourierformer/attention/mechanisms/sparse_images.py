@@ -1,4 +1,4 @@
-"""Sparse attention made for images: rows and columns, and the local memories of the Image Transformer."""
+"""Sparse attention for images: rows and columns, and the local memories of the Image Transformer."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,7 @@ from fourierformer.errors import check_range
 
 @register("axial", "half of the heads rows of the image, half columns: two steps connect any two patches")
 class Axial(SparseAttention):
-    """A: patches of the same row. B: patches of the same column.
-
-    split=heads gives A to the first half of the heads and B to the others (the paper adds two whole layers), layers
-    alternates, union merges both.
-    """
+    """A: patches of the same row. B: patches of the same column. `split` as in sparse_strided (paper: two layers)."""
 
     needs_grid = True
     cost, source = f"N √N C; {MASKED}", "Ho et al. 2019, arXiv 1912.12180"
@@ -34,9 +30,8 @@ class Axial(SparseAttention):
 
 @register("image_1d", "blocks of tokens that see themselves and a memory of tokens before them")
 class Image1D(SparseAttention):
-    """S(i) = {s b - m <= j < (s + 1) b} with s = floor(i / b): a block of b tokens, and the m before it.
-
-    The look back joins the blocks; a bidirectional model has none ahead either, as in the paper.
+    """S(i) = {s b - m <= j < (s + 1) b} with s = floor(i / b): a block of b tokens, and the m before it, which connect
+    the blocks; a bidirectional model sees no later block either, as in the paper.
     """
 
     cost, state, source = f"N (b + m) C; {MASKED}", "2 (b + m) C", "Parmar et al. 2018, arXiv 1802.05751, section 3.3"
@@ -54,7 +49,7 @@ class Image1D(SparseAttention):
 @register("image_2d", "rectangles of patches that see themselves and a margin of patches around them")
 class Image2D(SparseAttention):
     """A patch sees the square of `tile` x `tile` patches that it lies in, grown by `memory` to all sides. Squares begin
-    at the upper left patch; the last ones may be cut off."""
+    at the upper left patch; the last ones may be truncated."""
 
     needs_grid = True
     causal_ok = "its squares are generated one after the other, and a language model goes from left to right"

@@ -1,4 +1,4 @@
-"""Synthesizer: weights that no pair of tokens decides, only the query's own token, or positions alone."""
+"""Synthesizer: weights from the query's token alone, or from positions alone, instead of pairs of tokens."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, Projected
 from fourierformer.attention.engines.weighted import WeightedAttention, visible_softmax
 
 
@@ -15,8 +15,7 @@ class Synthesizer(WeightedAttention):
     """dense: softmax(relu(q_i) W_h) with W_h (D, length), a two-layer network on the token.
     random: softmax(R_h) with a learned (length, length) per head, the same for every input.
 
-    There are no keys, so no projection for them, and none for queries either where `kind=random`. Column j belongs to
-    position j, from the start of the sequence.
+    There is no projection of keys, and with `kind=random` none of queries. Column j belongs to position j.
     """
 
     longer_ok = False
@@ -28,19 +27,14 @@ class Synthesizer(WeightedAttention):
         self.kind = kind
         rows, dim = (geometry.head_dim, geometry.dim) if kind == "dense" else (geometry.length, 0)
         self.qkv = nn.Linear(geometry.dim, dim + geometry.dim, bias=geometry.bias)
-        # logits of the order of 0.1: close to uniform weights, as softmax is at the start
+        # logits of the order of 0.1: weights are nearly uniform, as those of softmax before training
         self.table = nn.Parameter(0.1 * torch.randn(geometry.heads, rows, geometry.length))
 
-    def project(
-        self, x: Tensor, memory: Tensor | None = None, last: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """q of width D, or of width 0 where it plays no part; k of width 0."""
+    def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
+        """q of width D, or 0 with `kind=random`; k of width 0."""
         heads, dim = self.geometry.heads, self.geometry.dim
         q, _, v = self._projected(x, memory, last, (dim if self.kind == "dense" else 0, 0, dim))
-        if self.kind == "dense":
-            q = self._split(q)
-        else:
-            q = q[:, None].expand(-1, heads, -1, -1)
+        q = self._split(q) if self.kind == "dense" else q[:, None].expand(-1, heads, -1, -1)
         v = self._split(v)
         return q, v[..., :0], v
 

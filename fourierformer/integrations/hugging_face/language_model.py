@@ -21,7 +21,7 @@ from fourierformer.tasks.language import Language
 
 
 class FourierFormerConfig(PreTrainedConfig):
-    """config.json of an exported language model: its size of vocabulary, and the config of the run that trained it."""
+    """config.json of an exported language model: size of its vocabulary, and config of the run that trained it."""
 
     model_type = "fourierformer"
 
@@ -43,7 +43,7 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         if not config.run or config.run.get("task") != Language.name:
             raise SetupError("config.json holds no run of a language model: write it with scripts/export.py")
         spec = spec_of_values(config.run)
-        # on the CPU, also where transformers builds without memory: buffers that are not saved must have their values
+        # on the CPU, also where transformers builds without memory: buffers that are not saved need their values
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             self.model = WordLM(spec.model, config.vocab_size, spec.data.cutoffs or [], attention_of(spec))  # type: ignore[attr-defined,arg-type]
         self._not_saved = dict(_not_saved(self.model))
@@ -51,21 +51,16 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
     @property
     def window(self) -> int:
-        """How many tokens the model reads at most."""
+        """The largest number of tokens that the model reads."""
         return self.model.config.length
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        logits_to_keep: int = 0,
-        return_dict: bool = True,
-        **options: object,
-    ) -> CausalLMOutput | tuple:
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None,
+        logits_to_keep: int = 0, return_dict: bool = True, **options: object,
+    ) -> CausalLMOutput | tuple:  # fmt: skip
         """log p of every next token: (B, N) -> (B, N, V), or of the last `logits_to_keep` positions. With labels (B, N)
-        also the mean loss of predicting each from the tokens before it; -100 is not counted. (In our own training the
-        last token is no input, so that a position is one less: model.model(tokens[:, :-1], tokens[:, 1:]).)
+        also the mean loss of each label given the tokens before it; -100 is not counted. (In our own training the last
+        token is no input, so that positions are one less: model.model(tokens[:, :-1], tokens[:, 1:]).)
 
         attention_mask (B, N): 0 for padding, which must be on the left.
         """
@@ -79,20 +74,20 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         return output if return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options) -> dict:
-        """The last window of the text."""
+        """Inputs of `generate`: the last window of the text."""
         kept = None if attention_mask is None else attention_mask[:, -self.window :]
         return {"input_ids": input_ids[:, -self.window :], "attention_mask": kept, "logits_to_keep": 1}
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """For `generate`: there is nothing to keep of a window, because positions count from its end."""
+        """False: `generate` cannot cache a window, because positions count from its end."""
         return False
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embedding
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Called by transformers when the weights are loaded: gives buffers that are not saved their values back."""
+        """Called by transformers when weights are loaded: restore the buffers that are not saved."""
         if module is self.model:
             with torch.no_grad():
                 for name, buffer in _not_saved(self.model).items():
