@@ -22,7 +22,7 @@ MARGIN, LEVEL, SOLVED = 1.0, 0.05, 95.0  # points, level of the tests, per cent
 RENAMED = {
     "results.test.1x.recall": "accuracy",
     "results.valid.curve.area": "area",
-    "results.valid.curve.steps_to_95": "steps",
+    "results.valid.curve.steps_to_95": "steps_to_95",
     "results.valid.curve.state": "state",
 }
 CURVES = {
@@ -37,7 +37,7 @@ CURVES = {
 
 
 def load() -> pd.DataFrame:
-    """One line per run: experiment, attention, lr, seed, accuracy, area, steps, state, evaluations."""
+    """One line per run: experiment, attention, lr, seed, accuracy, area, steps_to_95, state, evaluations."""
     rows = pd.read_csv(HERE / "rows.csv", comment="#").rename(columns=RENAMED)
     rows["lr"] = rows["config"].map(lambda text: json.loads(text)["optim.lr"])
     return rows.sort_values(["experiment", "attention", "lr", "seed"])
@@ -69,8 +69,9 @@ def commands(rows: pd.DataFrame) -> list[str]:
 
 
 def measured(rows: pd.DataFrame, size: str) -> pd.DataFrame:
-    """Runs of the measurement: those of the fresh seeds, which all have the chosen rate."""
-    return rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS)]
+    """Runs of the measurement: those of the fresh seeds, which all have the chosen rate, where all seeds are there."""
+    runs = rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS)]
+    return runs[runs.groupby("attention")["seed"].transform("size") == len(SEEDS)]
 
 
 def verdicts(runs: pd.DataFrame, key: str) -> pd.DataFrame:
@@ -116,7 +117,7 @@ def table(rows: pd.DataFrame, size: str) -> str:
         area=("area", "mean"),
         area_sd=("area", "std"),
         state=("state", "first"),
-        steps=("steps", lambda steps: steps.median() if steps.notna().all() else np.nan),
+        steps=("steps_to_95", lambda steps: steps.median() if steps.notna().all() else np.nan),
     )
     accuracy = verdicts(runs, "accuracy")
     solved = groups["accuracy"].min() >= SOLVED
@@ -132,13 +133,25 @@ def table(rows: pd.DataFrame, size: str) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     decided = (accuracy["verdict"] != "undecided").mean()
-    lines += ["", f"Decided: {100 * decided:.0f} % of the {len(accuracy)} comparisons of accuracy with softmax."]
+    missing = ", ".join(f"`{name}`" for name in rates.index if name not in accuracy.index and name != "softmax")
+    lines += ["", *([f"Not measured yet: {missing}.", ""] if missing else [])]
+    lines += [f"Decided: {100 * decided:.0f} % of the {len(accuracy)} comparisons of accuracy with softmax."]
     return "\n".join(lines)
 
 
+def panels(rows: pd.DataFrame, height: float):
+    """A figure with an axis for each size that is measured: (figure, {size: axis})."""
+    sizes = [size for size in SIZES if len(measured(rows, size))]
+    shape = {"figsize": (1 + 4.8 * len(sizes), height), "sharey": True, "squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(1, len(sizes), **shape)
+    for axis, size in zip(axes[0], sizes, strict=True):
+        axis.set_title(f"{size.removeprefix('recall_')} pairs")
+    return figure, dict(zip(sizes, axes[0], strict=True))
+
+
 def draw_states(rows: pd.DataFrame) -> None:
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
-    for axis, size in zip(axes, SIZES, strict=True):
+    figure, axes = panels(rows, 4.6)
+    for size, axis in axes.items():
         groups = measured(rows, size).groupby("attention")
         values = groups["accuracy"].agg(["mean", "min", "max"]).assign(state=groups["state"].first().clip(lower=1))
         errors = [values["mean"] - values["min"], values["max"] - values["mean"]]
@@ -147,8 +160,7 @@ def draw_states(rows: pd.DataFrame) -> None:
         if "softmax" in values.index:
             axis.axvline(values.loc["softmax", "state"], color="#222222", linewidth=0.8, linestyle=":")
         label(axis, values.sort_values("mean", ascending=False))
-        axis.set(xscale="log", xlabel="numbers kept between tokens", title=f"{size.removeprefix('recall_')} pairs")
-    axes[0].set(ylim=(-4, 104), ylabel="accuracy on test, %")
+        axis.set(xscale="log", ylim=(-4, 104), xlabel="numbers kept between tokens", ylabel="accuracy on test, %")
     save(figure, "states")
 
 
@@ -171,8 +183,8 @@ def _near(values: pd.DataFrame, row: pd.Series) -> pd.Series:
 
 
 def draw_curves(rows: pd.DataFrame) -> None:
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
-    for axis, size in zip(axes, SIZES, strict=True):
+    figure, axes = panels(rows, 3.6)
+    for size, axis in axes.items():
         runs = measured(rows, size)
         for name, colour in CURVES.items():
             evaluations = [json.loads(text) for text in runs[runs["attention"] == name]["evaluations"]]
@@ -182,9 +194,8 @@ def draw_curves(rows: pd.DataFrame) -> None:
             values = np.array([[point["valid_recall"] for point in points] for points in evaluations])
             axis.plot(steps, np.median(values, 0), color=colour, label=name)
             axis.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
-        axis.set(xlabel="step", title=f"{size.removeprefix('recall_')} pairs")
-    axes[0].set(ylabel="accuracy on valid, %")
-    axes[1].legend(frameon=False, fontsize=8)
+        axis.set(xlabel="step", ylabel="accuracy on valid, %")
+        axis.legend(frameon=False, fontsize=8)
     save(figure, "curves")
 
 

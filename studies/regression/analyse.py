@@ -1,6 +1,7 @@
 """Rows of the study -> tables in README.md, figure."""
 
 import json
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -148,5 +149,8 @@ def parts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    if not (HERE / "rows.csv").is_file():
+        print("no rows yet: README.md has the commands")
+        sys.exit()
     write_parts(HERE / "README.md", parts())
     draw(load())
