@@ -26,7 +26,9 @@ from fourierformer.report.picture import (
     series_colour,
     whole_numbers,
 )
-from fourierformer.results.comparison import Row, full_label, metrics
+from fourierformer.results.comparison import Row
+from fourierformer.results.labels import full_label
+from fourierformer.results.metrics import metrics
 from fourierformer.results.runs import Run
 from fourierformer.tasks import Metric
 

@@ -7,7 +7,8 @@ from fourierformer.errors import SetupError
 from fourierformer.report.picture import Picture
 from fourierformer.report.section import Charts
 from fourierformer.results.baseline import BASELINE
-from fourierformer.results.comparison import Row, row_label
+from fourierformer.results.comparison import Row
+from fourierformer.results.labels import row_label
 from fourierformer.results.runs import Run
 
 TITLE = "What each head attends to"

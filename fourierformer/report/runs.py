@@ -20,22 +20,11 @@ from fourierformer.report.picture import Picture
 from fourierformer.report.section import Charts, Section, slugs
 from fourierformer.results import Run, Table, comparison, tables
 from fourierformer.results.baseline import BASELINE, baselines_of, pairs
-from fourierformer.results.comparison import (
-    Row,
-    column_text,
-    evaluations,
-    full_label,
-    metric,
-    metric_text,
-    protocol_text,
-    row_label,
-    same_setting,
-    seed_of,
-    several_models,
-    task_behind,
-)
+from fourierformer.results.comparison import Row, evaluations, seed_of
 from fourierformer.results.formats import DASH
 from fourierformer.results.intervals import interval_tables, paper_tables
+from fourierformer.results.labels import full_label, row_label, same_setting, several_models
+from fourierformer.results.metrics import column_text, metric, metric_text, protocol_text, task_behind
 from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
 from fourierformer.results.statistics import SIGNIFICANT, change_text, p_text, verdict

@@ -4,17 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from fourierformer.results.comparison import (
-    ATTENTION,
-    Cell,
-    Row,
-    column_text,
-    differing_values,
-    full_label,
-    metric,
-    same_setting,
-    setting_of,
-)
+from fourierformer.results.comparison import ATTENTION, Cell, Row
+from fourierformer.results.labels import differing_values, full_label, same_setting, setting_of
+from fourierformer.results.metrics import column_text, metric
 from fourierformer.results.statistics import (
     MARGIN,
     NO_CLAIM,

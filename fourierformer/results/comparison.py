@@ -1,28 +1,17 @@
-"""Runs grouped over seeds: one row per configuration, one cell per (split, protocol), every value kept by seed.
+"""Runs grouped over seeds: one row per configuration, one cell per (split, protocol), every value kept by seed."""
 
-The last part of the file has names, units and direction of their metrics.
-"""
-
-import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from fourierformer.results.metrics import HEADS, metric_text, task_behind
 from fourierformer.results.runs import Run, number
-from fourierformer.tasks import Column, Metric, Task, tasks
+from fourierformer.tasks import Column, Task
 
 UNKNOWN = ""
 ATTENTION = "attention."  # keys of a config that belong to the attention
-HEADS = "heads"
-SPLITS = ("valid", "test")
-# metrics of every task: what the loop and scripts/head_redundancy.py measure
-COMMON = (
-    Metric("head_distance", "distance between heads", "head distance", 2, higher_is_better=True),
-    Metric("head_distance_sd", "its sd over layers", "sd over layers", 2),
-    Metric("loss", "loss", "loss", 3, unit="nats"),
-)
 
 
 @dataclass(frozen=True)
@@ -152,89 +141,10 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), _in_order(row), row.group))
 
 
-def setting_of(row: Row) -> dict[str, object]:
-    """Everything but its attention that decides what the runs of a row compute: learning rate, layers, steps, ..."""
-    return {key: value for key, value in row.config.items() if not key.startswith(ATTENTION)}
-
-
-def same_setting(one: Row, other: Row) -> bool:
-    """Whether two rows differ in their attention alone. A row that does not know its config is compared with all."""
-    return not one.config or not other.config or not any(differing_values([setting_of(one), setting_of(other)]))
-
-
-def mixes_settings(rows: Sequence[Row]) -> bool:
-    """Whether rows of one model differ in more than their attention."""
-    return any(not same_setting(row, other) for row in rows for other in rows if row.model == other.model)
-
-
-def row_label(row: Row, rows: Iterable[Row]) -> str:
-    """The attention's name, then the values that distinguish the row: knobs from rows of the same attention, all other
-    settings from all rows of the model (`fourier eps=0 lr=0.002`). The group's hash where nothing known differs."""
-    of_model = [other for other in rows if other.model == row.model]
-    known = [other for other in of_model if other.config]  # of a damaged or very old run nothing is known
-    twins = [other for other in of_model if other.attention == row.attention]
-    keys = dict.fromkeys(key for twin in twins for key in twin.config if key.startswith(ATTENTION))
-    knobs = [key for key in keys if len({str(twin.config.get(key)) for twin in twins}) > 1]
-    own = {other.group for other in twins}
-    configs = [
-        {key: other.config[key] for key in knobs if other.group in own and key in other.config} | setting_of(other)
-        for other in known
-    ]
-    labels = dict(zip((other.group for other in known), differing_values(configs), strict=True))
-    unique = len({labels.get(twin.group, "") for twin in twins}) == len(twins)
-    return f"{row.attention} {labels.get(row.group, '')}".strip() if unique else f"{row.attention} [{row.group[:8]}]"
-
-
-def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """For each config the values in which it differs from some other: 'lr=0.002 layers=2', '' where there are none.
-
-    A key has its last part for a name, or all of it where two would have the same name. What only some configs have
-    (the keys of another optimizer, say) is left out of the others.
-    """
-    keys = dict.fromkeys(key for config in configs for key in config)
-    differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
-    short = Counter(key.rpartition(".")[2] for key in differing)
-    names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
-    return [
-        " ".join(f"{names[key]}={_value_text(config[key])}" for key in differing if key in config) for config in configs
-    ]
-
-
 def _in_order(row: Row) -> list[tuple]:
     """By which configurations of one attention are sorted: numbers by size."""
     numbers = {key: isinstance(value, int | float) for key, value in row.config.items()}
     return [(k, not numbers[k], v if numbers[k] else str(v)) for k, v in sorted(row.config.items())]
-
-
-def _value_text(value: object) -> str:
-    """As on the command line."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-
-def full_label(row: Row, rows: list[Row]) -> str:
-    """The same after the model's name, where there are several models."""
-    return f"{row.model} {row_label(row, rows)}" if several_models(rows) else row_label(row, rows)
-
-
-def several_models(rows: Iterable[Row]) -> bool:
-    return len({row.model for row in rows}) > 1
-
-
-def column_order(column: Column) -> tuple:
-    """As the tasks order their protocols; others follow alphabetically."""
-    split, protocol = column
-    protocols = list(dict.fromkeys(protocol for task in tasks() for protocol in task.protocols))
-    rank = {name: i for names in (SPLITS, protocols) for i, name in enumerate(names)}
-    return rank.get(protocol, len(rank)), protocol, rank.get(split, len(rank)), split
-
-
-def column_text(column: Column) -> str:
-    """'test sliding', 'valid ema best'."""
-    return f"{column[0]} {protocol_text(column)}"
-
-
-def protocol_text(column: Column) -> str:
-    return column[1].replace("_", " ")
 
 
 def seed_of(run: Run) -> int | str:
@@ -290,26 +200,6 @@ def _inherit(row: Row, rows: Iterable[Row]) -> None:
     known = {(other.data, other.primary) for other in rows if other.experiment == row.experiment and other.primary}
     if len(known) == 1:
         row.data, row.primary = known.pop()
-
-
-def metrics() -> dict[str, Metric]:
-    return {metric.key: metric for metric in (*(m for task in tasks() for m in task.metrics), *COMMON)}
-
-
-def metric(key: str) -> Metric:
-    """A metric this version does not know is shown under its own name; lower counts as better, as for every loss."""
-    return metrics().get(key) or Metric(key, key or "metric", key, 3)
-
-
-def task_behind(name: str, primary: str) -> Task:
-    """By name; else the one that measures `primary` (rows that do not name their task); else the first."""
-    known = tasks()
-    measuring = [task for task in known if primary in [metric.key for metric in task.metrics]]
-    return next((task for task in known if task.name == name), (measuring or known)[0])
-
-
-def metric_text(value: float, key: str, *, unit: bool = False) -> str:
-    return metric(key).text(value, unit=unit)
 
 
 def mean_text(cell: Cell, key: str) -> str:

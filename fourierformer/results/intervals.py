@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 from fourierformer.errors import SetupError
 from fourierformer.results.baseline import significance_lines
-from fourierformer.results.comparison import HEADS, Cell, Row, metric, metric_text, metrics, protocol_text, row_label
+from fourierformer.results.comparison import Cell, Row
 from fourierformer.results.formats import DASH, Table
+from fourierformer.results.labels import row_label
+from fourierformer.results.metrics import HEADS, metric, metric_text, metrics, protocol_text
 from fourierformer.results.paper import PAPER, TABLES, PaperValue, is_the_papers, paper_value, read_paper, scale_lines
 from fourierformer.results.statistics import NO_CLAIM, half_width, not_finite, signed
 from fourierformer.results.tables import (

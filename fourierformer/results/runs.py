@@ -18,14 +18,6 @@ HOW_TO_MAKE_ONE = (
 # any of these makes a folder a run directory; config.yaml is the first file a run writes
 MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
-# what earlier versions called the quantities in heads.json, and what layers log -> their names of today
-EARLIER_HEAD_NAMES = {
-    "maps": "head_distance",
-    "rows": "row_distance",
-    "outputs": "output_distance",
-    "sums": "attended_share",
-}
-EARLIER_LOGGED_NAMES = {"mass": "attended_share"}
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: a number of one attention layer
 SET_ASIDE = re.compile(r"\.old-\d+$")
@@ -147,7 +139,7 @@ class Run:
     def diagnostics(self) -> dict[str, float]:
         """The same as means over the layers: {"attended_share": 0.58}."""
         if "diagnostics" in self.summary:
-            return _by_names_of_today(self.summary["diagnostics"])
+            return dict(self.summary["diagnostics"])
         return {name: sum(values) / len(values) for name, values in self.layers.items()}
 
     @cached_property
@@ -172,9 +164,8 @@ class Run:
     @cached_property
     def _metrics(self) -> tuple[list[dict], list[str]]:
         if "evaluations" in self.summary:
-            return [_by_names_of_today(row) for row in self.summary["evaluations"]], []
+            return list(self.summary["evaluations"]), []
         rows, problems = _read_rows(self.path / "metrics.jsonl")
-        rows = [_by_names_of_today(row) for row in rows]
         logged = self.summary.get("logged_rows")
         if isinstance(logged, int) and logged > len(rows) and not problems:
             problems = [f"metrics.jsonl is damaged: it has {len(rows)} of {logged} rows"]
@@ -227,12 +218,6 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
     return [read_run(path) for path in sorted(directories.values())]
 
 
-def _by_names_of_today(row: dict) -> dict:
-    """A row of metrics.jsonl, or the means of its layers: mass/00 is attended_share/00."""
-    names = {key: key.partition("/") for key in row}
-    return {f"{EARLIER_LOGGED_NAMES.get(name, name)}{slash}{i}": row[key] for key, (name, slash, i) in names.items()}
-
-
 def _head_numbers(values: dict) -> dict[str, float]:
     means, spreads = (values[kind] if isinstance(values.get(kind), dict) else {} for kind in ("mean", "sd"))
     spread = _head_means(spreads).get("head_distance")
@@ -240,8 +225,8 @@ def _head_numbers(values: dict) -> dict[str, float]:
 
 
 def _head_means(values: dict) -> dict[str, float]:
-    """The numbers by their names of today; what was not measured is left out."""
-    return {EARLIER_HEAD_NAMES.get(key, key): number(value) for key, value in values.items() if value is not None}
+    """The numbers; those that were not measured are left out."""
+    return {key: number(value) for key, value in values.items() if value is not None}
 
 
 def _run_directories(root: Path) -> Iterable[Path]:

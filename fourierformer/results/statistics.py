@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fourierformer.results.comparison import Cell, metric, metric_text
+from fourierformer.results.comparison import Cell
+from fourierformer.results.metrics import metric, metric_text
 
 NO_CLAIM = "n = 1: no claim"
 LEVEL = 0.95

@@ -11,20 +11,10 @@ from dataclasses import replace
 from itertools import groupby
 
 from fourierformer.results.baseline import Pair, best_settings, pairs, significance_lines, without_baseline
-from fourierformer.results.comparison import (
-    HEADS,
-    Cell,
-    Row,
-    column_order,
-    evaluations,
-    mean_text,
-    metric,
-    mixes_settings,
-    protocol_text,
-    row_label,
-    several_models,
-)
+from fourierformer.results.comparison import Cell, Row, evaluations, mean_text
 from fourierformer.results.formats import DASH, Table, text_of
+from fourierformer.results.labels import mixes_settings, row_label, several_models
+from fourierformer.results.metrics import HEADS, column_order, metric, protocol_text
 from fourierformer.results.paper import scale_lines
 from fourierformer.results.statistics import difference_text, p_text
 from fourierformer.results.warnings import misleading

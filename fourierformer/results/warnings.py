@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from fourierformer.results.comparison import Row, row_label
+from fourierformer.results.comparison import Row
+from fourierformer.results.labels import row_label
 from fourierformer.results.runs import Run
 
 

@@ -9,6 +9,7 @@
           parts       corpus, model, objective, device
           measure     the best checkpoint, summary.json
 
-Beside them: directory has the files of a run, sweep the record of a sweep and the names of its jobs, trained loads and
-exports models, console_io has standard streams and the options of scripts, cpu the settings of threads and memory.
+Beside them: directory has the files of a run, sweep the record of a sweep, job_names the names of its jobs, trained
+loads and exports models, console_io has standard streams and the options of scripts, cpu the settings of threads and
+memory.
 """

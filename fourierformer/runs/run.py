@@ -17,9 +17,10 @@ from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, i
 from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.job_names import Name, values_of_command
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
 from fourierformer.runs.state import State, state_of
-from fourierformer.runs.sweep import NOT_BEGUN, Job, Name, SweepRecord, choices, in_sweep, show, values_of_command
+from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, in_sweep, show
 from fourierformer.tasks import task_named, tasks
 from fourierformer.training.signals import StopSignal, exit_code
 

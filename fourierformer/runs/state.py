@@ -88,7 +88,7 @@ def _check_data(spec: RunSpec, directory: RunDirectory, meta: dict) -> None:
 
 
 def check_same_data(spec: RunSpec, run: Path, recorded: str | None, now: str | None) -> None:
-    """SetupError if both fingerprints are known and differ: the recorded one, and that of the present data."""
+    """SetupError if the recorded fingerprint and the fingerprint of the present data are known and differ."""
     if now is None:
         return
     if recorded is None:

@@ -1,56 +1,34 @@
 """Sweeps under any launcher: a record of each job, one table at the end, one Ctrl-C.
 
 Jobs run in this process (basic), in workers (joblib), or in processes on other machines (submitit). Each writes
-`<record>/<number>.json` to a shared folder, independently of what a launcher returns or prints. Its file `jobs.json`
-has the names of all jobs, begun or not. With a file `stop` in the folder, no further job begins.
+`<record>/<number>.json` to a shared folder, independently of the output of a launcher. Its file `jobs.json` has the
+names of all jobs, begun or not. With a file `stop` in the folder, no further job begins.
 """
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
-from fourierformer.config import NOT_HASHED
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text, json_object
-from fourierformer.results.comparison import differing_values
+from fourierformer.runs.job_names import Name, names
 from fourierformer.training.signals import SIGNALS, exit_code, how_to_abort, stop_signals
 
-LONGEST = 100  # characters of a name; wandb takes 128
 NOT_BEGUN = "not begun: the sweep was stopped"
 STOPPED = {exit_code(number) for number in SIGNALS}
 PROGRAM = "FOURIERFORMER_PROGRAM"  # environment variable: the program that the user started, also in processes of jobs
-
-
-class Name(NamedTuple):
-    """The name of a run among others."""
-
-    label: str = ""  # in a sweep '2/4 softmax lr=0.002', with its seed where seeds differ
-    differs: str = ""  # 'lr=0.002': without attention and seed, which the name of every run has
-
-    @property
-    def prefix(self) -> str:
-        """'[2/4 softmax lr=0.002] ', the beginning of each of its lines; empty for a single run."""
-        return f"[{self.label}] " if self.label else ""
-
-    def say(self, text: str) -> None:
-        """Print a text, each of its lines with the prefix."""
-        print("\n".join(self.prefix + line for line in text.splitlines()), flush=True)
 
 
 class SweepRecord(Callback):
@@ -142,51 +120,6 @@ def read_names(record: Path) -> list[Name]:
         return [Name(*name) for name in json_object(record / "jobs.json")["names"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-# -- the names of jobs, before they run -------------------------------------------------------------------------------
-
-
-def names(overrides: Sequence[str]) -> list[Name]:
-    """The names of a sweep's jobs, in their order, from the overrides of its command."""
-    jobs = _expanded(overrides)
-    labels = differing_values([{"attention": None} | job for job in jobs])
-    others = differing_values([{k: v for k, v in job.items() if k not in ("attention", "seed")} for job in jobs])
-    return [
-        Name(f"{number}/{len(jobs)} {label.removeprefix('attention=')}".strip()[:LONGEST], other[:LONGEST])
-        for number, (label, other) in enumerate(zip(labels, others, strict=True), 1)
-    ]
-
-
-def values_of_command() -> str:
-    """'lr=0.002 layers=2': single values that the command of this run sets and that change its numbers."""
-    if not HydraConfig.initialized():
-        return ""
-    (values,) = _expanded(HydraConfig.get().overrides.task)
-    single = {k: v for k, v in values.items() if "." in k and k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
-    return differing_values([single, {}])[0][:LONGEST]
-
-
-def _expanded(overrides: Iterable[str]) -> list[dict[str, object]]:
-    """The values of each job, {"attention": "softmax", "optim.lr": 0.002}, in the order of Hydra's own sweeper."""
-    loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
-    choices: dict[str, list[object]] = {}
-    for override in OverridesParser.create(config_loader=loader).parse_overrides(list(overrides)):
-        is_several = override.is_sweep_override()
-        texts = override.sweep_string_iterator() if is_several else [override.get_value_element_as_str()]
-        choices[override.get_key_element().lstrip("+~")] = [_number(text) for text in texts]
-    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-
-
-def _number(text: str) -> object:
-    """The value as in the config, so that 2e-3 is 0.002 here too."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
-
-
-# -- stopping, and the end -------------------------------------------------------------------------------------------
 
 
 class StopSweep:

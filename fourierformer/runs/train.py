@@ -15,6 +15,7 @@ from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.files import read_json
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.job_names import Name
 from fourierformer.runs.measure import (
     final_numbers,
     identity,
@@ -25,7 +26,6 @@ from fourierformer.runs.measure import (
 )
 from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes
 from fourierformer.runs.state import check_same_data
-from fourierformer.runs.sweep import Name
 from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
 from fourierformer.tracking.console import ConsoleTracker

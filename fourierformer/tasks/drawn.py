@@ -1,10 +1,12 @@
-"""What the specs of tasks share whose sequences are drawn anew at every step."""
+"""The common part of tasks whose sequences are drawn anew at every step: config, data, options of their objectives."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, check_range
+from fourierformer.tasks.base import Column, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +31,62 @@ class DrawnEvaluation:
             )
 
 
-def check_lengths_in_steps(spec: RunSpec) -> None:
-    missing = {
-        "trainer.steps=300": spec.trainer.steps is None,
-        "trainer.eval_every=10": spec.trainer.eval_every is None,
-        "trainer.save_every=100": spec.trainer.save_every is None,
-        "schedule.warmup_steps=50": spec.schedule.warmup_steps is None,
-    }
-    if any(missing.values()):
-        needed = " ".join(key for key, is_missing in missing.items() if is_missing)
-        raise SetupError(
-            f"task={spec.task} draws new sequences at every step and has no epochs: give lengths in steps: {needed}"
-        )
+@dataclass(frozen=True, kw_only=True)
+class DrawnSpec(RunSpec):
+    evaluation: DrawnEvaluation
+
+    def __post_init__(self):
+        super().__post_init__()
+        missing = {
+            "trainer.steps=300": self.trainer.steps is None,
+            "trainer.eval_every=10": self.trainer.eval_every is None,
+            "trainer.save_every=100": self.trainer.save_every is None,
+            "schedule.warmup_steps=50": self.schedule.warmup_steps is None,
+        }
+        if any(missing.values()):
+            needed = " ".join(key for key, is_missing in missing.items() if is_missing)
+            raise SetupError(
+                f"task={self.task} draws new sequences at every step and has no epochs: give lengths in steps: {needed}"
+            )
+
+
+Spec = TypeVar("Spec", bound=DrawnSpec)
+
+
+class DrawnTask(Task[Spec]):
+    script = "train_lm.py"
+    limit_key = "max_tokens"
+
+    @abstractmethod
+    def corpus(self, spec: Spec) -> Any:
+        """The held-out sequences."""
+
+    def check_available(self, spec: Spec) -> None:
+        """The sequences are drawn when they are needed."""
+
+    def load_data(self, spec: Spec, say) -> Any:
+        return self.corpus(spec)
+
+    def data_facts(self, corpus: Any) -> dict:
+        return {}
+
+    def corpus_of(self, spec: Spec, facts: dict) -> Any:
+        return self.corpus(spec)
+
+    def steps_per_epoch(self, spec: Spec, corpus: Any) -> int | None:
+        return None
+
+    def options(self, spec: Spec, device, processes) -> dict[str, Any]:
+        """The keyword arguments of DrawnObjective."""
+        return {
+            "global_batch_size": spec.global_batch_size,
+            "micro_batch_size": spec.trainer.micro_batch_size,
+            "tokens_per_forward": spec.evaluation.tokens_per_forward,
+            "max_tokens": spec.evaluation.max_tokens,
+            "device": device,
+            "processes": processes,
+            "seed": spec.seed,
+        }
+
+    def measured_at_end(self, spec: Spec) -> list[Column]:
+        return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]

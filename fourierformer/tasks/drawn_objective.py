@@ -3,22 +3,17 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from fourierformer.data.drawn import DrawnRows
 from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
 from fourierformer.training.objective import Objective, OnProgress, Poll
 
-Drawn = TypeVar("Drawn", bound="DrawnSequences")
-
-
-class DrawnSequences(Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self: Drawn, rows: slice) -> Drawn: ...
-    def to(self: Drawn, device: torch.device) -> Drawn: ...
+Rows = TypeVar("Rows", bound=DrawnRows)
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class DrawnObjective(Objective):
         self.global_batch_size = global_batch_size
 
     @abstractmethod
-    def draw(self, seed: int) -> DrawnSequences:
+    def draw(self, seed: int) -> DrawnRows:
         """The sequences of a step, of all processes."""
 
     @abstractmethod
@@ -71,8 +66,8 @@ class DrawnObjective(Objective):
         return torch.arange(batch.first, batch.first + len(batch.sequences)), batch.share
 
     def evaluation_batches(
-        self, sequences: Drawn, tokens: int, label: str, poll: Poll, on_progress: OnProgress
-    ) -> Iterator[Drawn]:
+        self, sequences: Rows, tokens: int, label: str, poll: Poll, on_progress: OnProgress
+    ) -> Iterator[Rows]:
         """The batches of an evaluation that this process computes, on the device, of sequences of `tokens` tokens."""
         together, count = max(1, self.tokens_per_forward // tokens), len(sequences)
         for start, own in self.divided(range(0, count, together), poll):
@@ -80,6 +75,6 @@ class DrawnObjective(Objective):
                 yield sequences[start : start + together].to(self.device)
             on_progress(label, min(start + together, count), count)
 
-    def limited(self, sequences: Drawn, tokens: int) -> Drawn:
+    def limited(self, sequences: Rows, tokens: int) -> Rows:
         """The first sequences with `max_tokens` tokens together, at least one."""
         return sequences if self.max_tokens is None else sequences[: max(1, self.max_tokens // tokens)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fourierformer.config import RunSpec
 from fourierformer.data.recall.spec import CURVE, LENGTHS, RecallData
 from fourierformer.errors import SetupError
 from fourierformer.models.config import RecallConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Column, Metric, Task
-from fourierformer.tasks.drawn import DrawnEvaluation, check_lengths_in_steps
+from fourierformer.tasks.base import Metric
+from fourierformer.tasks.drawn import DrawnEvaluation, DrawnSpec, DrawnTask
 
 if TYPE_CHECKING:
     from fourierformer.data.recall.corpus import RecallCorpus
@@ -22,19 +21,15 @@ class RecallEvaluation(DrawnEvaluation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallSpec(RunSpec):
+class RecallSpec(DrawnSpec):
     model: RecallConfig
     data: RecallData
     evaluation: RecallEvaluation
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_lengths_in_steps(self)
 
-
-class Recall(Task[RecallSpec]):
+class Recall(DrawnTask[RecallSpec]):
     name = "recall"
-    script, experiment, debug = "train_lm.py", "recall", "smoke_recall"
+    experiment, debug = "recall", "smoke_recall"
     spec: ClassVar[type[RecallSpec]] = RecallSpec
     unit, short_unit = "tokens", "tok"
     metrics = (
@@ -53,7 +48,6 @@ class Recall(Task[RecallSpec]):
     }
     default_columns = (("valid", CURVE), ("test", "1x"))
     scored = ("length", "pairs", "queries", "sequences")
-    limit_key = "max_tokens"
 
     def primary(self, spec: RecallSpec) -> str:
         return "recall"
@@ -71,10 +65,7 @@ class Recall(Task[RecallSpec]):
                 f"{longer[-1]} has {LENGTHS[longer[-1]]} times as many: evaluation.protocols=[1x]"
             )
 
-    def check_available(self, spec: RecallSpec) -> None:
-        """The sequences are drawn when they are needed."""
-
-    def load_data(self, spec: RecallSpec, say) -> RecallCorpus:
+    def corpus(self, spec: RecallSpec) -> RecallCorpus:
         from fourierformer.data.recall.corpus import RecallCorpus
 
         return RecallCorpus(spec.data)
@@ -83,34 +74,17 @@ class Recall(Task[RecallSpec]):
         from fourierformer.models.recall import RecallModel
 
         data = spec.data
-        dimension = data.dimension if data.keys == "vectors" else None
-        return RecallModel(spec.model, data.vocabulary, data.length, attention, key_dimension=dimension, seed=spec.seed)
-
-    def data_facts(self, corpus: RecallCorpus) -> dict:
-        return {}
-
-    def corpus_of(self, spec: RecallSpec, facts: dict) -> RecallCorpus:
-        from fourierformer.data.recall.corpus import RecallCorpus
-
-        return RecallCorpus(spec.data)
+        return RecallModel(
+            *(spec.model, data.vocabulary, data.length, attention),
+            same_ids=data.layout == "stream",
+            key_dimension=data.dimension if data.keys == "vectors" else None,
+            seed=spec.seed,
+        )
 
     def objective(self, spec: RecallSpec, corpus: RecallCorpus, model, device, processes):
         from fourierformer.tasks.recall_objective import RecallObjective
 
-        return RecallObjective(
-            corpus,
-            model,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.trainer.micro_batch_size,
-            tokens_per_forward=spec.evaluation.tokens_per_forward,
-            max_tokens=spec.evaluation.max_tokens,
-            device=device,
-            processes=processes,
-            seed=spec.seed,
-        )
-
-    def steps_per_epoch(self, spec: RecallSpec, corpus: RecallCorpus | None) -> int | None:
-        return None
+        return RecallObjective(corpus, model, **self.options(spec, device, processes))
 
     def samples_per_step(self, spec: RecallSpec) -> int:
         return spec.global_batch_size * spec.data.length
@@ -129,9 +103,6 @@ class Recall(Task[RecallSpec]):
             f"{numbers['pairs']} pairs and {numbers['queries']} queries in {numbers['length']} tokens, "
             f"{numbers['sequences']} sequences"
         )
-
-    def measured_at_end(self, spec: RecallSpec) -> list[Column]:
-        return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]
 
 
 register(Recall())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fourierformer.config import RunSpec
 from fourierformer.data.regression.spec import RegressionData
 from fourierformer.models.config import RegressionConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Column, Metric, Task
-from fourierformer.tasks.drawn import DrawnEvaluation, check_lengths_in_steps
+from fourierformer.tasks.base import Metric
+from fourierformer.tasks.drawn import DrawnEvaluation, DrawnSpec, DrawnTask
 
 if TYPE_CHECKING:
     from fourierformer.data.regression.corpus import RegressionCorpus
@@ -21,31 +20,26 @@ class RegressionEvaluation(DrawnEvaluation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionSpec(RunSpec):
+class RegressionSpec(DrawnSpec):
     model: RegressionConfig
     data: RegressionData
     evaluation: RegressionEvaluation
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_lengths_in_steps(self)
 
-
-class Regression(Task[RegressionSpec]):
+class Regression(DrawnTask[RegressionSpec]):
     name = "regression"
-    script, experiment, debug = "train_lm.py", "regression", "smoke_regression"
+    experiment, debug = "regression", "smoke_regression"
     spec: ClassVar[type[RegressionSpec]] = RegressionSpec
     unit, short_unit = "points", "points"
     metrics = (
         Metric("mse", "squared error", "error", 4),
-        Metric("ratio", "squared error / that of the GP posterior", "error / optimum", 3),
+        Metric("ratio", "squared error / error of the GP posterior", "error / optimum", 3),
     )
     secondary_metrics = ("ratio",)
     protocols = preferred_protocols = ("queries",)
     protocol_notes: ClassVar = {"queries": "optimum: the posterior mean of the Gaussian process that f was drawn from"}
     default_columns = (("valid", "queries"), ("test", "queries"))
     scored = ("context", "queries", "sequences")
-    limit_key = "max_tokens"
 
     def primary(self, spec: RegressionSpec) -> str:
         return "mse"
@@ -53,10 +47,7 @@ class Regression(Task[RegressionSpec]):
     def geometry(self, spec: RegressionSpec):
         return spec.model.geometry(spec.data.dimension, spec.data.context)
 
-    def check_available(self, spec: RegressionSpec) -> None:
-        """The sequences are drawn when they are needed."""
-
-    def load_data(self, spec: RegressionSpec, say) -> RegressionCorpus:
+    def corpus(self, spec: RegressionSpec) -> RegressionCorpus:
         from fourierformer.data.regression.corpus import RegressionCorpus
 
         return RegressionCorpus(spec.data)
@@ -66,30 +57,10 @@ class Regression(Task[RegressionSpec]):
 
         return RegressionModel(spec.model, spec.data.dimension, spec.data.context, attention, seed=spec.seed)
 
-    def data_facts(self, corpus: RegressionCorpus) -> dict:
-        return {}
-
-    def corpus_of(self, spec: RegressionSpec, facts: dict) -> RegressionCorpus:
-        from fourierformer.data.regression.corpus import RegressionCorpus
-
-        return RegressionCorpus(spec.data)
-
     def objective(self, spec: RegressionSpec, corpus: RegressionCorpus, model, device, processes):
         from fourierformer.tasks.regression_objective import RegressionObjective
 
-        return RegressionObjective(
-            corpus,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.trainer.micro_batch_size,
-            tokens_per_forward=spec.evaluation.tokens_per_forward,
-            max_tokens=spec.evaluation.max_tokens,
-            device=device,
-            processes=processes,
-            seed=spec.seed,
-        )
-
-    def steps_per_epoch(self, spec: RegressionSpec, corpus: RegressionCorpus | None) -> int | None:
-        return None
+        return RegressionObjective(corpus, **self.options(spec, device, processes))
 
     def samples_per_step(self, spec: RegressionSpec) -> int:
         return spec.global_batch_size * spec.data.queries
@@ -108,9 +79,6 @@ class Regression(Task[RegressionSpec]):
 
     def scored_text(self, numbers: dict) -> str:
         return f"{numbers['context']} pairs and {numbers['queries']} queries, {numbers['sequences']} sequences"
-
-    def measured_at_end(self, spec: RegressionSpec) -> list[Column]:
-        return [(split, "queries") for split in spec.evaluation.splits]
 
 
 register(Regression())

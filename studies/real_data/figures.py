@@ -12,8 +12,10 @@ from fourierformer.files import read_csv
 from fourierformer.report.curves import Curve, metric_curves
 from fourierformer.report.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
 from fourierformer.results.baseline import BASELINE
-from fourierformer.results.comparison import Row, comparison, full_label, metric
+from fourierformer.results.comparison import Row, comparison
+from fourierformer.results.labels import full_label
 from fourierformer.results.measured import read_measured
+from fourierformer.results.metrics import metric
 from fourierformer.results.statistics import compare
 from fourierformer.tasks import Column, Metric
 from studies.real_data.hypotheses import EVIDENCE, HERE, Configuration, on_common_seeds

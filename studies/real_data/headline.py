@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fourierformer.results.comparison import HEADS, Cell, Row, comparison, mean_text, row_label
+from fourierformer.results.comparison import Cell, Row, comparison, mean_text
 from fourierformer.results.formats import DASH, markdown_grid
+from fourierformer.results.labels import row_label
 from fourierformer.results.measured import read_measured
+from fourierformer.results.metrics import HEADS
 from studies.real_data.checks import CHECKS, COLUMN, PLANNED, rate_of
 from studies.real_data.hypotheses import HERE
 

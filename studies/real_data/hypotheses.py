@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.results.comparison import Cell, Row, column_text, metric
+from fourierformer.results.comparison import Cell, Row
 from fourierformer.results.formats import DASH, Table
+from fourierformer.results.metrics import column_text, metric
 from fourierformer.results.statistics import (
     SIGNIFICANT,
     Difference,

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from fourierformer.results.comparison import Cell, Row, row_label, seed_of
+from fourierformer.results.comparison import Cell, Row, seed_of
 from fourierformer.results.formats import Table
+from fourierformer.results.labels import row_label
 from fourierformer.results.runs import Run
 from fourierformer.results.tables import table_groups, title_of
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from fourierformer.results.baseline import BASELINE
-from fourierformer.results.comparison import Row, comparison, mean_text, metric
+from fourierformer.results.comparison import Row, comparison, mean_text
 from fourierformer.results.documents import write_parts
 from fourierformer.results.formats import DASH, markdown_grid
 from fourierformer.results.measured import read_measured
+from fourierformer.results.metrics import metric
 from fourierformer.results.statistics import MARGIN, SIGNIFICANT, Dunnett, dunnett, p_text
 from fourierformer.results.tables import table_groups
 from fourierformer.results.warnings import misleading

@@ -1,7 +1,7 @@
 """How the runs of a sweep are told apart, on the console and in wandb."""
 
 from fourierformer.runs import train
-from fourierformer.runs.sweep import names
+from fourierformer.runs.job_names import names
 from fourierformer.tracking import build_trackers
 from tests.helpers.command_line import train_lm
 

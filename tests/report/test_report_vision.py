@@ -11,7 +11,7 @@ from fourierformer.report import render
 from fourierformer.report.curves import Curve, comparison_chart, validation_metric
 from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.comparison import metric, metric_text
+from fourierformer.results.metrics import metric, metric_text
 from fourierformer.results.statistics import change_text
 from tests.helpers.synthetic_runs import write_run, write_vision_run
 

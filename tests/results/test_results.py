@@ -12,7 +12,7 @@ import pytest
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, markdown_of, render_text, tables
-from fourierformer.results.comparison import differing_values, row_label
+from fourierformer.results.labels import differing_values, row_label
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 

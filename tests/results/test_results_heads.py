@@ -55,15 +55,6 @@ def test_one_run_has_no_sd_over_seeds_and_what_one_of_two_lacks_is_a_dash(tmp_pa
     ]
 
 
-def test_a_file_of_an_earlier_version_is_read_by_the_names_of_today(tmp_path):
-    run = write_run(tmp_path, "fourier", 1)
-    mean = {"maps": 5.5, "rows": 0.4, "outputs": 3.0, "sums": 0.25, "rank": 31.0}
-    (run / "heads.json").write_text(json.dumps({"splits": {"valid": {"mean": mean, "sd": {"maps": 0.5}}}}))
-    (read,) = collect(tmp_path)
-    expected = {"head_distance": 5.5, "row_distance": 0.4, "output_distance": 3.0, "attended_share": 0.25}
-    assert read.heads == {"valid": expected | {"rank": 31.0, "head_distance_sd": 0.5}}
-
-
 @pytest.mark.parametrize("content", ["", "[1]", '{"splits": [1]}', '{"splits": {"test": {"mean": [1]}}}'])
 def test_a_damaged_file_has_no_numbers(tmp_path, content):
     run = write_run(tmp_path, "softmax", 1)

@@ -64,19 +64,6 @@ def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
         assert "fourier: on average over the layers the attended share of the last query of a sequence is 45%" in text
 
 
-def test_what_layers_logged_in_an_earlier_version_has_its_name_of_today(tmp_path):
-    write_run(tmp_path / "runs", "fourier", rows=[{"step": 2, "valid_ppl": 60.0, "mass/00": 0.9, "mass/01": 0.1}])
-    (run,) = collect(tmp_path / "runs")
-    assert run.layers == {"attended_share": [0.9, 0.1]}
-    write_measured([run], tmp_path / "one.csv")
-    text = (tmp_path / "one.csv").read_text()
-    assert "attended_share" in text
-    (tmp_path / "one.csv").write_text(text.replace("attended_share", "mass"))
-    (committed,) = read_measured(tmp_path / "one.csv")
-    assert committed.diagnostics == {"attended_share": 0.5}
-    assert committed.layers == run.layers
-
-
 def test_evaluations_and_layers_come_back(tmp_path):
     """What charts are drawn from: the validation curve, what every layer said at each evaluation, and its heads."""
     write_heads(write_run(tmp_path / "runs", "fourier", 3, 58.3), [7.5, 6.5])

@@ -6,16 +6,19 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
 from fourierformer.data.recall.corpus import RecallCorpus
 from fourierformer.data.recall.sequences import draw
 from fourierformer.models.config import RecallConfig
 from fourierformer.models.recall import RecallModel
-from fourierformer.processes import Processes
+from fourierformer.runs.spec import read_spec
 from fourierformer.seeds import seed_of
+from fourierformer.tasks import task_named
 from fourierformer.tasks.recall_objective import CURVE_SEQUENCES, RecallObjective
 from tests.data.test_recall_sequences import data
+from tests.helpers.command_line import CONFIGS
 
 STILL = (lambda: None, lambda *progress: None)
 
@@ -67,19 +70,6 @@ def test_the_loss_of_a_step_is_that_of_its_sequences():
     torch.testing.assert_close(objective.loss(model, batch), expected)
 
 
-def test_micro_batches_and_processes_share_the_sequences_of_a_step():
-    (whole,) = parts()[0].micro_batches(2)
-    found, shares = [], []
-    for rank in range(2):
-        objective, _ = parts(processes=Processes(rank=rank, world=2), micro_batch_size=3)
-        for batch in objective.micro_batches(2):
-            found.append(batch.sequences.tokens)
-            shares.append(batch.share)
-            assert objective.rows(batch)[0].tolist() == list(range(batch.first, batch.first + len(batch.sequences)))
-    assert torch.equal(torch.cat(found), whole.sequences.tokens)
-    assert shares == [3 / 4, 1 / 4, 3 / 4, 1 / 4]
-
-
 def test_a_training_has_its_area_and_its_step_at_95_per_cent():
     objective, _ = parts()
     for step, accuracy in ((10, 20.0), (20, 60.0), (30, 95.0), (40, 94.0)):
@@ -107,3 +97,13 @@ def test_chance_and_a_perfect_search_are_noted():
     assert RecallCorpus(data()).notes == ["chance: 3.1 % for any value, 12 % for a value of the sequence"]
     _, search = RecallCorpus(data(keys="vectors", dimension=16)).notes
     assert search == "the key nearest to the query in angle is right for 100.0 % of the queries"
+
+
+@pytest.mark.parametrize(("data", "is_stream"), [("recall", False), ("recall_vectors", False), ("recall_stream", True)])
+def test_only_a_stream_tells_a_token_from_its_companion(data, is_stream):
+    """In a stream both are ids of keys and values: with a scale of 1 the model cannot distinguish (a, b) from (b, a).
+    In pairs a random scale only slows training down."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        spec = read_spec(compose("train_lm", ["experiment=recall", f"data={data}"]))
+    model = task_named("recall").build_model(spec, partial(attention.build, "softmax"), None)
+    assert (model.companion_scale == 1).all() == (not is_stream)

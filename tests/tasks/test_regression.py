@@ -10,7 +10,6 @@ from fourierformer.data.regression.corpus import RegressionCorpus
 from fourierformer.data.regression.sequences import draw
 from fourierformer.models.config import RegressionConfig
 from fourierformer.models.regression import RegressionModel
-from fourierformer.processes import Processes
 from fourierformer.seeds import seed_of
 from fourierformer.tasks.regression_objective import RegressionObjective
 from tests.data.test_regression_points import data
@@ -49,15 +48,3 @@ def test_the_loss_is_to_noisy_values_of_the_step():
     (batch,) = objective.micro_batches(3)
     drawn = draw(data(), 8, seed_of(0, "train", 1, 3))
     torch.testing.assert_close(objective.loss(model, batch), (model(drawn) - drawn.noisy).square().mean())
-
-
-def test_micro_batches_and_processes_share_the_sequences_of_a_step():
-    (whole,) = parts()[0].micro_batches(2)
-    found, shares = [], []
-    for rank in range(2):
-        objective, _ = parts(processes=Processes(rank=rank, world=2), micro_batch_size=3)
-        for batch in objective.micro_batches(2):
-            found.append(batch.sequences.values)
-            shares.append(batch.share)
-    assert torch.equal(torch.cat(found), whole.sequences.values)
-    assert shares == [3 / 4, 1 / 4, 3 / 4, 1 / 4]

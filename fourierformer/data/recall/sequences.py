@@ -7,21 +7,20 @@ drawn without replacement; all other tokens are random. The answer belongs to th
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fourierformer.data.drawn import DrawnRows
 from fourierformer.data.recall.spec import RecallData
-from fourierformer.transfer import to_device
 
 NOTHING = 0  # the companion of a token that carries no value and no token before it
 
 
 @dataclass(frozen=True)
-class Sequences:
+class Sequences(DrawnRows):
     """A batch: tokens with their companions, and which positions are scored. Keys that are vectors stand in `vectors`,
     and their tokens are NOTHING."""
 
@@ -30,19 +29,6 @@ class Sequences:
     vectors: Tensor | None  # (B, N, dimension)
     places: Tensor  # (B, Q) positions of the queries
     answers: Tensor  # (B, Q) the right values
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, rows: slice) -> "Sequences":
-        return self._each(lambda part: part[rows])
-
-    def to(self, device: torch.device) -> "Sequences":
-        return self._each(lambda part: to_device(device, part)[0])
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Sequences":
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(part) for name, part in parts.items() if part is not None})
 
 
 def draw(data: RecallData, count: int, seed: int, length: int | None = None) -> Sequences:

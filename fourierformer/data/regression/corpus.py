@@ -1,6 +1,6 @@
 """The sequences by which models are compared: valid and test, with the smallest error that is possible on them."""
 
-from functools import partial
+from functools import cached_property, partial
 
 from fourierformer.data.regression.baselines import error, mean_of_context, posterior_mean
 from fourierformer.data.regression.sequences import Points, draw
@@ -9,17 +9,24 @@ from fourierformer.seeds import seed_of
 
 
 class RegressionCorpus:
-    """The sequences of valid and test, the same for every run of this data."""
+    """The sequences of valid and test, the same for every run of this data. Drawn at first use: a trained model needs
+    none."""
 
     def __init__(self, data: RegressionData):
         self.data, self.name = data, data.name
-        self.splits = {split: self._draw(split) for split in ("valid", "test")}
-        self.optima = {split: self._optimum(points) for split, points in self.splits.items()}
+
+    @cached_property
+    def splits(self) -> dict[str, Points]:
+        seeds = {split: seed_of("regression", self.data.seed, split) for split in ("valid", "test")}
+        return {split: draw(self.data, self.data.held_out, seed) for split, seed in seeds.items()}
+
+    @cached_property
+    def optima(self) -> dict[str, float]:
+        """The error of the Gaussian process posterior, by split."""
+        best = partial(posterior_mean, self.data)
+        return {split: error(points.double(), best) for split, points in self.splits.items()}
+
+    @cached_property
+    def notes(self) -> list[str]:
         mean = error(self.splits["test"].double(), mean_of_context)
-        self.notes = [f"error on test: {self.optima['test']:.4f} of the GP posterior, {mean:.4f} of the context's mean"]
-
-    def _draw(self, split: str) -> Points:
-        return draw(self.data, self.data.held_out, seed_of("regression", self.data.seed, split))
-
-    def _optimum(self, points: Points) -> float:
-        return error(points.double(), partial(posterior_mean, self.data))
+        return [f"error on test: {self.optima['test']:.4f} of the GP posterior, {mean:.4f} of the context's mean"]

@@ -1,20 +1,20 @@
 """Draws sequences of in-context regression: normal features, functions of a Gaussian process, noisy values."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
+from fourierformer.data.drawn import DrawnRows
 from fourierformer.data.regression.spec import RegressionData
 from fourierformer.seeds import seed_of
-from fourierformer.transfer import to_device
 
 JITTER = 1e-6  # added to the variance of f, so that its covariance matrix is positive definite in float64
 
 
 @dataclass(frozen=True)
-class Points:
+class Points(DrawnRows):
     """A batch: pairs of the context, points that are asked, and the function there, with noise and without."""
 
     features: Tensor  # (B, N, d)
@@ -23,22 +23,11 @@ class Points:
     noisy: Tensor  # (B, Q)
     exact: Tensor  # (B, Q)
 
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __getitem__(self, rows: slice) -> "Points":
-        return self._each(lambda part: part[rows])
-
-    def to(self, device: torch.device) -> "Points":
-        return self._each(lambda part: to_device(device, part)[0])
-
     def double(self) -> "Points":
-        return self._each(Tensor.double)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Points":
-        return Points(*(change(getattr(self, field.name)) for field in fields(self)))
+        return self.each(Tensor.double)
 
 
+@cache
 def covariance_root(data: RegressionData) -> Tensor:
     """The symmetric square root of the features' covariance, (d, d) float64."""
     d = data.dimension
