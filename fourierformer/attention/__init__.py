@@ -4,7 +4,7 @@ A mechanism is one class, registered under one name or several (the same class w
 `mechanisms/`; `configs/attention/<name>.yaml` names that file and holds `name` and exactly its knobs (tests compare
 both). `engines/` holds computations shared by mechanisms, `public.py` a layer for any model.
 
-The contract (see base.py, tests/attention/test_contract.py):
+The contract (see base.py, tests/attention/test_contract*.py):
 * __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
 * forward(x): (B, N, dim) -> (B, N, dim); any N from 1 to geometry.length; batch rows independent; under
   geometry.causal no output depends on a later input.

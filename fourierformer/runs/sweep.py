@@ -175,9 +175,9 @@ def summarise(record: Path) -> int:
         print(_total(plans))
     begun = [job for job in jobs if job.get("error") != NOT_BEGUN]
     failed = [job for job in begun if job.get("exit_code") != 0]
-    for job in failed:
-        error = job.get("error", f"ended without a result: killed, out of memory, or still running on {job['host']}")
-        print(f"{_name_of(job['number'], names).prefix}{error}", file=sys.stderr)
+    for error, first, count in _distinct_errors(failed):
+        others = f"and {count - 1} more: " if count > 1 else ""
+        print(f"{_name_of(first, names).prefix}{others}{error}", file=sys.stderr)
     not_begun = max(len(names), len(jobs)) - len(begun)
     if plans and failed:
         print(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)
@@ -186,6 +186,15 @@ def summarise(record: Path) -> int:
         counts = _counts(len(begun), failed, not_begun)
         print(f"{counts}; {fix}the same command goes on with the rest", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
+
+
+def _distinct_errors(failed: list[dict]) -> list[tuple[str, int, int]]:
+    """(error, number of the first job with it, count of jobs), in the order of the jobs."""
+    numbers: dict[str, list[int]] = {}
+    for job in failed:
+        error = job.get("error", f"ended without a result: killed, out of memory, or still running on {job['host']}")
+        numbers.setdefault(error, []).append(job["number"])
+    return [(error, jobs[0], len(jobs)) for error, jobs in numbers.items()]
 
 
 def _counts(begun: int, failed: list[dict], not_begun: int) -> str:

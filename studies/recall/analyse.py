@@ -18,12 +18,18 @@ from fourierformer.results.statistics import holm
 HERE = Path(__file__).resolve().parent
 SIZES = {"recall_32": "data.pairs=32 data.length=64 data.queries=null", "recall_128": ""}
 CHOICE, SEEDS = 1, range(11, 16)
+PAIRS = {
+    pairs: f"data.pairs={pairs} data.length={pairs + min(pairs, 32)} data.queries={min(pairs, 32)}"
+    for pairs in (8, 16, 64)
+}
+PAIRS_SEEDS = range(11, 14)
 MARGIN, LEVEL, SOLVED = 1.0, 0.05, 95.0  # points, level of the tests, per cent
 RENAMED = {
     "results.test.1x.recall": "accuracy",
     "results.valid.curve.area": "area",
     "results.valid.curve.steps_to_95": "steps_to_95",
     "results.valid.curve.state": "state",
+    "results.test.1x.pairs": "pairs",
 }
 CURVES = {
     "softmax": "#222222",
@@ -33,6 +39,18 @@ CURVES = {
     "fourier": "#cc79a7",
     "taylor": "#009e73",
     "linear_elu": "#999999",
+}
+BY_PAIRS = {  # drawn in this order: states of the length of the text, then bounded ones from large to small, then a window
+    "softmax": "#222222",
+    "gaussian": "#0072b2",
+    "fourier_matched": "#d55e00",
+    "taylor": "#009e73",
+    "dpfp": "#56b4e9",
+    "fast_weight": "#e69f00",
+    "linear_relu": "#8c564b",
+    "performer": "#cc79a7",
+    "linear_elu": "#999999",
+    "band": "#bcbd22",
 }
 
 
@@ -51,21 +69,27 @@ def chosen_rates(rows: pd.DataFrame, size: str) -> pd.Series:
 
 
 def commands(rows: pd.DataFrame) -> list[str]:
-    """Those of the measurement: one for each size and rate."""
-    lines = []
-    for size, overrides in SIZES.items():
-        for rate, attentions in chosen_rates(rows, size).groupby(chosen_rates(rows, size)):
-            parts = [
-                *(
-                    "python train_lm.py -m experiment=recall",
-                    f"experiment_name={size}",
-                    overrides,
-                    f"optim.lr={rate:g}",
-                ),
-                *(f"attention={','.join(attentions.index)}", f"'seed=range({SEEDS.start},{SEEDS.stop})'"),
-            ]
-            lines.append(" ".join(filter(None, parts)))
-    return lines
+    """Those of the measurement, one for each size and rate, and of the numbers of pairs between."""
+    sizes = [(size, text, chosen_rates(rows, size), SEEDS) for size, text in SIZES.items()]
+    rates = chosen_rates(rows, "recall_32")
+    rates = rates[rates.index.isin(BY_PAIRS)]
+    return [
+        line
+        for name, overrides, of_name, seeds in [
+            *sizes,
+            *(("recall_pairs", text, rates, PAIRS_SEEDS) for text in PAIRS.values()),
+        ]
+        for line in _commands(name, overrides, of_name, seeds)
+    ]
+
+
+def _commands(name: str, overrides: str, rates: pd.Series, seeds: range) -> list[str]:
+    start = " ".join(filter(None, ["python train_lm.py -m experiment=recall", f"experiment_name={name}", overrides]))
+    of_seeds = f"'seed=range({seeds.start},{seeds.stop})'"
+    return [
+        f"{start} optim.lr={rate:g} attention={','.join(attentions.index)} {of_seeds}"
+        for rate, attentions in rates.groupby(rates)
+    ]
 
 
 def measured(rows: pd.DataFrame, size: str) -> pd.DataFrame:
@@ -199,6 +223,22 @@ def draw_curves(rows: pd.DataFrame) -> None:
     save(figure, "curves")
 
 
+def draw_pairs(rows: pd.DataFrame) -> None:
+    """Accuracy against the number of pairs: mean and range over seeds."""
+    between = rows[(rows["experiment"] == "recall_pairs") & rows["seed"].isin(PAIRS_SEEDS)]
+    runs = pd.concat([between, *(measured(rows, size) for size in SIZES)])
+    figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    for name, colour in BY_PAIRS.items():
+        values = runs[runs["attention"] == name].groupby("pairs")["accuracy"].agg(["mean", "min", "max"])
+        axis.plot(values.index, values["mean"], "o-", color=colour, markersize=3, label=name)
+        axis.fill_between(values.index, values["min"], values["max"], color=colour, alpha=0.15, linewidth=0)
+    axis.set_xscale("log", base=2)
+    axis.set(xlabel="pairs", ylabel="accuracy on test, %", xticks=[8, 16, 32, 64, 128])
+    axis.xaxis.set_major_formatter("{x:.0f}")
+    axis.legend(frameon=False, fontsize=8, loc="lower left")
+    save(figure, "pairs")
+
+
 def save(figure, name: str) -> None:
     for suffix, metadata in (("svg", {"Date": None}), ("png", None)):
         figure.savefig(HERE / f"{name}.{suffix}", dpi=150, metadata=metadata)
@@ -220,3 +260,4 @@ if __name__ == "__main__":
     write_parts(HERE / "README.md", parts())
     draw_states(load())
     draw_curves(load())
+    draw_pairs(load())

@@ -43,11 +43,11 @@ class RecallData:
         check_range("data.angle", self.angle, 0, 180)
         check_range("data.norm_spread", self.norm_spread, 0)
         check_range("data.twin_cosine", self.twin_cosine, -1, 1)
-        self._check_room()
         if self.keys == "vectors" and self.layout == "stream":
             raise SetupError("data.keys=vectors and data.layout=stream: vectors are keys of pairs: data.layout=pairs")
         if self.keys == "vectors" and self.dimension < 2:
             raise SetupError("data.dimension=1: a vector cannot be rotated in one dimension: data.dimension=32")
+        self._check_room()
 
     def _check_room(self) -> None:
         if self.asked > self.pairs:
