@@ -18,6 +18,9 @@ GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
         ("grouped_query", {"kv_heads": 2}, 2 * N * 2 * D),
         ("synthesizer", {}, N * C),  # no keys
         ("none", {}, 0),
+        ("mgk", {}, 3 * N * C),  # two keys
+        ("mgk", {"second": "shift"}, 2 * N * C),
+        ("forgetting", {}, 2 * N * C + N * H),
         ("aft_simple", {}, 3 * C),
         ("linear_elu", {}, C * D + C + H),
         ("bpt", {}, 2 * (40 + 20 + 10 + 5 + 3 + 2 + 1) * C),  # tokens and nodes of the tree

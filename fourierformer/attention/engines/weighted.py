@@ -12,6 +12,8 @@ from torch import Tensor
 
 from fourierformer.attention.base import Attention, Keep, to_float32, visible_keys
 
+WATCHED_SEQUENCES = 4  # of a batch
+
 
 class WeightedAttention(Attention):
     """y_i = sum_j W_ij v_j with W from `weights`. O(N^2 C) time, N^2 numbers of memory per head."""
@@ -32,8 +34,14 @@ class WeightedAttention(Attention):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         weights = self._weights(q, k, causal=self.geometry.causal and not cross, keep=keep)
+        if not self.training and q.shape[-2] > 1:  # not for one query at a time (sliding windows, generation)
+            self.watch(_of_last_query(weights[:WATCHED_SEQUENCES], None if cross else keep))
         with torch.autocast(q.device.type, enabled=False):
             return (weights @ v.to(weights.dtype)).to(v.dtype)
+
+    def watch(self, weights: Tensor) -> None:
+        """Called in evaluation with the weights (b, H, M) of the last query, which sees every key, of the first
+        WATCHED_SEQUENCES: for `diagnostics`."""
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         return self._weights(q, k, causal=self.geometry.causal)
@@ -43,6 +51,15 @@ class WeightedAttention(Attention):
         with torch.autocast(q.device.type, enabled=False):
             q, k = to_float32(q, k)
             return self.weights(q, k, visible)
+
+
+def _of_last_query(weights: Tensor, keep: Keep) -> Tensor:
+    """(B, H, N, M) -> (B, H, M): of the last query that is not padding."""
+    if keep is None:
+        return weights[:, :, -1]
+    keep = keep[: len(weights), -weights.shape[-2] :]
+    last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
+    return weights.take_along_dim(last[:, None, None, None], 2)[:, :, 0]
 
 
 def scaled_logits(q: Tensor, k: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The isotropic Gaussian Nadaraya-Watson estimator: the control between softmax and Fourier attention."""
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,20 +18,26 @@ NARROWEST = 1e-6  # bandwidth sigma^2: far below, |q - k|^2 / sigma^2 is infinit
 
 
 @register("gaussian", "isotropic Gaussian kernel regression; with unit-norm keys equal to softmax (equation 8)")
+@register("kde", "as gaussian with unit-norm keys and half the bandwidth", normalize_keys=True, bandwidth="half")
 class Gaussian(Attention):
     """Attention as kernel regression with w_ij = exp(-|q_i - k_j|^2 / (2 sigma^2)) (FourierFormer, section 2).
 
     With keys of unit norm |k_j|^2 cancels: softmax attention, equation 8 of the paper, where sigma^2 = sqrt(D) gives
-    the usual 1/sqrt(D). As fast as softmax.
+    the usual 1/sqrt(D). As fast as softmax. `kde`: the control of robust kernel density attention (Han et al. 2023,
+    arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm.
     """
 
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 
-    def __init__(self, geometry: Geometry, *, bandwidth: float | None = None, normalize_keys: bool = False):
+    def __init__(
+        self, geometry: Geometry, *, bandwidth: float | Literal["half"] | None = None, normalize_keys: bool = False
+    ):
         super().__init__(geometry)
-        check_range("attention.bandwidth", bandwidth, NARROWEST)
-        self.bandwidth = math.sqrt(geometry.head_dim) if bandwidth is None else bandwidth
+        default = math.sqrt(geometry.head_dim)
+        start = default if bandwidth is None else default / 2 if bandwidth == "half" else bandwidth
+        check_range("attention.bandwidth", start, NARROWEST)
+        self.bandwidth = start
         self.normalize_keys = normalize_keys
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
