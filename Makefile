@@ -21,7 +21,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 	-$(PY) -c 'from fourierformer.kernels.sinc.library import build_now; build_now()'
 	@touch $@
 
-train: setup ## quick comparison on embedded data: softmax against Fourier, table and report (about 2 minutes)
+train: setup ## quick comparison on built-in data: softmax against Fourier, table and report (about 2 minutes)
 	$(PY) train_lm.py sweep=quickstart
 
 test: setup ## the fast tier of tests, on two processes

@@ -40,7 +40,7 @@ def start(script: str, overrides: list[str], *, random_data: bool = False):
     from fourierformer.runs.launch import explain
     from fourierformer.runs.parts import build_parts
     from fourierformer.runs.spec import read_spec
-    from fourierformer.runs.train import make_fit
+    from fourierformer.runs.train import make_loop
     from fourierformer.tracking import NoTrackers
     from fourierformer.training.checkpoint import Checkpoints
     from fourierformer.training.signals import StopSignal
@@ -54,7 +54,7 @@ def start(script: str, overrides: list[str], *, random_data: bool = False):
     parts = build_parts(spec, Processes(), say=lambda line: None, corpus=corpus)
     if random_data:
         parts.objective = SameBatches(parts.objective)
-    fit = make_fit(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
+    fit = make_loop(parts, NoTrackers(), Checkpoints(Path("never written")), StopSignal())
     fit.model.train()
     return fit
 

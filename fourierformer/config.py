@@ -211,7 +211,7 @@ def run_directory(values: dict) -> Path:
 
 def with_experiment_of_data(values: dict) -> dict:
     """The values of a command, with the data in place of `builtin` in its experiment's name: `data=wikitext2` alone
-    would be filed among the runs of embedded data. builtin_vit becomes cifar10_vit."""
+    would be filed among the runs of built-in data. builtin_vit becomes cifar10_vit."""
     data, name = values.get("data") or {}, str(values.get("experiment_name"))
     if data.get("source") != "files" or not name.startswith("builtin"):
         return values

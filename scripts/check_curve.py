@@ -21,7 +21,7 @@ REFERENCE = REPOSITORY / "results" / "reference"
 ATTENTIONS = ("softmax", "fourier")
 RECORDED_SEEDS = (1, 2, 3, 4, 5)
 CHECKED_SEED = 6  # not a recorded one: the band must hold for a new seed
-# Band: mean over seeds ± max(4 sd, 2 %). The embedded text differs between Python versions, rounding between machines.
+# Band: mean over seeds ± max(4 sd, 2 %). The built-in text differs between Python versions, rounding between machines.
 DEVIATIONS, RELATIVE = 4.0, 0.02
 
 Curve = dict[int, float]  # step -> training loss

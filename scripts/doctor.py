@@ -79,7 +79,7 @@ def embedded_text() -> str:
 
 def real_data() -> str:
     present = [name for name in ("wikitext-2", "wikitext-103", "enwik8") if (Path("data") / name).exists()]
-    return ", ".join(present) or "none in data/: the embedded corpus needs none; python scripts/prepare_data.py --list"
+    return ", ".join(present) or "none in data/: the built-in corpus needs none; python scripts/prepare_data.py --list"
 
 
 def write_access(runs_root: Path) -> str:

@@ -127,7 +127,7 @@ def main() -> None:
     with exit_on_user_error():
         for path in write(name, REPOSITORY):
             print(path.relative_to(REPOSITORY))
-        print(f"checked by: python -m pytest tests/attention -k {name}")
+        print(f"test it: python -m pytest tests/attention -k {name}")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,10 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
         what = getattr(cls, "__name__", repr(cls))
         way = f"write class {what}(Attention), with Attention from fourierformer.attention"
         raise SetupError(f"attention '{name}' must be a subclass of Attention: {way}")
+    for ability in ("causal_ok", "full_ok", "cross_ok", "padding_ok"):
+        if (verdict := getattr(cls, ability)) is not True and not (isinstance(verdict, str) and verdict):
+            way = f'write the reason in its place, {ability} = "it ..."'
+            raise SetupError(f"attention '{name}': {ability} must be True or a reason, got {verdict!r}: {way}")
     before = _registry[name].cls if name in _registry else None
     # a class of the same name replaces its older version, when a notebook loads a file again
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
@@ -105,7 +109,7 @@ def _entry(name: str) -> Entry:
 @cache
 def _modules() -> dict[str, str]:
     """Name -> the module of mechanisms/ that registers it, read from the source to avoid imports of the others."""
-    registration = re.compile(r"""^@register\(\s*["']([a-z0-9_]+)["']""", re.MULTILINE)
+    registration = re.compile(r"""^@(?:\w+\.)?register\(\s*["']([a-z0-9_]+)["']""", re.MULTILINE)
     sources = sorted((Path(__file__).parent / "mechanisms").glob("*.py"))
     return {
         name: f"{__name__}.mechanisms.{path.stem}"

@@ -18,7 +18,7 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The facts of a model that a mechanism may need; the same for all mechanisms.
+    """The dimensions of a model, passed to every mechanism.
 
     Examples:
         >>> from fourierformer.attention import Geometry
@@ -59,7 +59,7 @@ class Attention(nn.Module):
         torch.Size([2, 10, 32])
     """
 
-    # True, or the reason why the mechanism cannot do it; `build` refuses with that reason.
+    # True, or the reason why the mechanism cannot do it, never False; `build` refuses with that reason.
     causal_ok: ClassVar[bool | str] = True
     full_ok: ClassVar[bool | str] = True
     # Likewise for keys and values of another sequence and for padding; `forward` refuses with that reason. An instance
@@ -70,7 +70,7 @@ class Attention(nn.Module):
     longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
-    # Calls of a training step beside begin_step and end_step (training/layers.py)
+    # Optional calls in a training step, besides begin_step and end_step (training/layers.py)
     draws: ClassVar[bool] = False  # it draws random numbers per row of the batch: begin_rows() is called
     adds_loss: ClassVar[bool] = False  # auxiliary_loss() is called
     # For the table of attentions, per layer and sequence: N tokens, D coordinates per head, C = H D channels
@@ -104,7 +104,7 @@ class Attention(nn.Module):
 
     @torch.no_grad()
     def state_size(self, tokens: int) -> int:
-        """Numbers that decoding keeps between two of `tokens` tokens: the state, else keys and values of all tokens."""
+        """Numbers kept after decoding `tokens` tokens: the state, else keys and values of all tokens."""
         if (state := self.start(1)) is not None:
             return sum(part.numel() for part in state)
         return tokens * (self.qkv.out_features - self.geometry.dim)  # all channels but those of the query
@@ -120,7 +120,7 @@ class Attention(nn.Module):
     def begin_rows(self, numbers: Tensor) -> None:
         """Called before the forward pass of every micro-batch in training, where `draws`: numbers (B,) int64 of its
         rows in the step's global batch. Draws must depend on the step and the number of the row alone: then the number
-        of processes and micro-batches changes nothing. Not called means rows 0, 1, 2, ..."""
+        of processes and micro-batches changes nothing. Without this call the rows are 0, 1, 2, ..."""
 
     def auxiliary_loss(self, losses: Tensor) -> Tensor:
         """The layer's addition to the loss of each row of its last forward pass in training, where `adds_loss`: the
@@ -130,8 +130,8 @@ class Attention(nn.Module):
     def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
         """Called after every training step, to update state by statistics of the global batch, e.g. centroids.
 
-        Statistics start from 0 in begin_step. All processes must call sum_over_processes(x). good (), on the device, is
-        0 where loss or gradients were not finite: then the state must not change."""
+        Statistics start from 0 in begin_step. All processes must call sum_over_processes(x). good (), a
+        tensor on the device, is 0 if loss or gradients were not finite: then the state must not change."""
 
     def diagnostics(self) -> dict[str, float]:
         """Numbers to log at every evaluation (the learned radius, say)."""
@@ -145,8 +145,8 @@ class Attention(nn.Module):
         """Every position of x (B, N, dim) attends to x, or to another sequence `memory` (B, M, dim): (B, N, dim).
 
         Every query sees all of memory, in a causal model too.
-        keep (B, M), bool: False for padding. Its content is never read (it may be NaN; its gradient is 0). For a query
-        that sees no key, `proj` is applied to zeros. Outputs at padded positions of x are meaningless.
+        keep (B, M), bool: False for padding, whose values are ignored (they may be NaN; their gradient is 0). For a
+        query that sees no key, `proj` is applied to zeros. Outputs at padded positions of x are meaningless.
         last: only the last `last` positions of x are queries, and only their outputs are returned.
         """
         if not self.longer_ok and memory is None and x.shape[1] > self.geometry.length:

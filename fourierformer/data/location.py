@@ -1,4 +1,4 @@
-"""The location of a data set: its files, the hub, or the embedded data, and the cache for prepared copies."""
+"""The location of a data set: its files, the hub, or the built-in data, and the cache for prepared copies."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -12,7 +12,7 @@ class WindowDecoder:
 
     def __init__(self, model: WordLM):
         self.model = model
-        self.name = f"by reading up to {model.config.length} tokens again for each one"
+        self.name = f"without a cache: each new token recomputes the last {model.config.length} tokens"
 
     def next_token(self, tokens: list[int]) -> Tensor:
         """log p of every word as the next one: (V,)."""

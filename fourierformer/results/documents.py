@@ -57,7 +57,9 @@ def _file_line(path: Path) -> tuple[str, str, str, str, str]:
     if not is_measured(path):
         facts = dict(comment.partition(": ")[::2] for comment in file.comments)
         content = f"{', '.join(file.columns[:5])}, ..."
-        return link, str(len(file.rows)), content, facts.get("commit", DASH), study or _program(facts.get("command"))
+        in_rows = ", ".join(dict.fromkeys(filter(None, (row.get("commit") for row in file.rows))))
+        commit = facts.get("commit") or in_rows or DASH
+        return link, str(len(file.rows)), content, commit, study or _program(facts.get("command"))
     runs = read_measured(path)
     models = ", ".join(dict.fromkeys(f"{run.field('model')} on {run.field('data')}" for run in runs))
     kinds = len({run.field("attention") for run in runs})

@@ -13,7 +13,8 @@ from fourierformer.errors import UserError, out_of_memory_text
 
 
 def print_error(message: object, code: int) -> int:
-    """Print an error on stderr. Returns the exit code."""
+    """Print an error on stderr, after what stands on stdout. Returns the exit code."""
+    sys.stdout.flush()
     print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 

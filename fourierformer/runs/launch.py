@@ -25,14 +25,20 @@ from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
 from fourierformer.tasks import tasks
 from fourierformer.training.signals import exit_code
 
+HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
+    *("help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "shell-completion"),
+    *("config-path", "config-name", "config-dir", "experimental-rerun", "info"),
+)
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
 
 def launch(config_name: str) -> None:
     """Run the command line with a config of configs/, and end the process with an exit code: 0 done, 1 crash, 2 set-up
-    or config error, 3 diverged, 130/143 interrupted with a checkpoint saved."""
+    or config error, 3 diverged, 130/143 interrupted."""
     survive_closed_streams()
     # with --help or --cfg job Hydra prints text instead of running: then nothing else may be printed
+    if mistake := _option_instead_of_value():
+        sys.exit(print_error(mistake, 2))
     prints_text = any(word.startswith("-") and word not in ("-m", "--multirun") for word in sys.argv[1:])
     if find_processes()[0].first and not prints_text:
         print("loading ...", flush=True)  # torch takes seconds
@@ -59,6 +65,16 @@ def launch(config_name: str) -> None:
     sys.exit(code)
 
 
+def _option_instead_of_value() -> str | None:
+    """The message for `--lr 0.01`, where Hydra would print its usage."""
+    for word in sys.argv[1:]:
+        name = word.removeprefix("--").partition("=")[0]
+        known = any(option.startswith(name) for option in HYDRA_OPTIONS)  # argparse takes abbreviations
+        if word.startswith("--") and not known:
+            return f"{word}: values are given as key=value, without --, for example optim.lr=0.01 (--help lists them)"
+    return None
+
+
 def _with_home(word: str) -> str:
     key, _, value = word.partition("=")
     return f"{key}={os.path.expanduser(value)}" if key in ("runs_root", "run_dir") else word
@@ -68,8 +84,11 @@ def _ended(action: Callable[[], int | None]) -> int:
     """Run an action, and print its error in one line. Returns the exit code."""
     try:
         return action() or 0
-    except (Interrupted, KeyboardInterrupt) as stop:
-        return exit_code(getattr(stop, "signal_number", 2))
+    except Interrupted as stop:
+        return exit_code(stop.signal_number)
+    except KeyboardInterrupt:  # before StopSignal handles it
+        print("stopped before training began: nothing to resume", file=sys.stderr)
+        return exit_code(2)
     except SystemExit as end:  # of one run, which has printed its error; or of Hydra's argument parser
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
@@ -125,6 +144,8 @@ def explain(error: Exception) -> str:
     if scale:
         return f"this scale has no experiment '{scale[1]}': choose another, for example scale=quick (configs/scale)"
     text = re.sub(r"\s*\n\s*", "; ", re.sub(r"\s*See https://hydra\S+ for details", "", text).strip())
+    if isinstance(error, OverrideParseException) and "=" not in error.override:
+        return f"'{error.override}' has no value: write {error.override}=VALUE"
     if isinstance(error, OverrideParseException):
         return f"cannot read '{error.override}' ({text}). An override is key=value, quoted for the shell: 'key=[1,2]'"
     return text
@@ -154,7 +175,7 @@ def _unknown_option(group: str, name: str, text: str) -> str:
     hint = ". It comes with: pip install -e '.[sweep]'" if plugin else f". Options: {', '.join(valid)}" if valid else ""
     near = did_you_mean(name, valid)
     why = near if "did you mean" in near else f" (there is no configs/{group}/{name}.yaml)"
-    return f"{group}={name}: no such {group}{why}{hint}"
+    return f"{group}={name}: no such {group}{why}{'' if why == near and not plugin else hint}"
 
 
 def _unknown_key(key: str, node: DictConfig) -> str:
@@ -169,4 +190,6 @@ def _unknown_key(key: str, node: DictConfig) -> str:
     elsewhere = [known for known, _ in flatten(everything) if known.rpartition(".")[2] == name]
     if elsewhere:
         return f"unknown key '{key}'{chosen} (did you mean '{elsewhere[0]}'?)"
+    if chosen and list(node) == ["name"]:
+        return f"unknown key '{key}': {group}={node['name']} has no settings"
     return f"unknown key '{key}'{chosen}{did_you_mean(name, node, prefix=group + dot)}"

@@ -34,7 +34,7 @@ def print_plan(spec: RunSpec) -> None:
         "model": f"{spec.model.name} with {spec.attention.name} attention",
         "device": f"{device}, {spec.trainer.precision}",
         "parameters": f"{parameters:,}",
-        "steps": _steps(spec, corpus),
+        "length": _steps(spec, corpus),
         "memory": f"about {memory / 2**30:.1f} GiB to train, per process",
         "data": str(problem or task.data_line(corpus)),
         "": "\n".join(corpus.notes if corpus else []),
@@ -95,9 +95,9 @@ def _steps(spec: RunSpec, corpus) -> str:
     task = task_of(spec)
     samples, epoch = task.samples_per_step(spec), task.steps_per_epoch(spec, corpus)
     if spec.trainer.steps is None and epoch is None:
-        return f"{spec.trainer.epochs:g} epochs of steps of {samples:,} {task.unit}"
+        return f"{spec.trainer.epochs:g} epochs in steps of {samples:,} {task.unit}"
     steps = spec.trainer.in_steps(epoch or 1).steps
-    text = f"{steps:,} of {samples:,} {task.unit} = {steps * samples:,} {task.unit}"
+    text = f"{steps:,} steps of {samples:,} {task.unit} = {steps * samples:,} {task.unit}"
     return text + (f" = {steps / epoch:.1f} epochs of {epoch:,} steps" if epoch else "")
 
 

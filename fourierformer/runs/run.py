@@ -26,8 +26,8 @@ from fourierformer.training.signals import StopSignal, exit_code
 
 
 def run_job(config: DictConfig) -> None:
-    """Run one job of Hydra. A single run that fails ends the process with its exit code; in a sweep the result goes
-    into the record, and the next job begins."""
+    """Run one job of Hydra. A single run that fails ends the process with its exit code; in a sweep its result is
+    recorded and the next job starts, unless the sweep runs in this process and was stopped."""
     survive_closed_streams()  # also in a launcher's process
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
@@ -65,7 +65,7 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
         state = processes.on_first(lambda: _locked(directory, spec, name, stack))
         if state.word != "done":
             with StopSignal(processes) as stop:
-                if job and job.stop_requested():  # its signal came before this process had a handler
+                if job and job.stop_requested():  # the sweep was stopped before StopSignal installed its handlers
                     stop.signal_number = signal.SIGTERM
                 train(spec, directory, stop, processes, name)
         if processes.first:
@@ -87,7 +87,8 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
 
 
 def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name: Name) -> bool:
-    """Whether the run is complete, decided without torch and without a lock; if so, prints it."""
+    """Whether the run is complete, decided without torch and without a lock. If so, also prints that and removes
+    leftover files."""
     if spec.fresh or spec.dry_run or processes.world > 1:
         return False
     directory.check_ours()
@@ -137,7 +138,7 @@ def _print_plan(spec: RunSpec, job: Job | None) -> None:
 
 @contextlib.contextmanager
 def _reported_once(processes: Processes) -> Iterator[None]:
-    """A context for an error that all processes raise and the first one reports."""
+    """A context for errors that all processes raise: the first one prints them."""
     try:
         yield
     except UserError as error:
@@ -154,13 +155,13 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         _run(config, job, processes)
         return 0, None
     except UserError as error:
-        # the first process prints an error of all
+        # errors common to all processes are printed by the first one
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
         label = label if processes.first else f"process {processes.rank}: "
         return error.exit_code if silent else print_error(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
         return _stopped(stop, job)
-    except OSError as error:  # of the disk, at a place without a message of its own
+    except OSError as error:  # a disk error without a message of its own
         reason = f"{error.filename or 'the disk'}: {error.strerror or error}"
         return print_error(f"{label}{reason}. Make room or fix the permissions; the same command resumes.", 1), reason
     except Exception as error:
@@ -178,6 +179,6 @@ def _stopped(stop: Interrupted, job: Job | None) -> tuple[int, str]:
     code = exit_code(stop.signal_number)
     if job:
         job.write(exit_code=code, error=str(stop))
-    if job is None or SweepRecord.current:  # where the sweep runs in this process too, it ends as well
+    if job is None or SweepRecord.current:  # a sweep in this process ends, too
         raise stop
     return code, str(stop)

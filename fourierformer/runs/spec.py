@@ -46,7 +46,7 @@ def read_command(config: DictConfig) -> RunSpec:
     source, root = (getattr(spec.data, key, None) for key in ("source", "root"))
     if source == "builtin" and root:
         raise SetupError(
-            f"data.root={root} would not be read: data={spec.data.name} is made from what is installed. "
+            f"data.root={root} would not be read: data={spec.data.name} is generated from installed packages. "
             "Choose the data set in that folder (data=wikitext2, data=cifar10, ...), or leave data.root out"
         )
     return spec

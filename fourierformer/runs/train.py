@@ -7,6 +7,7 @@ import re
 import time
 import traceback
 import uuid
+import warnings
 from collections.abc import Iterator
 from functools import partial
 
@@ -36,7 +37,7 @@ from fourierformer.training.optim import build_optimizer
 from fourierformer.training.schedule import learning_rate
 from fourierformer.training.signals import StopSignal, exit_code
 
-HEARTBEAT_SECONDS = 10.0  # between writes of status.json: each takes some 10 ms, too long for every row of short steps
+HEARTBEAT_SECONDS = 10.0  # between writes of status.json; each takes about 10 ms
 
 
 def train(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name) -> None:
@@ -65,7 +66,7 @@ def _train_and_measure(
     trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
     code = 1
     try:
-        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress)
+        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress, say)
         results = parts.objective.from_training(progress.records)
         measured = measure_best(parts, checkpoints, directory, stop.poll, on_progress, on_begin)
         for split, protocols in measured.items():
@@ -95,7 +96,7 @@ def _keep_facts_of_data(parts: RunObjects, directory: RunDirectory) -> None:
 
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
     directory.write(directory.config, to_yaml(spec.values))
-    # with the summary's keys: a run that fails has no summary, but needs its row in a table
+    # repeats the summary's keys, so that failed runs appear in tables
     return directory.write_meta(**identity(spec))
 
 
@@ -118,14 +119,24 @@ def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[in
 
 def start_sentence(parts: RunObjects) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
-    notes = "".join(f"\n  note: {note}" for note in parts.corpus.notes)
+    notes = "".join(f"\n  note: {note}" for note in [*parts.corpus.notes, *short_training(parts)])
     spec, world = parts.spec, parts.processes.world
     return (
-        f"{spec.model.name} with {spec.attention.name} attention ({parts.backend}) on {spec.data.name}: "
+        f"{spec.model.name} with {spec.attention.name} attention (backend {parts.backend}) on {spec.data.name}: "
         f"{parameters:,} parameters, {parts.trainer.steps:,} steps of {parts.objective.samples_per_step:,} "
         f"{parts.task.unit}, {parts.device} {parts.trainer.precision}"
         f"{f', {world} processes' if world > 1 else ''}{notes}"
     )
+
+
+def short_training(parts: RunObjects) -> list[str]:
+    """A note where the warm-up is as long as the training."""
+    warmup, steps = parts.spec.schedule.warmup(parts.objective.steps_per_epoch), parts.trainer.steps
+    if warmup < steps or parts.spec.is_debug:
+        return []
+    return [
+        f"training ends during the warm-up (step {steps:,} of {warmup:,}): schedule.warmup_steps={max(1, steps // 10)}"
+    ]
 
 
 def _console(parts: RunObjects, name: Name, step: int) -> ConsoleTracker:
@@ -177,7 +188,9 @@ def wandb_id(directory: RunDirectory) -> str:
     return drawn
 
 
-def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=ignore, on_log=ignore) -> TrainingLoop:
+def make_loop(
+    parts: RunObjects, trackers, checkpoints, stop, *, on_progress=ignore, on_log=ignore, on_advice=warnings.warn
+) -> TrainingLoop:
     """The loop for these parts, at step 0."""
     trainer, model, spec = parts.trainer, parts.model, parts.spec
     lengths = {"steps": trainer.steps, "steps_per_epoch": parts.objective.steps_per_epoch}
@@ -198,10 +211,13 @@ def make_fit(parts: RunObjects, trackers, checkpoints, stop, *, on_progress=igno
         processes=parts.processes,
         on_progress=on_progress,
         on_log=on_log,
+        on_advice=on_advice,
     )
 
 
-def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress) -> Progress:
+def _fit(
+    parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress, say
+) -> Progress:
     """Train to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
     written = -math.inf
@@ -216,22 +232,25 @@ def _fit(parts: RunObjects, directory: RunDirectory, trackers, checkpoints, chec
             keep_status(progress)
             written = time.monotonic()
 
-    fit = make_fit(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=heartbeat)
+    def advise(text: str) -> None:
+        say(f"note: {text}")
+
+    loop = make_loop(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=heartbeat, on_advice=advise)
     if checkpoint:
         _, state = checkpoint
         recorded = state.get("data_fingerprint")
         on_first(lambda: check_same_data(parts.spec, directory.path, recorded, parts.data_fingerprint))
         with refuse_other_shapes(directory.path):
-            fit.restore(state)
+            loop.restore(state)
         state.clear()  # else it would keep a second copy of weights and moments for the whole training
     else:
         trackers.rewind(0)  # drop the rows of an earlier start that had no checkpoint yet
     on_first(lambda: _keep_facts_of_data(parts, directory))
     on_first(checkpoints.tidy)
     try:
-        return fit.run()
+        return loop.run()
     finally:
-        keep_status(fit.progress)  # the last step, also after an error
+        keep_status(loop.progress)  # the last step, also after an error
 
 
 @contextlib.contextmanager

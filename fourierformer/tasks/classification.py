@@ -44,7 +44,7 @@ class Classification(Task[VisionSpec]):
 
     name = "vision"
     script, debug = "train_vit.py", "smoke_vit"
-    embedded: ClassVar = {"builtin_images": "embedded digits: not comparable with CIFAR-10 or ImageNet numbers"}
+    embedded: ClassVar = {"builtin_images": "built-in digits: not comparable with CIFAR-10 or ImageNet numbers"}
     spec = VisionSpec
     unit, short_unit = "images", "img"
     metrics = (

@@ -15,7 +15,7 @@ from fourierformer.tasks.base import Column, Metric, Task
 if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
 
-EMBEDDED = "embedded corpus: not comparable with WikiText numbers"
+EMBEDDED = "built-in corpus: not comparable with WikiText numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Language(Task[LanguageSpec]):
     embedded: ClassVar[dict[str, str]] = {
         "builtin_text": EMBEDDED,
         "builtin_bytes": EMBEDDED,
-        "builtin_pixels": "embedded digits: not comparable with CIFAR-10 or ImageNet numbers",
+        "builtin_pixels": "built-in digits: not comparable with CIFAR-10 or ImageNet numbers",
     }
     spec: ClassVar[type[LanguageSpec]] = LanguageSpec
     unit, short_unit = "tokens", "tok"

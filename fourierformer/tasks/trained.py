@@ -90,7 +90,7 @@ class TrainedLanguageModel(TrainedModel):
 
     @property
     def decoding(self) -> str:
-        """How `generate` decodes: "by reading up to 64 tokens again for each one"."""
+        """How `generate` decodes: "without a cache: each new token recomputes the last 64 tokens"."""
         return decoder(self.model).name  # type: ignore[arg-type]
 
 

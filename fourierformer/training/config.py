@@ -39,7 +39,7 @@ class TrainerConfig:
             raise SetupError(f"no length given: {given}")
         if self.steps is not None and self.epochs is not None:
             both = f"trainer.steps={self.steps} and trainer.epochs={self.epochs:g}"
-            raise SetupError(f"{both} are two lengths of training: set one of them to null")
+            raise SetupError(f"{both} are two lengths of training: add trainer.steps=null or trainer.epochs=null")
 
     def in_steps(self, steps_per_epoch: int) -> "TrainerInSteps":
         """This config with every length in steps."""

@@ -1,9 +1,8 @@
 """The one training loop: rate, micro-batches, clip, guard, step; then log, evaluate, save.
 
-A resumed run is exact for three reasons. Data, learning rate and dropout are pure functions of the step, so none of
-their state is saved. All work at a step boundary (evaluate, save) is done at the TOP of the loop, so a resumed run does
-the work that the interrupted one had left. A stop within a step drops its incomplete gradients and saves the state at
-the boundary before.
+Resuming is exact. Data, learning rate and dropout depend on seed, step, micro-batch and process alone. Evaluation and
+saving are at the start of an iteration, so that a resumed run does what the interrupted one had left. A stop within a
+step discards its gradients and saves the state before it.
 
 Several processes run this loop side by side, each on its share of every global batch. Common decisions (stopping, a bad
 step, the best checkpoint) depend on numbers that all of them have; only the first one writes.
@@ -69,6 +68,7 @@ class TrainingLoop:
     processes: Processes = field(default_factory=Processes)
     on_progress: OnProgress = lambda label, done, total: None
     on_log: Callable[[Progress], None] = lambda progress: None
+    on_advice: Callable[[str], None] = warnings.warn  # called once with each warning of a layer's diagnostics
 
     def __post_init__(self):
         device = self.device
@@ -77,6 +77,7 @@ class TrainingLoop:
         self.layers = LayerSteps(self.model, self.objective, device)
         self.progress = Progress()
         self.saved = 0  # the last saved step
+        self.advised: set[str] = set()
         self.waited = 0.0  # seconds spent waiting for data since the last log
         self.logged_at = (0, 0.0)  # step and train_seconds of the last log
         # on the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
@@ -90,7 +91,9 @@ class TrainingLoop:
             while True:
                 self._boundary()
                 if self.progress.step >= self.config.steps:
-                    if "best" not in self.progress.records:  # too short for max_bad_steps, but without a result
+                    if (
+                        "best" not in self.progress.records
+                    ):  # fewer bad steps than max_bad_steps, but no finite evaluation
                         raise Diverged(f"diverged: no evaluation had finite numbers. {WAY_OUT}")
                     return self.progress
                 started = time.perf_counter()
@@ -107,7 +110,7 @@ class TrainingLoop:
     def train_step(self) -> Tensor:
         """One step of training, without logging, evaluating and saving. Returns the gradient's norm."""
         step = self.progress.step
-        set_learning_rate(self.optimizer, self.rate(step + 1))
+        set_learning_rate(self.optimizer, self.rate(step + 1))  # updates count from 1
         self.layers.begin(step)
         loss = self.processes.mean(self._accumulate(step))
         self.scaler.unscale_(self.optimizer)
@@ -131,10 +134,10 @@ class TrainingLoop:
             torch.manual_seed(seed_of(self.seed, step, micro, self.processes.rank))
             last = micro == self.objective.micro_steps - 1
             with self._exchange(last), autocast(self.device, self.config.precision):
-                part, whole = self.layers.loss(self.shared, batch)
+                share, with_auxiliary = self.layers.loss(self.shared, batch)
             with self._exchange(last):
-                self.scaler.scale(whole).backward()
-            loss += part.detach()
+                self.scaler.scale(with_auxiliary).backward()
+            loss += share.detach()
         return loss
 
     def _batches(self, step: int) -> Iterator:
@@ -159,10 +162,12 @@ class TrainingLoop:
         return norm
 
     def _count(self, loss: Tensor, bad: Tensor) -> None:
-        losses, good, total, row, longest = self.counters.unbind()
-        row = (row + 1) * bad
+        losses, good, total, in_a_row, longest = self.counters.unbind()
+        in_a_row = (in_a_row + 1) * bad
         loss = torch.where(bad > 0, torch.zeros_like(loss), loss)
-        self.counters = torch.stack([losses + loss, good + 1 - bad, total + bad, row, torch.maximum(longest, row)])
+        self.counters = torch.stack(
+            [losses + loss, good + 1 - bad, total + bad, in_a_row, torch.maximum(longest, in_a_row)]
+        )
 
     def _read_counters(self, norm: Tensor, started: float) -> None:
         step = self.progress.step
@@ -187,8 +192,8 @@ class TrainingLoop:
         step, seconds = self.logged_at
         now, count = self.progress, self.objective.samples_after
         elapsed = max(now.train_seconds - seconds, 1e-9)
-        rate = (count(now.step) - count(step)) / elapsed
-        row = {f"{self.objective.unit}_per_s": rate, "data_wait": self.waited / elapsed}
+        per_second = (count(now.step) - count(step)) / elapsed
+        row = {f"{self.objective.unit}_per_s": per_second, "data_wait": self.waited / elapsed}
         now.wait_seconds += self.waited
         self.waited, self.logged_at = 0.0, (now.step, now.train_seconds)
         return row
@@ -208,7 +213,7 @@ class TrainingLoop:
         measured = (step % config.eval_every == 0 or last) and self.progress.evaluated < step
         improved = measured and self._evaluate()
         due = self.saved < step and (step % config.save_every == 0 or last)
-        if due or improved:  # a stop during its evaluation may have saved an improved step before
+        if due or improved:  # also where a stop during its evaluation has saved it, not as the best one
             self._save(best=improved)
 
     def _evaluate(self) -> bool:
@@ -221,8 +226,18 @@ class TrainingLoop:
             self._record("ema_", averaged)
         self.progress.evaluated = step
         averaged = {f"ema_{name}": value for name, value in averaged.items()}
-        self.tracker.log({"step": step, **row, **averaged, **diagnostics(self.model), **self._seconds()})
+        self.tracker.log({"step": step, **row, **averaged, **self._diagnostics(), **self._seconds()})
         return improved
+
+    def _diagnostics(self) -> dict[str, float]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            numbers = diagnostics(self.model)
+        for text in dict.fromkeys(str(warning.message) for warning in caught):
+            if text not in self.advised:
+                self.advised.add(text)
+                self.on_advice(text)
+        return numbers
 
     def _measured(self, model: nn.Module) -> dict[str, float]:
         return self.objective.evaluate(model, self.stop.poll, self.on_progress)

@@ -40,7 +40,7 @@ CURVES = {
     "taylor": "#009e73",
     "linear_elu": "#999999",
 }
-BY_PAIRS = {  # drawn in this order: states of the length of the text, then bounded ones from large to small, then a window
+BY_PAIRS = {  # in this order: states that grow with the text, bounded ones from large to small, a window
     "softmax": "#222222",
     "gaussian": "#0072b2",
     "fourier_matched": "#d55e00",

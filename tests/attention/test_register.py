@@ -44,6 +44,12 @@ def registry(monkeypatch):
         ),
         (("fresh", "idea"), {}, dict, "write class dict\\(Attention\\), with Attention from fourierformer.attention"),
         (("fresh", "idea"), {}, len, "write class len\\(Attention\\)"),
+        (
+            ("fresh", "idea"),
+            {},
+            type("Never", (Fresh,), {"cross_ok": False}),
+            "cross_ok must be True or a reason, got Fal",
+        ),
         (("fresh", "idea"), {"windw": 3}, Fresh, "no such knob \\(did you mean 'window'\\?\\)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""train_vit.py as its users start it: the embedded digits, CIFAR-10, ImageNet photographs; stop and go on."""
+"""train_vit.py as its users start it: the built-in digits, CIFAR-10, ImageNet photographs; stop and go on."""
 
 import io
 import json

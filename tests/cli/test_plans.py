@@ -21,9 +21,9 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     lines = capfd.readouterr().out.splitlines()
     first, second = (line for line in lines if f"{tmp_path}/smoke" in line)
     assert (first[:13], second[:13]) == ("[1/2 seed=1] ", "[2/2 seed=2] ")
-    assert "(done): 4 of 16 tokens = 64 tokens" in first
+    assert "(done): 4 steps of 16 tokens = 64 tokens" in first
     # the run with the other seed has the time of a step
-    assert "(new): 4 of 16 tokens = 64 tokens" in second
+    assert "(new): 4 steps of 16 tokens = 64 tokens" in second
     assert second.endswith(f"0.1 CPU-minutes: 2 s per step, as in {run.name}")
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
 
@@ -93,7 +93,7 @@ def test_a_plan_trains_nothing_and_ends_with_its_summary(smoke, tmp_path, monkey
     assert train_lm(*overrides, "dry_run=true") == 0
     lines = capfd.readouterr().out.splitlines()
     named = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert named == ["loading", "model", "device", "parameters", "steps", "memory", "data", "directory", "cost"]
+    assert named == ["loading", "model", "device", "parameters", "length", "memory", "data", "directory", "cost"]
     assert made == []
     assert not list(tmp_path.iterdir())
 

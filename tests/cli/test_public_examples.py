@@ -38,7 +38,7 @@ def available(text: str) -> bool:
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with runs/my_run, of the embedded text, and exported/my_model."""
+    """A folder with runs/my_run, of the built-in text, and exported/my_model."""
     cache = REPOSITORY / "data/prepared"  # by an absolute path: the examples run elsewhere
     assert train_lm(*MODEL, f"run_dir={tmp_path / 'runs/my_run'}", f"data.cache={cache}") == 0
     export_run(tmp_path / "runs/my_run", tmp_path / "exported/my_model")

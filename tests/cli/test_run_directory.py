@@ -305,7 +305,12 @@ def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path,
     # dim 16, inner 16, one layer, 50 words and <eos>: embedding 51*16, output bias 51; attention 4*16^2; feed-forward
     # 2*16*16 + 32; two LayerNorms 4*16
     parameters = 51 * 16 + 51 + 4 * 256 + 2 * 256 + 32 + 64
-    for part in (f"parameters   {parameters:,}", "steps        4 of 16 tokens = 64 tokens", "GiB", "vocabulary 51"):
+    for part in (
+        f"parameters   {parameters:,}",
+        "length       4 steps of 16 tokens = 64 tokens",
+        "GiB",
+        "vocabulary 51",
+    ):
         assert part in printed
     assert "(new)" in printed
     assert "log_every" not in printed  # --cfg job prints the config
@@ -317,7 +322,7 @@ def test_dry_run_without_data_prints_the_rest_first(tmp_path, capfd):
     assert train_lm(*arguments, f"runs_root={tmp_path}") == 2
     printed, error = capfd.readouterr()
     assert "parameters   44,018,410" in printed
-    assert "steps        500,000 of 24,576 tokens" in printed
+    assert "length       500,000 steps of 24,576 tokens" in printed
     assert "Data 'wikitext103' is missing" in printed
     assert error.startswith("error: the data is missing")
     assert not list(tmp_path.iterdir())

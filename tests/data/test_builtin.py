@@ -1,4 +1,4 @@
-"""The embedded corpus: real English, enough of it, the same each time, and cleanly split."""
+"""The built-in corpus: real English, enough of it, the same each time, and cleanly split."""
 
 import math
 import re

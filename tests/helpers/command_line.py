@@ -26,7 +26,7 @@ CLOCK = {"tokens_per_s", "images_per_s", "pairs_per_s", "points_per_s", "data_wa
 # A model so small that starting it is what takes time.
 MODEL = ("debug=smoke", "attention=softmax", "model.layers=1", "model.dim=16", "model.inner=16", "model.length=8")
 
-# The same for images: the embedded digits, everything random that there is.
+# The same for images: the built-in digits, everything random that there is.
 IMAGES = (
     *("debug=smoke_vit", "attention=softmax", "model.depth=1", "model.dim=16", "model.heads=2", "model.patch=8"),
     *("model.drop_path=0.3", "augment=cifar", "global_batch_size=8", "evaluation.images_per_forward=24"),

@@ -1,4 +1,4 @@
-"""A task owns its facts: no other file has the name of a task, of its script or of its embedded data sets."""
+"""A task owns its facts: no other file has the name of a task, of its script or of its built-in data sets."""
 
 import ast
 import re

@@ -94,7 +94,7 @@ def test_another_number_of_images_is_said_and_nothing_is_best(tmp_path):
 def test_only_the_embedded_digits_are_not_comparable(tmp_path, data, note):
     write_vision_run(tmp_path, "softmax", 1, 93, changes={"data": data})
     text = render_text(comparison(collect(tmp_path)))
-    assert ("embedded digits: not comparable" in text) == note
+    assert ("built-in digits: not comparable" in text) == note
     assert "WikiText" not in text
 
 

@@ -12,7 +12,7 @@ from fourierformer.processes import Processes
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
-from fourierformer.runs.train import make_fit
+from fourierformer.runs.train import make_loop
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import TrainingLoop
@@ -37,7 +37,7 @@ def start(script: str, attention: str, directory, device: str = "cpu") -> Traini
     with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
         spec = read_spec(compose(script, overrides=[*overrides, f"attention={attention}"]))
     parts = build_parts(spec, Processes(), say=lambda line: None)
-    return make_fit(parts, NoTrackers(), Checkpoints(directory), StopSignal())
+    return make_loop(parts, NoTrackers(), Checkpoints(directory), StopSignal())
 
 
 def watched(fit: TrainingLoop) -> list[tuple[object, str]]:

@@ -2,6 +2,7 @@
 spec."""
 
 import copy
+import warnings
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
 from fourierformer.runs.parts import build_parts
 from fourierformer.runs.spec import read_spec
-from fourierformer.runs.train import make_fit
+from fourierformer.runs.train import make_loop
 from fourierformer.seeds import seed_of
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.tracking import NoTrackers
@@ -134,8 +135,22 @@ def test_the_loop_gets_what_the_spec_says():
     schedule = ("schedule.name=constant", "schedule.warmup_steps=0", "trainer.ema_decay=0.75", "trainer.device=cpu")
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         spec = read_spec(compose("train_lm", overrides=[*MODEL, "data=builtin_text", *chosen, *schedule]))
-    fit = make_fit(build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
+    fit = make_loop(build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
     assert (fit.rate(1), fit.seed, fit.ema.decay) == (0.03, 7, 0.75)
     groups = fit.optimizer.param_groups
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.5, 0.6), 0.01)}
     assert {group["weight_decay"] for group in groups} == {0.0, 0.2}
+
+
+def test_advice_of_a_layer_is_given_once(tmp_path):
+    class Advising(torch.nn.Module):
+        def diagnostics(self):
+            warnings.warn("set this", stacklevel=2)
+            return {"share": 0.5}
+
+    fit, said = start(tmp_path), []
+    fit.on_advice = said.append
+    fit.model.extra = Advising()
+    for _ in range(2):
+        assert 0.5 in fit._diagnostics().values()
+    assert said == ["set this"]

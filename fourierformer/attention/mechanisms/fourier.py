@@ -19,14 +19,16 @@ WIDEST = 1e6  # radius: float32 holds R (q - k) of size 1e6 to 0.06 only, so its
 MEASURED_SEQUENCES = 4  # of a batch: their attended share is measured for `diagnostics`, only in evaluation
 LEAST_ATTENDED_SHARE = 0.1
 ADVICE = (
-    "in at least one layer attention.eps is larger than nearly all sums of weights, so that the layer's output and its "
-    "gradient are almost 0 (`attended_share` in metrics.jsonl): set attention.eps=0 or attention.radius=matched"
+    "attended share below 10 % in at least one layer (`attended_share` in metrics.jsonl): attention.eps exceeds most "
+    "sums of weights, so output and gradient are small. Try attention.eps=0 or attention.radius=matched"
 )
 
 
 def paper_radius(causal: bool) -> float:
-    """The initial radius of the authors' code: 2.0 in the language model, 1.0 in the vision transformer, which does not
-    learn from 2.0: with 64 coordinates per head, eps exceeds the sum of weights in 79 % of its rows.
+    """The initial radius of the authors' code: 2.0 in the language model, 1.0 in the vision transformer.
+
+    At 2.0 the vision transformer does not learn: with 64 coordinates per head, eps exceeds the sum of weights in 79 %
+    of the rows.
     """
     return 2.0 if causal else 1.0
 
@@ -60,14 +62,14 @@ class Fourier(Attention):
 
     The radius R is learned: one per layer as in the paper, per head, or per coordinate. eps = 1e-6 is the authors'
     code, 0 the paper's formula; it changes the function where all weights are tiny (a sharp kernel or large D).
-    `coordinates="first"` is a diagnostic: the authors' released CUDA source if its out-of-bounds reads of the
-    one-element radius return 0, a kernel in the first coordinate of each head alone.
+    `coordinates="first"` is a diagnostic: the kernel of the first coordinate of each head alone. The authors' released
+    CUDA source computes it if its out-of-bounds reads of the one-element radius return 0.
     An odd power has weights of both signs, which the paper found unstable; `allow_negative` trains it nevertheless, by
     the reference formula with N^2 D numbers per head. With eps = 0, the sum of a row may then approach 0.
     O(N^2 D) time, memory linear in N.
 
     `diagnostics` reports the radius and, after whole sequences were evaluated, the attended share of their last
-    queries, sum_j w_ij / (eps + sum_j w_ij). Where it is 0 the layer is off: its gradient is 0 as well.
+    queries, sum_j w_ij / (eps + sum_j w_ij). Where it is near 0 the layer is off: its gradient is near 0 as well.
     """
 
     partial_queries = cross_ok = padding_ok = True
@@ -95,13 +97,13 @@ class Fourier(Attention):
         self.attended_share = EvaluationMean()  # see _measure_share
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
-        # Not for one query at a time (sliding windows, generation): there it would be a third more work.
+        # Not for single queries (sliding windows, generation), which would cost a third more.
         if self.has_share and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
             self._measure_share(q, k, keep, cross)
         return self._attend(q, k, v, self.backend, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        """The weights w_ij / (eps + sum_j w_ij), from `mix` of the identity. Rows sum to less than 1 if eps > 0.
+        """w_ij / (eps + sum_j w_ij): outputs with the identity as values. Rows sum to less than 1 if eps > 0.
 
         Not by the fused kernel, which supports neither float64 nor values as wide as the number of keys.
         """

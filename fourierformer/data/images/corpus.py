@@ -117,5 +117,5 @@ def _notes(data: ImageData, counts: dict[str, int]) -> list[str]:
         if counts[key] != expected
     ]
     if data.source == "builtin":
-        notes.append("embedded digits: for a quick check only, there are no published numbers to compare with")
+        notes.append("built-in digits: for a quick check only, there are no published numbers to compare with")
     return notes

@@ -1,4 +1,4 @@
-"""The embedded images: scikit-learn's handwritten digits."""
+"""The built-in images: scikit-learn's handwritten digits."""
 
 import numpy as np
 from PIL import Image

@@ -1,4 +1,4 @@
-"""Open the two splits of an image data set: files under data.root, the hub, or the embedded digits.
+"""Open the two splits of an image data set: files under data.root, the hub, or the built-in digits.
 
 The first existing form of a split is used (train may be a tar, val a folder):
 
@@ -182,7 +182,7 @@ def _missing(data: ImageData, local: Local, hub_reason: str) -> SetupError:
         f"  (a) put the images into {data.root} as train/<class>/*.jpeg and val/<class>/*.jpeg (or as tar files, "
         "WebDataset shards or parquet), or point there: data.root=/your/folder (a script's --data-root)\n"
         + (f"  (b) run on a machine with internet, which gets {data.hub} from the hub\n" if data.hub else "")
-        + f"  ({'c' if data.hub else 'b'}) train without it, on the embedded digits: data=builtin_images"
+        + f"  ({'c' if data.hub else 'b'}) train without it, on the built-in digits: data=builtin_images"
     )
 
 

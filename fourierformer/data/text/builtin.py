@@ -1,4 +1,4 @@
-"""The embedded corpus: English text from the Python installed on this machine, so that a first run needs no download.
+"""The built-in corpus: English text from the Python installed on this machine, so that a first run needs no download.
 
 Paragraphs from docstrings and comments of the standard library and numpy, and Python's help topics: about half a
 million words of technical English. Modules that some Linux distributions lack (test, tkinter, idlelib) are left out
@@ -51,7 +51,7 @@ def source(unit: str) -> Source:
         for paragraph in corpus()[split]:
             yield ((split_words(paragraph) if unit == "word" else paragraph) + "\n").encode()
 
-    notes = [f"embedded text of {versions}: other versions have other text, compare within one only"]
+    notes = [f"built-in text, documentation of {versions}: compare only runs with the same versions"]
     return Source([stamp], pieces, notes=notes)
 
 

@@ -33,7 +33,7 @@ ONE_SPLIT_NOTE = (
 
 
 def local_source(data: TextData) -> Source | None:
-    """The embedded digits, or the images under data.root; None where one of the splits is missing there."""
+    """The built-in digits, or the images under data.root; None where one of the splits is missing there."""
     images = _Images(data)
     if data.source == "builtin":
         return _source(data, images, images.inputs("digits"))
