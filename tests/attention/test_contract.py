@@ -140,7 +140,7 @@ def test_state_round_trip(name, causal):
 def test_autocast_stays_finite(name, causal):
     layer = built(name, causal)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = layer(tokens(33))
+        y = layer(tokens(33).requires_grad_())
     (y.float().sum() + layer.auxiliary_loss(torch.ones(2)).sum()).backward()
     assert y.isfinite().all()
     assert all(p.grad.isfinite().all() for p in layer.parameters())

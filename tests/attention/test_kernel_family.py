@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from scipy.integrate import dblquad
 from scipy.optimize import brentq
 
 from fourierformer import attention
@@ -72,13 +73,13 @@ def test_without_a_null_key_it_is_softmax_and_where_all_is_far_it_is_nothing():
         assert layer.mix(q, k, v, v).abs().max() < 1e-100
 
 
-def test_the_null_share_is_that_of_the_last_query():
+def test_the_attended_share_is_that_of_the_last_query():
     layer, x = layer_of("softmax1", True), tokens(9)
     layer.train()
     layer.eval()
     layer(x)
     q, k, _ = layer.project(x)
-    assert layer.diagnostics() == {"null_share": pytest.approx(1 - layer.maps(q, k)[:, :, -1].sum(-1).mean().item())}
+    assert layer.diagnostics() == {"attended_share": pytest.approx(layer.maps(q, k)[:, :, -1].sum(-1).mean().item())}
 
 
 def test_gradients_of_the_sinc_product():
@@ -92,6 +93,79 @@ def test_gradients_of_the_sinc_product():
         grads.append([value, *torch.autograd.grad(value, [*leaves, kernel.radius])])
     for own, expected in zip(*grads, strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-9)
+
+
+# -- discs in frequency ------------------------------------------------------------------------------------------------
+
+
+def disc_weights(q, k, radius, power=4):
+    r = (q - k).unflatten(-1, (-1, 2)).norm(dim=-1) * radius
+    return (2 * torch.special.bessel_j1(r) / r).pow(power).prod(-1)
+
+
+@BOTH
+@pytest.mark.parametrize("eps", [0.0, 1e-3])
+def test_discs_in_frequency(causal, eps):
+    layer = layer_of("fourier_disc", causal, eps=eps)
+    for _, q, k, v, y in rows(layer, causal):
+        weights = disc_weights(q, k, layer.log_kernel.radius)
+        torch.testing.assert_close(y, weights @ v / (eps + weights.sum()), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("u", [(0.3, 0.0), (1.0, -2.0), (4.0, 3.0)])
+def test_a_disc_is_the_fourier_integral_over_a_disc(u):
+    """integral of cos(w.u) over |w| <= R, by quadrature, relative to the area of the disc."""
+    radius, kernel = 1.3, LogKernel("disc", radius=1.3, power=1).double()
+
+    def integrand(angle, length):
+        return length * math.cos(length * (u[0] * math.cos(angle) + u[1] * math.sin(angle)))
+
+    integral, _ = dblquad(integrand, 0, radius, 0, 2 * math.pi, epsabs=1e-10)
+    point, origin = torch.tensor([[u], [(0.0, 0.0)]], dtype=torch.float64)
+    assert kernel(point[None], origin[None]).exp().item() == pytest.approx(
+        abs(integral) / (math.pi * radius**2), abs=1e-7
+    )
+
+
+def test_near_zero_a_disc_is_as_wide_as_a_square():
+    q, k = 0.1 * torch.randn(2, 1, 50, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    disc, square = LogKernel("disc", radius=0.5 * (4 / 3) ** 0.5).double(), LogKernel("sinc", radius=0.5).double()
+    torch.testing.assert_close(disc(q, k), square(q, k), rtol=2e-3, atol=0)
+
+
+def test_gradients_of_the_disc_product():
+    kernel = LogKernel("disc", radius=1.7, power=4).double()
+    q, k = (2 * torch.randn(1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    k[0, 0] = q[0, 0] + 1e-3  # by the series
+    torch.autograd.gradcheck(lambda *leaves: kernel(*leaves), (q.requires_grad_(), k.requires_grad_()))
+    (slope,) = torch.autograd.grad(kernel(q, k).sum(), kernel.radius)
+    values = []
+    for change in (1e-6, -1e-6):
+        with torch.no_grad():
+            kernel.radius.add_(change)
+            values.append(kernel(q, k).sum().item())
+            kernel.radius.sub_(change)
+    assert slope.item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "invariant"), [("fourier_disc", True), ("gaussian", True), ("fourier_matched", False)]
+)
+def test_rotations_of_pairs_of_coordinates(name, invariant):
+    """Rotary positions rotate q and k of positions i and j by multiples of i and j: only i - j may matter."""
+    layer = layer_of(name)
+    with torch.no_grad():
+        for parameter in (p for n, p in layer.named_parameters() if n.endswith("radius")):
+            parameter.fill_(1.0)
+    q, k = (torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+
+    def rotated(x, first):
+        angles = (torch.arange(6)[:, None] + first) * 10000.0 ** (-torch.arange(4) / 4)
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones(()), angles)
+        return torch.view_as_real(pairs).flatten(-2)
+
+    maps = [layer.maps(rotated(q, first), rotated(k, first)) for first in (0, 17)]
+    assert ((maps[0] - maps[1]).abs().max() < 1e-6) == invariant
 
 
 # -- weights of single keys --------------------------------------------------------------------------------------------
@@ -294,6 +368,53 @@ def test_mixtures_of_two_keys(assign, second, causal):
         torch.testing.assert_close(y, weights @ v / weights.sum(), **EXACT)
 
 
+def robust_weights(points, loss, a, iterations):
+    """As the paper has it: one key after the other."""
+    n = len(points)
+    kernel = torch.tensor([[math.exp(-(p - o).square().sum().item() / 8**0.5) for o in points] for p in points])
+    kernel, weights = kernel.double(), torch.full((n,), 1 / n, dtype=torch.float64)
+    for _ in range(iterations):
+        new = []
+        for j in range(n):
+            r = (kernel[j, j] - 2 * kernel[j] @ weights + weights @ kernel @ weights).clamp_min(1e-24).sqrt().item()
+            if loss == "huber":
+                new.append(min(1, a / r))
+            else:
+                new.append(1 if r <= a else a / r if r <= 2 * a else max(0, a * (3 * a - r) / (a * r)))
+        weights = torch.tensor(new, dtype=torch.float64)
+        weights = weights / weights.sum() if weights.any() else torch.full((n,), 1 / n, dtype=torch.float64)
+    return weights
+
+
+@BOTH
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize(("loss", "a", "iterations"), [("huber", 0.2, 1), ("huber", 0.4, 3), ("hampel", 0.5, 2)])
+def test_robust_weights_of_keys(loss, a, iterations, joint, causal):
+    for _, q, k, v, y in rows(layer_of("rkde", causal, loss=loss, a=a, iterations=iterations, joint=joint), causal):
+        k = k / k.norm(dim=1, keepdim=True)
+        kernel = (-(q - k).square().sum(-1) / 8**0.5).exp()
+        of_keys = robust_weights(k, loss, a, iterations)
+        of_pairs = robust_weights(torch.cat([k, v], 1), loss, a, iterations) if joint else of_keys
+        torch.testing.assert_close(y, (of_pairs * kernel) @ v / (of_keys @ kernel), rtol=0, atol=1e-6)
+
+
+def test_no_key_is_an_outlier_beyond_the_largest_distance():
+    """K = 1 at most: r <= sqrt(2)."""
+    torch.testing.assert_close(
+        layer_of("rkde", True, a=1.5)(tokens(9)), layer_of("kde", True)(tokens(9)), rtol=0, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize(("loss", "share"), [("huber", 0.8), ("hampel", 0.0)])
+def test_an_outlier_among_the_keys_loses_weight(loss, share):
+    layer = layer_of("rkde", loss=loss, a=0.3, iterations=3, joint=False)
+    k = 0.1 * torch.randn(1, 2, 12, 8, generator=torch.Generator().manual_seed(0)).double() + torch.eye(8)[0].double()
+    k[:, :, 5] = -3 * torch.eye(8)[0].double()
+    weights = layer._weights(k / k.norm(dim=-1, keepdim=True), torch.ones(1, 1, 1, 12, dtype=torch.bool), -1 / 8**0.5)
+    others = weights[..., [j for j in range(12) if j != 5]]
+    assert (weights[..., 5:6] <= share * others).all()
+
+
 def test_two_equal_keys_are_one():
     layer, plain = layer_of("mgk", second="shift", sharpness=1.0), layer_of("gaussian")
     plain.load_state_dict(layer.state_dict(), strict=False)
@@ -340,6 +461,22 @@ def test_kde_is_softmax_of_twice_the_products_with_unit_keys():
         torch.testing.assert_close(y, softmax_row(2 * q, k / k.norm(dim=1, keepdim=True), v), rtol=0, atol=1e-9)
 
 
+@BOTH
+def test_kernel_ridge_regression(causal):
+    for _, q, k, v, y in rows(layer_of("kernel_ridge", causal, ridge=0.3), causal):
+        kernel = (-torch.cdist(k, k).square() / (2 * 8**0.5)).exp()
+        towards = (-(q - k).square().sum(-1) / (2 * 8**0.5)).exp()
+        expected = towards @ torch.linalg.solve(kernel + 0.3 * torch.eye(len(k)).double(), v)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-8)
+
+
+def test_limits_of_the_ridge():
+    q, k, v = (torch.randn(1, 2, 12, 8, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1, 2))
+    torch.testing.assert_close(layer_of("kernel_ridge", ridge=1e-3).mix(k, k, v, v), v, rtol=0.1, atol=0.1)
+    kernel = (-torch.cdist(q, k).square() / (2 * 8**0.5)).exp()
+    torch.testing.assert_close(1e6 * layer_of("kernel_ridge", ridge=1e6).mix(q, k, v, v), kernel @ v, rtol=0, atol=1e-4)
+
+
 # -- order and differences ---------------------------------------------------------------------------------------------
 
 
@@ -366,6 +503,34 @@ def test_constant_gates_are_alibi_and_open_ones_softmax():
             other = layer_of(name, True)
             other.load_state_dict(layer.state_dict(), strict=False)
             torch.testing.assert_close(layer(x), other(x), **EXACT)
+
+
+def test_shares_of_a_stick():
+    layer, x = layer_of("stick_breaking", True), tokens(7, batch=1)
+    q, k, v, mixed = projected(layer, x)
+    maps = layer.maps(q, k)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(1, 2, 7).double(), **EXACT)
+    for h, i in itertools.product(range(2), range(7)):
+        left, expected = 1.0, 0.0
+        for j in reversed(range(i)):
+            share = (q[0, h, i] @ k[0, h, j] / 8**0.5).sigmoid()
+            expected = expected + left * share * v[0, h, j]
+            left = left * (1 - share)
+        torch.testing.assert_close(mixed[0, h, i], expected + left * v[0, h, i], **EXACT)
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho"])
+def test_fnet_is_a_sum_of_cosines_and_sines(norm):
+    layer, x = layer_of("fnet", norm=norm), tokens(7)
+
+    def tables(n):
+        angles = 2 * math.pi / n * torch.outer(torch.arange(n), torch.arange(n)).double()
+        return angles.cos(), angles.sin()
+
+    (cos_n, sin_n), (cos_c, sin_c) = tables(7), tables(16)
+    expected = cos_n @ x @ cos_c - sin_n @ x @ sin_c
+    torch.testing.assert_close(layer(x), expected / (math.sqrt(7 * 16) if norm == "ortho" else 1), **EXACT)
+    assert not list(layer.parameters())
 
 
 @BOTH
@@ -397,6 +562,9 @@ def test_an_odd_number_of_heads_has_no_pairs():
         ("epanechnikov", {"power": 0}, "attention.power must be a whole number from 1"),
         ("local_linear", {"ridge": 0.0}, "attention.ridge=0.0: must be more than 0"),
         ("mgk", {"sharpness": -1.0}, "attention.sharpness=-1.0: must be more than 0"),
+        ("fourier_disc", {"eps": -1.0}, "attention.eps=-1.0: must be at least 0"),
+        ("kernel_ridge", {"ridge": 0.0}, "attention.ridge=0.0: must be at least 0.001"),
+        ("rkde", {"iterations": 0}, "attention.iterations must be a whole number from 1"),
         ("mom", {"blocks": 0}, "attention.blocks must be a whole number from 1"),
     ],
 )

@@ -21,14 +21,14 @@ from fourierformer.errors import check_range
 class NullKeyAttention(WeightedAttention):
     """W_ij = w_ij / (e^b + sum_j w_ij) with log w from `log_kernel` and b, one number per head, from `null`.
 
-    `diagnostics` reports the mean null share e^b / (e^b + sum_j w_ij) of the last queries in an evaluation.
+    `diagnostics` reports the mean attended share sum_j W_ij of the last queries in an evaluation.
     """
 
     log_kernel: LogKernel
 
     def __init__(self, geometry: Geometry):
         super().__init__(geometry)
-        self.null_share = EvaluationMean()
+        self.attended_share = EvaluationMean()
 
     def null(self) -> Tensor:
         """b, (H, 1, 1) or ()."""
@@ -40,11 +40,11 @@ class NullKeyAttention(WeightedAttention):
         return torch.cat([null, logits], dim=-1).softmax(-1)[..., 1:]
 
     def watch(self, weights: Tensor) -> None:
-        self.null_share.add(1 - weights.sum(-1))
+        self.attended_share.add(weights.sum(-1))
 
     def diagnostics(self) -> dict[str, float]:
-        share = self.null_share.value()
-        return self.log_kernel.diagnostics() | ({} if math.isnan(share) else {"null_share": share})
+        share = self.attended_share.value()
+        return self.log_kernel.diagnostics() | ({} if math.isnan(share) else {"attended_share": share})
 
 
 @register("softmax1", "softmax with 1 added to the sum of weights: a query may attend to nothing")
