@@ -149,6 +149,8 @@ class Attention(nn.Module):
         query that sees no key, `proj` is applied to zeros. Outputs at padded positions of x are meaningless.
         last: only the last `last` positions of x are queries, and only their outputs are returned.
         """
+        if not x.shape[1]:
+            return x  # no tokens, no outputs
         if not self.longer_ok and memory is None and x.shape[1] > self.geometry.length:
             made = f"{type(self).__name__} attention is made for {self.geometry.length} positions"
             raise SetupError(f"{made}, got a sequence of {x.shape[1]}: build it for the longest one")

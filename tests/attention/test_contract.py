@@ -37,6 +37,11 @@ def test_shape_dtype_and_finite_gradients(name, causal):
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_no_tokens_have_no_outputs(name, causal):
+    assert built(name, causal, length=40)(tokens(0)).shape == (2, 0, 32)
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_copies_and_pickles_compute_the_same(name, causal):
     layer, x = built(name, causal, length=40).eval(), tokens(40)
     expected = layer(x)

@@ -5,6 +5,8 @@ from itertools import permutations
 import pytest
 import torch
 
+from fourierformer import attention
+from fourierformer.attention import Geometry
 from fourierformer.attention.mechanisms.sinkhorn import doubly_stochastic
 from fourierformer.errors import SetupError
 from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
@@ -92,3 +94,13 @@ def test_what_cannot_be_is_refused():
         layer_of("sinkhorn", causal=True, own_block=False)
     with pytest.raises(SetupError, match=r"attention.temperature=0.0: must be more than 0"):
         layer_of("sinkhorn", temperature=0.0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n", [17, 39])
+def test_rows_sum_to_one_where_a_block_is_not_full(n, causal):
+    """Empty slots of the last block are not keys. Sinkhorn's last step normalises columns: rows to a few per cent."""
+    torch.manual_seed(0)
+    layer = attention.build("sinkhorn", Geometry(32, 4, 40, causal), iterations=50).double().eval()
+    q, k, _ = layer.project(torch.randn(2, n, 32, generator=torch.Generator().manual_seed(1)).double())
+    torch.testing.assert_close(layer.maps(q, k).sum(-1), torch.ones(2, 4, n).double(), rtol=0, atol=1e-6)

@@ -84,6 +84,8 @@ class Poolingformer(Attention):
 
     The distance of a window is that of its nearest token. In a causal model it is visible from its last token on; a
     query without visible windows has z = 0. Pooling ignores padding. No maps: a projection separates the levels.
+
+    Differs from the source in the pooling, for which the source also tries convolutions with weights of the input.
     """
 
     cross_ok = "its windows lie around a query's own position in one sequence"

@@ -20,6 +20,8 @@ class Luna(LowRankAttention):
 
     Causal: instead of a softmax over tokens omega_j = log2(1 + 2^(P k_j / sqrt(D))) per token, and K_P, V_P at token t
     are the means of omega_j k_j and omega_j v_j over j <= t. Computed as N x N weights; `mix_step` stores both means.
+
+    Differs from the source in the second step, whose keys and values the source projects again from the packed rows.
     """
 
     partial_queries = cross_ok = True

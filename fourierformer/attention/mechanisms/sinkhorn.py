@@ -36,6 +36,8 @@ class Sinkhorn(WeightedAttention):
     network with one output per block; inner products apply to any number of blocks.)
     Causal: normalised columns would leak future tokens. S_i is a softmax over the blocks before i, scored by the mean
     of the queries up to the first token of block i. The first block has no other, so it needs its own.
+
+    Differs from the source also in the bidirectional default, which leaves the own block out (`own_block=true` has it).
     """
 
     draws = True
@@ -73,8 +75,12 @@ class Sinkhorn(WeightedAttention):
         q_blocks, k_blocks = self._blocks(q), self._blocks(k) * kept[..., None]
         causal = self.geometry.causal
         sort = self.causal_matching(q, k_blocks, kept) if causal else self.matching(q_blocks, k_blocks, kept)
-        sorted_keys = torch.einsum("bhij,bhjtd->bhitd", sort, k_blocks)
-        seen = torch.einsum("bhij,bhjt->bhit", sort, kept.to(q.dtype).expand(-1, sort.shape[1], -1, -1)) > 0
+        # token t of block j in slot t of block i; a slot that some blocks leave empty takes its share from the others
+        shares = sort[..., None] * kept.to(q.dtype)[:, :, None]  # (B, H, i, j, t)
+        filled = shares.sum(3, keepdim=True)
+        shares = shares * (sort.sum(-1)[..., None, None] / filled.clamp_min(torch.finfo(q.dtype).tiny))
+        sorted_keys = torch.einsum("bhijt,bhjtd->bhitd", shares, k_blocks)
+        seen = filled[:, :, :, 0] > 0
         logits, mask = scaled_logits(q_blocks, sorted_keys), seen[..., None, :].expand(-1, -1, -1, size, -1)
         if self.own_block:
             own = kept[..., None, :].expand_as(mask)
@@ -82,7 +88,7 @@ class Sinkhorn(WeightedAttention):
                 own = own & torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
             logits, mask = torch.cat([logits, scaled_logits(q_blocks, k_blocks)], -1), torch.cat([mask, own], -1)
         weights = visible_softmax(logits, mask)
-        placed = torch.einsum("bhist,bhij,bhjt->bhisjt", weights[..., :size], sort, kept.to(q.dtype).expand_as(seen))
+        placed = torch.einsum("bhist,bhijt->bhisjt", weights[..., :size], shares)
         if self.own_block:
             identity = torch.eye(kept.shape[-2], dtype=q.dtype, device=q.device)
             placed = placed + torch.einsum("bhist,ij->bhisjt", weights[..., size:], identity)

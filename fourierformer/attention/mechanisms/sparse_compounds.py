@@ -23,8 +23,10 @@ class Star(SparseAttention):
     """S(i) = {i - 1, i, i + 1} and the relay, a star beside a chain: two steps connect any two tokens.
 
     The relay is the class token, without one the first token. In a causal model that token does not see later ones and
-    relays nothing: it is a sink beside the previous token. The paper updates the relay separately after the others;
-    here it is updated like all tokens.
+    relays nothing: it is a sink beside the previous token.
+
+    Differs from the source, whose relay is a node beside the tokens, updated after them, and whose tokens also attend
+    to their own embedding.
     """
 
     cost, state, source = f"N C; {MASKED}", "6 C", "Guo et al. 2019, arXiv 1902.09113"
@@ -71,6 +73,9 @@ class ExtendedTransformer(SparseAttention):
     The paper's global tokens lie outside the sequence, read it and persist across layers, as the class token does in
     vision. A slot belongs to one layer and is only read: a slot that reads would leak the future in a causal model. So
     far tokens of a language model interact through many layers only. No maps: the value of a slot belongs to no token.
+
+    Differs from the source also in its relative position embeddings, its training objective and its structured inputs,
+    which are left out.
     """
 
     cost, state, source = f"N (w + s) C; {MASKED}", "2 (w + s + 1) C", "Ainslie et al. 2020, arXiv 2004.08483"
