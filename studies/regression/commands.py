@@ -1,4 +1,4 @@
-"""The commands of a part of the plan: python -m studies.regression.commands 0 | A | B | C"""
+"""The commands of a part of the plan: python -m studies.regression.commands 0 | A | B | C | D"""
 
 import sys
 from itertools import product
@@ -20,6 +20,7 @@ MECHANISMS = {
 }
 MAIN = ("gaussian", "sinc^4", "full covariance", "softmax, unit norm")
 ARMS = ("identity", "learned")
+LONGER = "trainer.steps=1600"
 VARIATIONS = {
     "data.covariance": "axes,rotated",
     "data.dimension": "2,8",
@@ -43,7 +44,12 @@ def commands(part: str) -> list[str]:
         ]
     if part == "B":
         return [command("b", *one, f"{key}={values}") for one in main for key, values in VARIATIONS.items()]
-    return [command("c", *one, "model.layers=3") for one in main]
+    if part == "C":
+        return [command("c", *one, "model.layers=3") for one in main]
+    return [
+        command("d", name, "learned", f"optim.lr={rates[name, 'learned']:g} 'seed=range(1,4)' data.rho=0.99", LONGER)
+        for name in (*MAIN, "sinc^2")
+    ]
 
 
 def command(part: str, name: str, arm: str, *overrides: str) -> str:
