@@ -535,22 +535,19 @@ def test_fnet_is_a_sum_of_cosines_and_sines(norm):
 
 @BOTH
 def test_the_difference_of_two_maps(causal):
-    layer = layer_of("differential", causal, heads=4)
-    q, k, v, mixed = projected(layer, tokens(7, batch=1, width=32))
+    layer = layer_of("differential", causal)
     a1, b1, a2, b2 = layer.vectors
     share = (a1 @ b1).exp() - (a2 @ b2).exp() + 0.2
-    for h, i in itertools.product(range(2), range(7)):
-        seen = i + 1 if causal else 7
-        values = torch.cat([v[0, 2 * h, :seen], v[0, 2 * h + 1, :seen]], dim=-1)
-        y = softmax_row(q[0, 2 * h, i], k[0, 2 * h, :seen], values)
-        y = y - share * softmax_row(q[0, 2 * h + 1, i], k[0, 2 * h + 1, :seen], values)
-        expected = 0.8 * layer.scale * y / (y.square().mean() + 1e-5).sqrt()
-        torch.testing.assert_close(mixed[0, h, i], expected, **EXACT)
+    for _, q, k, v, y in rows(layer, causal):
+        difference = softmax_row(q[:4], k[:, :4], v) - share * softmax_row(q[4:], k[:, 4:], v)
+        expected = 0.8 * layer.scale * difference / (difference.square().mean() + 1e-5).sqrt()
+        torch.testing.assert_close(y, expected, **EXACT)
 
 
-def test_an_odd_number_of_heads_has_no_pairs():
-    with pytest.raises(SetupError, match=r"model.heads must be even, got 3"):
-        layer_of("differential", heads=3)
+@pytest.mark.parametrize("name", ["differential", "fourier_disc"])
+def test_an_odd_number_of_coordinates_has_no_pairs(name):
+    with pytest.raises(SetupError, match="3 coordinates per head is an odd number"):
+        attention.build(name, Geometry(dim=6, heads=2, length=5, causal=True))
 
 
 @pytest.mark.parametrize(

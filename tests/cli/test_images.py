@@ -160,6 +160,6 @@ def test_a_dry_run_of_the_papers_recipe_counts_its_steps_without_the_images(tmp_
     assert train_vit(*command, f"data.root={tmp_path / 'none'}", f"runs_root={tmp_path}") == 2
     output = capfd.readouterr()
     assert "parameters   5,717,416" in output.out
-    assert "375,300 of 1,024 images = 384,307,200 images = 300.0 epochs of 1,251 steps" in output.out
+    assert "375,300 steps of 1,024 images = 384,307,200 images = 300.0 epochs of 1,251 steps" in output.out
     assert "the data is missing" in output.err
     assert not list(tmp_path.iterdir())

@@ -159,7 +159,7 @@ def script(monkeypatch, name: str, *arguments: object) -> int:
         ),
         (["attention=fast_weight"], "attention=fast_weight: the encoder reads padded sources"),
         (["decoder_attention=image_2d"], "decoder_attention=image_2d: the decoder writes from left to right"),
-        (["cross_attention=sofmax"], "unknown attention 'sofmax' (did you mean 'softmax'?)"),
+        (["cross_attention=gausian"], "unknown attention 'gausian' (did you mean 'gaussian'?)"),
         (["attention=fourier", "attention.eps=-1"], "attention.eps=-1: must be at least 0"),
         (["debug=smoke"], "evaluation.protocols=[greedy], and debug=smoke_seq2seq in place of debug=smoke"),
         (["model=lm_tiny"], "model=lm_tiny (of builtin_seq2seq) is not for task=seq2seq"),

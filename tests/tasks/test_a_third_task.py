@@ -243,7 +243,7 @@ def test_it_is_evaluated_again_and_planned(tmp_path, monkeypatch, capsys):
     assert f"rms {measured:.3f}" in out
     assert "noisy, 20 waves scored" in out
     run_job(config(tmp_path, dry_run=True))
-    assert "12 of 6 waves = 72 waves = 3.0 epochs of 4 steps" in capsys.readouterr().out
+    assert "12 steps of 6 waves = 72 waves = 3.0 epochs of 4 steps" in capsys.readouterr().out
 
 
 def test_its_file_is_found_in_the_folder_and_its_objective_is_not_loaded(tmp_path, monkeypatch):
