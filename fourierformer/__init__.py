@@ -101,8 +101,8 @@ def available_attentions() -> list[str]:
 
     Examples:
         >>> import fourierformer
-        >>> [name for name in fourierformer.available_attentions() if name.startswith("fourier")]
-        ['fourier', 'fourier_first_coordinate', 'fourier_head', 'fourier_linear', 'fourier_matched', 'fourier_vector']
+        >>> [name for name in fourierformer.available_attentions() if name.startswith("gaussian")]
+        ['gaussian', 'gaussian_full']
     """
     from fourierformer.attention import available
 

@@ -146,7 +146,7 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
     sweep = ("-m", *smoke, *length, "trainer.log_every=50", "seed=1,2,3", *processes, f"runs_root={tmp_path}")
     output = stopped_while_two_train(*sweep)
     assert runs_of(tmp_path) == {"softmax-s1": "interrupted", "softmax-s2": "interrupted"}
-    assert "[1/3 seed=1] stopped by SIGTERM" in output
+    assert "[1/3 seed=1] and 1 more: stopped by SIGTERM" in output
     assert "0 of 3 done, 2 stopped, 1 not begun" in output
 
     saved = {seed: saved_step(tmp_path, seed) for seed in (1, 2)}
