@@ -17,12 +17,12 @@ from fourierformer.results.statistics import holm
 
 HERE = Path(__file__).resolve().parent
 SIZES = {"recall_32": "data.pairs=32 data.length=64 data.queries=null", "recall_128": ""}
-CHOICE, SEEDS = 1, range(11, 16)
+CHOICE = 1  # seed of the choice of the rate
+SEEDS = {"recall_32": range(11, 16), "recall_128": range(11, 14), "recall_pairs": range(11, 14)}
 PAIRS = {
     pairs: f"data.pairs={pairs} data.length={pairs + min(pairs, 32)} data.queries={min(pairs, 32)}"
     for pairs in (8, 16, 64)
 }
-PAIRS_SEEDS = range(11, 14)
 MARGIN, LEVEL, SOLVED = 1.0, 0.05, 95.0  # points, level of the tests, per cent
 RENAMED = {
     "results.test.1x.recall": "accuracy",
@@ -69,33 +69,29 @@ def chosen_rates(rows: pd.DataFrame, size: str) -> pd.Series:
 
 
 def commands(rows: pd.DataFrame) -> list[str]:
-    """Those of the measurement, one for each size and rate, and of the numbers of pairs between."""
-    sizes = [(size, text, chosen_rates(rows, size), SEEDS) for size, text in SIZES.items()]
-    rates = chosen_rates(rows, "recall_32")
-    rates = rates[rates.index.isin(BY_PAIRS)]
-    return [
-        line
-        for name, overrides, of_name, seeds in [
-            *sizes,
-            *(("recall_pairs", text, rates, PAIRS_SEEDS) for text in PAIRS.values()),
-        ]
-        for line in _commands(name, overrides, of_name, seeds)
+    """Those of the measurement, one for each size and rate, and of the numbers of pairs between, at the rates of 32."""
+    rates = {size: chosen_rates(rows, size) for size in SIZES}
+    between = rates["recall_32"][rates["recall_32"].index.isin(BY_PAIRS)]
+    asked = [
+        *((size, text, rates[size]) for size, text in SIZES.items()),
+        *(("recall_pairs", text, between) for text in PAIRS.values()),
     ]
+    return [line for name, overrides, of_name in asked for line in _commands(name, overrides, of_name)]
 
 
-def _commands(name: str, overrides: str, rates: pd.Series, seeds: range) -> list[str]:
+def _commands(name: str, overrides: str, rates: pd.Series) -> list[str]:
     start = " ".join(filter(None, ["python train_lm.py -m experiment=recall", f"experiment_name={name}", overrides]))
-    of_seeds = f"'seed=range({seeds.start},{seeds.stop})'"
+    seeds = f"'seed=range({SEEDS[name].start},{SEEDS[name].stop})'"
     return [
-        f"{start} optim.lr={rate:g} attention={','.join(attentions.index)} {of_seeds}"
+        f"{start} optim.lr={rate:g} attention={','.join(attentions.index)} {seeds}"
         for rate, attentions in rates.groupby(rates)
     ]
 
 
 def measured(rows: pd.DataFrame, size: str) -> pd.DataFrame:
     """Runs of the measurement: those of the fresh seeds, which all have the chosen rate, where all seeds are there."""
-    runs = rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS)]
-    return runs[runs.groupby("attention")["seed"].transform("size") == len(SEEDS)]
+    runs = rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS[size])]
+    return runs[runs.groupby("attention")["seed"].transform("size") == len(SEEDS[size])]
 
 
 def verdicts(runs: pd.DataFrame, key: str) -> pd.DataFrame:
@@ -225,7 +221,9 @@ def draw_curves(rows: pd.DataFrame) -> None:
 
 def draw_pairs(rows: pd.DataFrame) -> None:
     """Accuracy against the number of pairs: mean and range over seeds."""
-    between = rows[(rows["experiment"] == "recall_pairs") & rows["seed"].isin(PAIRS_SEEDS)]
+    between = rows[(rows["experiment"] == "recall_pairs") & rows["seed"].isin(SEEDS["recall_pairs"])]
+    if between.empty:
+        return
     runs = pd.concat([between, *(measured(rows, size) for size in SIZES)])
     figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
     for name, colour in BY_PAIRS.items():
