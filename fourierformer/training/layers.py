@@ -5,6 +5,7 @@ are averaged over rows like the loss, and statistics are summed over micro-batch
 layer's state. A resumed run hence equals an uninterrupted one, and another division of the batch changes rounding only.
 """
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -23,6 +24,7 @@ class LayerSteps:
         self.objective, self.device, self.layers = objective, device, layers_of(model)
         self.drawing = [layer for layer in self.layers if layer.draws]
         self.adding = [layer for layer in self.layers if layer.adds_loss]
+        self.warned: set[str] = set()
         needy = [*self.drawing, *self.adding]
         if needy and not isinstance(objective, RowWise):
             raise SetupError(
@@ -30,6 +32,19 @@ class LayerSteps:
                 f"{type(objective).__name__} lacks: write its methods rows and row_losses (see "
                 "fourierformer.training.objective.RowWise), or choose another attention"
             )
+
+    def diagnostics(self) -> tuple[dict[str, float], list[str]]:
+        """The diagnostics of every layer, {"radius/00": 0.43, ...}, and warnings that were not returned before."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            numbers = {
+                f"{name}/{i:02d}": value
+                for i, layer in enumerate(self.layers)
+                for name, value in layer.diagnostics().items()
+            }
+        texts = [text for text in dict.fromkeys(str(warning.message) for warning in caught) if text not in self.warned]
+        self.warned.update(texts)
+        return numbers, texts
 
     def begin(self, step: int) -> None:
         for layer in self.layers:

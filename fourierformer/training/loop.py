@@ -77,7 +77,6 @@ class TrainingLoop:
         self.layers = LayerSteps(self.model, self.objective, device)
         self.progress = Progress()
         self.saved = 0  # the last saved step
-        self.advised: set[str] = set()
         self.waited = 0.0  # seconds spent waiting for data since the last log
         self.logged_at = (0, 0.0)  # step and train_seconds of the last log
         # on the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
@@ -226,18 +225,11 @@ class TrainingLoop:
             self._record("ema_", averaged)
         self.progress.evaluated = step
         averaged = {f"ema_{name}": value for name, value in averaged.items()}
-        self.tracker.log({"step": step, **row, **averaged, **self._diagnostics(), **self._seconds()})
+        watched, advice = self.layers.diagnostics()
+        self.tracker.log({"step": step, **row, **averaged, **watched, **self._seconds()})
+        for text in advice:
+            self.on_advice(text)
         return improved
-
-    def _diagnostics(self) -> dict[str, float]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            numbers = diagnostics(self.model)
-        for text in dict.fromkeys(str(warning.message) for warning in caught):
-            if text not in self.advised:
-                self.advised.add(text)
-                self.on_advice(text)
-        return numbers
 
     def _measured(self, model: nn.Module) -> dict[str, float]:
         return self.objective.evaluate(model, self.stop.poll, self.on_progress)
@@ -299,9 +291,3 @@ def shared_model(model: nn.Module, processes: Processes, device: torch.device) -
         # its replacement would send buffers at the start, which every process has computed itself
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True)
-
-
-def diagnostics(model: nn.Module) -> dict[str, float]:
-    """The diagnostics of every attention layer, {"radius/00": 0.43, ...}."""
-    methods = filter(None, (getattr(module, "diagnostics", None) for module in model.modules()))
-    return {f"{name}/{i:02d}": value for i, method in enumerate(methods) for name, value in method().items()}

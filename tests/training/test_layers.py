@@ -1,6 +1,7 @@
 """What attention layers draw, add and learn in a training step does not depend on how its rows are divided among
 micro-batches and processes."""
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -90,3 +91,20 @@ def test_an_objective_that_knows_no_rows_is_refused_at_the_start():
     objective = SimpleNamespace(loss=lambda model, batch: torch.ones(()))
     with pytest.raises(SetupError, match=r"Routing attention needs the rows of a batch .* rows and row_losses"):
         LayerSteps(layer_of("routing", True), objective, CPU)
+
+
+def test_diagnostics_are_numbered_by_layer_and_advise_once():
+    """A module inside a layer is no layer."""
+    layers = nn.Sequential(*(layer_of("fourier_sink", True) for _ in range(2)))
+    radii = {f"radius/{i:02d}": layer.log_kernel.radius.abs().item() for i, layer in enumerate(layers)}
+    steps = LayerSteps(layers, Objective, CPU)
+    assert steps.diagnostics() == (radii, [])
+
+    def advising():
+        warnings.warn("set this", stacklevel=2)
+        return {"share": 0.5}
+
+    layers[1].diagnostics = advising
+    expected = {"radius/00": radii["radius/00"], "share/01": 0.5}
+    assert steps.diagnostics() == (expected, ["set this"])
+    assert steps.diagnostics() == (expected, [])

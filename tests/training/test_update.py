@@ -2,7 +2,6 @@
 spec."""
 
 import copy
-import warnings
 from functools import partial
 from types import SimpleNamespace
 
@@ -140,17 +139,3 @@ def test_the_loop_gets_what_the_spec_says():
     groups = fit.optimizer.param_groups
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.5, 0.6), 0.01)}
     assert {group["weight_decay"] for group in groups} == {0.0, 0.2}
-
-
-def test_advice_of_a_layer_is_given_once(tmp_path):
-    class Advising(torch.nn.Module):
-        def diagnostics(self):
-            warnings.warn("set this", stacklevel=2)
-            return {"share": 0.5}
-
-    fit, said = start(tmp_path), []
-    fit.on_advice = said.append
-    fit.model.extra = Advising()
-    for _ in range(2):
-        assert 0.5 in fit._diagnostics().values()
-    assert said == ["set this"]

@@ -1,31 +1,16 @@
 """Logarithms of kernels, log w_ij, as explicit matrices, for mechanisms that use them beyond a normalised sum."""
 
-import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fourierformer.attention.engines.weighted import scaled_logits
 from fourierformer.kernels.sinc.portable import log_sinc, log_sinc_slope
-from fourierformer.kernels.sinc.reference import arguments, differences
+from fourierformer.kernels.sinc.reference import differences
 from fourierformer.marks import mark
-
-SERIES_BELOW = 0.5
-LARGEST = 1e6
-SMALLEST = 1e-30  # of a factor of a weight, whose logarithm is to be finite
-
-
-def rayleigh_sums(count: int, order: int = 1) -> list[float]:
-    """sum_k j_k^-2, sum_k j_k^-4, ... over the zeros j_k of the Bessel function of this order: log (2 J1(x) / x) =
-    -sum_n s_n x^2n / n. s_1 = 1 / (4 (order + 1)), (n + order) s_n = sum_{m < n} s_m s_(n - m) (Kishore 1963)."""
-    sums = [1 / (4 * (order + 1))]
-    for n in range(2, count + 1):
-        sums.append(sum(sums[m - 1] * sums[n - m - 1] for m in range(1, n)) / (n + order))
-    return sums
-
-
-RAYLEIGH = rayleigh_sums(9)  # the next term is (0.5 / 3.83)^20 of the first
 
 Kind = Literal["dot", "gaussian", "sinc", "disc"]
 
@@ -41,21 +26,21 @@ class LogKernel(nn.Module):
     def __init__(self, kind: Kind, *, bandwidth: float = 1.0, radius: float = 1.0, power: int = 4):
         super().__init__()
         self.kind, self.bandwidth, self.power = kind, bandwidth, power
-        if kind in ("sinc", "disc"):
+        if kind in FACTORS:
             self.radius = nn.Parameter(torch.tensor(radius))
             mark(self, "radius", no_weight_decay=True)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         if self.kind == "dot":
-            return q @ k.mT / math.sqrt(q.shape[-1])
+            return scaled_logits(q, k)
         if self.kind == "gaussian":
             return squared_distances(q, k) / (-2 * self.bandwidth)
-        function = LogSincProduct if self.kind == "sinc" else LogDiscProduct
-        product: Tensor = function.apply(q, k, self.radius.to(q.dtype), self.power)
+        product: Tensor = LogProduct.apply(q, k, self.radius.to(q.dtype), self.power, FACTORS[self.kind])
         return product
 
-    def diagnostics(self) -> dict[str, float]:
-        return {"radius": self.radius.detach().abs().item()} if hasattr(self, "radius") else {}
+    def numbers(self) -> dict[str, float]:
+        """The radius, where there is one, for the diagnostics of a layer."""
+        return {"radius": self.radius.detach().abs().item()} if self.kind in FACTORS else {}
 
 
 def squared_distances(q: Tensor, k: Tensor) -> Tensor:
@@ -66,69 +51,80 @@ def squared_distances(q: Tensor, k: Tensor) -> Tensor:
     return (squares - 2 * q @ k.mT).clamp_min(0)
 
 
-class LogSincProduct(torch.autograd.Function):
-    """power * sum_d log |sinc(R (q_id - k_jd))|, one coordinate after the other: memory for one matrix per head, where
-    autograd would keep several for every coordinate."""
+class Factor(NamedTuple):
+    """A factor f(R r) of a product kernel, one for every `width` coordinates, r the length of q - k in them."""
+
+    width: int
+    log_value: Callable[[Tensor], Tensor]  # log |f(x)|, x >= 0
+    slope: Callable[[Tensor], Tensor]  # its derivative
+
+
+class LogProduct(torch.autograd.Function):
+    """power * sum log |f(R r)| over the factors, one after the other: memory for one matrix per head, where autograd
+    would keep several for every factor."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, radius: Tensor, power: int) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, radius: Tensor, power: int, factor: Factor) -> Tensor:
         ctx.save_for_backward(q, k, radius)
-        ctx.power = power
+        ctx.power, ctx.factor = power, factor
         total = q.new_zeros(*q.shape[:-1], k.shape[-2])
-        for d in range(q.shape[-1]):
-            total += log_sinc(arguments(_difference(q, k, d), radius))
+        for first in range(0, q.shape[-1], factor.width):
+            total += factor.log_value(_scaled(_length(_differences(q, k, first, factor.width)), radius))
         return power * total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k, radius = ctx.saved_tensors
         of_q, of_k, of_radius = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(radius)
-        for d in range(q.shape[-1]):
-            difference = _difference(q, k, d)
-            of_z = ctx.power * grads[0] * log_sinc_slope(arguments(difference, radius))
-            of_radius += (of_z * difference).sum()
-            of_q[..., d] = radius * of_z.sum(-1)
-            of_k[..., d] = -radius * of_z.sum(-2)
-        return of_q, of_k, of_radius, None
+        for first in range(0, q.shape[-1], ctx.factor.width):
+            parts = _differences(q, k, first, ctx.factor.width)
+            length = _length(parts)
+            slope = ctx.power * grads[0] * ctx.factor.slope(_scaled(length, radius))
+            of_radius += (slope * length).sum() * radius.sign()
+            per_length = slope * radius.abs() / length.clamp_min(torch.finfo(q.dtype).tiny)
+            for d, part in enumerate(parts, first):
+                of_q[..., d] = (per_length * part).sum(-1)
+                of_k[..., d] = -(per_length * part).sum(-2)
+        return of_q, of_k, of_radius, None, None
 
 
-class LogDiscProduct(torch.autograd.Function):
-    """power * sum_m log |2 J1(R r_m) / (R r_m)|, one plane after the other."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, radius: Tensor, power: int) -> Tensor:
-        ctx.save_for_backward(q, k, radius)
-        ctx.power = power
-        total = q.new_zeros(*q.shape[:-1], k.shape[-2])
-        for d in range(0, q.shape[-1], 2):
-            x = _disc_argument(_difference(q, k, d), _difference(q, k, d + 1), radius)
-            total += torch.where(x > 0, 2 * torch.special.bessel_j1(x) / x, 1.0).abs().clamp_min(SMALLEST).log()
-        return power * total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, radius = ctx.saved_tensors
-        of_q, of_k, of_radius = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(radius)
-        for d in range(0, q.shape[-1], 2):
-            first, second = _difference(q, k, d), _difference(q, k, d + 1)
-            slope = ctx.power * grads[0] * disc_slope(_disc_argument(first, second, radius))
-            of_radius += (slope * radius * (first.square() + second.square())).sum()
-            for coordinate, difference in ((d, first), (d + 1, second)):
-                of_difference = slope * radius.square() * difference
-                of_q[..., coordinate] = of_difference.sum(-1)
-                of_k[..., coordinate] = -of_difference.sum(-2)
-        return of_q, of_k, of_radius, None
+def _differences(q: Tensor, k: Tensor, first: int, width: int) -> list[Tensor]:
+    """q_d - k_d (..., N, M) for `width` coordinates d from `first` on."""
+    return [differences(q[..., :, None, d], k[..., None, :, d]) for d in range(first, first + width)]
 
 
-def _disc_argument(first: Tensor, second: Tensor, radius: Tensor) -> Tensor:
-    """R r, held at a size that float32 sines still resolve."""
-    return (radius * torch.hypot(first, second)).abs().clamp_max(LARGEST)
+def _length(parts: list[Tensor]) -> Tensor:
+    length = parts[0].abs() if len(parts) == 1 else torch.hypot(*parts)
+    return length.clamp_max(torch.finfo(length.dtype).max)
 
 
-def disc_slope(x: Tensor) -> Tensor:
-    """d/dx log |2 J1(x) / x| / x = (J0(x) / J1(x) - 2 / x) / x; by its series near 0, where both terms are large."""
+def _scaled(length: Tensor, radius: Tensor) -> Tensor:
+    """R r, at most the largest finite number: the sine of infinity is not a number."""
+    return (radius.abs() * length).clamp_max(torch.finfo(length.dtype).max)
+
+
+def log_disc(x: Tensor) -> Tensor:
+    """log |2 J1(x) / x|, 0 at x = 0; at least log of the smallest normal number."""
+    value = torch.where(x > 0, 2 * torch.special.bessel_j1(x) / x, 1.0)
+    return value.abs().clamp_min(torch.finfo(x.dtype).tiny).log()
+
+
+def rayleigh_sums(count: int, order: int = 1) -> list[float]:
+    """sum_k j_k^-2, sum_k j_k^-4, ... over the zeros j_k of the Bessel function of this order: log (2 J1(x) / x) =
+    -sum_n s_n x^2n / n. s_1 = 1 / (4 (order + 1)), (n + order) s_n = sum_{m < n} s_m s_(n - m) (Kishore 1963)."""
+    sums = [1 / (4 * (order + 1))]
+    for n in range(2, count + 1):
+        sums.append(sum(sums[m - 1] * sums[n - m - 1] for m in range(1, n)) / (n + order))
+    return sums
+
+
+SERIES_BELOW = 0.5
+RAYLEIGH = rayleigh_sums(9)  # the next term is (0.5 / 3.83)^18 of the first
+
+
+def log_disc_slope(x: Tensor) -> Tensor:
+    """J0(x) / J1(x) - 2 / x; near 0, where both terms are large, -2 sum_n s_n x^(2n - 1). 0 where J1 is 0."""
     near = x < SERIES_BELOW
     square, series = x.square(), torch.zeros_like(x)
     for rayleigh in reversed(RAYLEIGH):
@@ -136,8 +132,7 @@ def disc_slope(x: Tensor) -> Tensor:
     safe = torch.where(near, 1.0, x)
     j1 = torch.special.bessel_j1(safe)
     closed = torch.special.bessel_j0(safe) / torch.where(j1 == 0, 1.0, j1) - 2 / safe
-    return torch.where(near, series, torch.where(j1 == 0, 0.0, closed) / safe)
+    return torch.where(near, series * x, torch.where(j1 == 0, 0.0, closed))
 
 
-def _difference(q: Tensor, k: Tensor, d: int) -> Tensor:
-    return differences(q[..., :, None, d], k[..., None, :, d])
+FACTORS = {"sinc": Factor(1, log_sinc, log_sinc_slope), "disc": Factor(2, log_disc, log_disc_slope)}

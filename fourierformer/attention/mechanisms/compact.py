@@ -12,7 +12,7 @@ from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.attention.engines.log_kernel import LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention
-from fourierformer.errors import SetupError
+from fourierformer.errors import check_range
 
 
 @register("epanechnikov", "1 - |q - k|²/h² or 0, each query's h such that weights sum to 1: exact zeros by content")
@@ -41,8 +41,7 @@ class Compact(WeightedAttention):
         logits: Literal["distance", "dot"] = "distance", learn_bandwidth: bool = False,
     ):  # fmt: skip
         super().__init__(geometry)
-        if power < 1:
-            raise SetupError(f"attention.power must be a whole number from 1, got {power}")
+        check_range("attention.power", power, 1)
         self.power, self.bandwidth = power, bandwidth
         self.log_kernel = LogKernel("dot" if logits == "dot" else "gaussian", bandwidth=math.sqrt(geometry.head_dim))
         self.log_scale = nn.Parameter(torch.zeros(geometry.heads)) if learn_bandwidth else None

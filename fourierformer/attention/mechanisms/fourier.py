@@ -42,6 +42,16 @@ def matched_radius(head_dim: int, power: int) -> float:
     return math.sqrt(3 / (power * math.sqrt(head_dim)))
 
 
+def initial_radius(
+    radius: float | Literal["paper", "matched"], geometry: Geometry, power: int, scale: float = 1.0
+) -> float:
+    """The radius at the start: a number, or `scale` times the one of that name."""
+    named = {"paper": paper_radius(geometry.causal), "matched": matched_radius(geometry.head_dim, power)}
+    start = scale * named[radius] if isinstance(radius, str) else float(radius)
+    check_range("attention.radius", start, 0, WIDEST, above_low=True)  # -R is the same kernel as R
+    return start
+
+
 def check_power(power: int, allow_negative: bool, backend: str) -> None:
     if power < 1 or (power % 2 and not allow_negative):
         reason = "an odd power has negative weights, which made training unstable (FourierFormer, section 3.2)"
@@ -87,12 +97,8 @@ class Fourier(Attention):
         check_range("attention.eps", eps, 0)  # it is added to a sum of weights
         self.power, self.eps, self.coordinates, self.backend = power, eps, coordinates, backend
         self.has_share = eps > 0 and power % 2 == 0  # with weights of both signs, eps has no share of their sum
-        if radius == "paper":
-            radius = paper_radius(geometry.causal)
-        start = matched_radius(geometry.head_dim, power) if radius == "matched" else float(radius)
-        check_range("attention.radius", start, 0, WIDEST, above_low=True)  # -R is the same kernel as R
         shape = {"scalar": (), "head": (geometry.heads, 1), "coordinate": (1, geometry.head_dim)}[radius_shape]
-        self.radius = nn.Parameter(torch.full(shape, start))
+        self.radius = nn.Parameter(torch.full(shape, initial_radius(radius, geometry, power)))
         mark(self, "radius", lr_multiplier=radius_lr_multiplier, no_weight_decay=True)
         self.attended_share = EvaluationMean()  # see _measure_share
 

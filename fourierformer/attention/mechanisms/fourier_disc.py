@@ -10,7 +10,7 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.log_kernel import LogKernel
 from fourierformer.attention.engines.weighted import visible_softmax
-from fourierformer.attention.mechanisms.fourier import check_power, matched_radius, paper_radius
+from fourierformer.attention.mechanisms.fourier import check_power, initial_radius
 from fourierformer.attention.mechanisms.null_key import NullKeyAttention
 from fourierformer.errors import SetupError, check_range
 
@@ -24,7 +24,8 @@ class FourierDisc(NullKeyAttention):
     The Fourier integral estimator (FourierFormer, Definition 1) integrates exp(i w.u) over |w_d| <= R, a square in each
     plane, which gives sinc products. Over the disc |w| <= R it gives pi R^2 2 J1(R r) / (R r), with the Bessel function
     J1: a function of the distance in the plane, so that rotary positions make it a function of relative positions,
-    which a product of sincs is not. Radii are sqrt(4/3) times those of `fourier`: the same curvature at 0.
+    which a product of sincs is not. `paper` and `matched` are sqrt(4/3) times the radii of `fourier`: equal curvature
+    at 0.
 
     By explicit matrices in plain torch, at the cost of one Bessel function per query, key and plane.
     """
@@ -41,11 +42,9 @@ class FourierDisc(NullKeyAttention):
             raise SetupError(f"attention=fourier_disc takes pairs of coordinates: {width} is an odd number")
         check_power(power, allow_negative=False, backend="auto")
         check_range("attention.eps", eps, 0)
-        start = {"paper": paper_radius(geometry.causal), "matched": matched_radius(geometry.head_dim, power)}
-        value = EQUAL_CURVATURE * start[radius] if isinstance(radius, str) else float(radius)
-        check_range("attention.radius", value, 0, above_low=True)
         self.eps = eps
-        self.log_kernel = LogKernel("disc", radius=value, power=power)
+        start = initial_radius(radius, geometry, power, EQUAL_CURVATURE)
+        self.log_kernel = LogKernel("disc", radius=start, power=power)
 
     def null(self) -> Tensor:
         weight = self.qkv.weight

@@ -9,6 +9,7 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.log_kernel import squared_distances
 from fourierformer.attention.engines.weighted import WeightedAttention
+from fourierformer.attention.mechanisms.gaussian import NARROWEST
 from fourierformer.errors import check_range
 
 
@@ -26,14 +27,14 @@ class KernelRidge(WeightedAttention):
     def __init__(self, geometry: Geometry, *, ridge: float = 1.0, bandwidth: float | None = None):
         super().__init__(geometry)
         check_range("attention.ridge", ridge, 1e-3)  # float32 would lose all digits below
-        check_range("attention.bandwidth", bandwidth, 1e-6)
+        check_range("attention.bandwidth", bandwidth, NARROWEST)
         self.ridge = ridge
         self.bandwidth = math.sqrt(geometry.head_dim) if bandwidth is None else bandwidth
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         kept = visible[..., -1:, :]  # the last query sees all tokens but padding
         among = self._kernel(k, k).masked_fill(~(kept & kept.mT), 0.0)
-        penalty = self.ridge + (~kept).to(q.dtype)  # rows of padding are those of the identity
+        penalty = self.ridge + (~kept).to(q.dtype)  # rows of padding equal rows of the identity
         factor, _ = torch.linalg.cholesky_ex(among + torch.diag_embed(penalty[..., 0, :]))
         towards = self._kernel(q, k).masked_fill(~visible, 0.0)
         solved = torch.linalg.solve_triangular(factor, towards.mT, upper=False).mT  # L^-1 of each row

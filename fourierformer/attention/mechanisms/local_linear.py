@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, Projected
 from fourierformer.attention.engines.log_kernel import Kind, LogKernel
-from fourierformer.attention.engines.weighted import WeightedAttention, visible_softmax
+from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.attention.mechanisms.fourier import matched_radius
 from fourierformer.errors import check_range
 
@@ -59,7 +59,7 @@ class LocalLinear(WeightedAttention):
         return torch.cholesky_solve((mean - q)[..., None], factor)[..., 0]
 
     def diagnostics(self) -> dict[str, float]:
-        return self.log_kernel.diagnostics()
+        return self.log_kernel.numbers()
 
 
 @register(
@@ -88,7 +88,7 @@ class Parallax(WeightedAttention):
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         q, r = q.chunk(2, dim=-1)
-        return probed(visible_softmax(q @ k.mT / math.sqrt(k.shape[-1]), visible), k, r)
+        return probed(visible_softmax(scaled_logits(q, k), visible), k, r)
 
 
 def probed(p: Tensor, k: Tensor, r: Tensor) -> Tensor:

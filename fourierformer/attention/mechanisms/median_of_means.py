@@ -12,7 +12,7 @@ from fourierformer.attention.engines.features import unit_norm
 from fourierformer.attention.engines.log_kernel import LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention, visible_softmax
 from fourierformer.attention.mechanisms.fourier import matched_radius
-from fourierformer.errors import SetupError
+from fourierformer.errors import check_range
 
 
 @register("mom", "keys in blocks: each query attends inside the block with the median density (Gaussian, unit keys)")
@@ -32,8 +32,7 @@ class MedianOfMeans(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, blocks: int = 5, kernel: Literal["gaussian", "sinc"] = "gaussian"):
         super().__init__(geometry)
-        if blocks < 1:
-            raise SetupError(f"attention.blocks must be a whole number from 1, got {blocks}")
+        check_range("attention.blocks", blocks, 1)
         width = geometry.head_dim
         self.blocks = blocks
         self.log_kernel = LogKernel(kernel, bandwidth=math.sqrt(width) / 2, radius=matched_radius(width, 4))
@@ -59,4 +58,4 @@ class MedianOfMeans(WeightedAttention):
         return order.gather(-1, middle)
 
     def diagnostics(self) -> dict[str, float]:
-        return self.log_kernel.diagnostics()
+        return self.log_kernel.numbers()

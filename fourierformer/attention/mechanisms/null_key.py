@@ -14,7 +14,7 @@ from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.attention.engines.log_kernel import LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention
-from fourierformer.attention.mechanisms.fourier import check_power, matched_radius, paper_radius
+from fourierformer.attention.mechanisms.fourier import check_power, initial_radius
 from fourierformer.errors import check_range
 
 
@@ -44,7 +44,7 @@ class NullKeyAttention(WeightedAttention):
 
     def diagnostics(self) -> dict[str, float]:
         share = self.attended_share.value()
-        return self.log_kernel.diagnostics() | ({} if math.isnan(share) else {"attended_share": share})
+        return self.log_kernel.numbers() | ({} if math.isnan(share) else {"attended_share": share})
 
 
 @register("softmax1", "softmax with 1 added to the sum of weights: a query may attend to nothing")
@@ -86,11 +86,7 @@ class FourierSink(NullKeyAttention):
         super().__init__(geometry)
         check_power(power, allow_negative=False, backend="auto")
         check_range("attention.eps", eps, 0, above_low=True)
-        if radius == "paper":
-            radius = paper_radius(geometry.causal)
-        start = matched_radius(geometry.head_dim, power) if radius == "matched" else float(radius)
-        check_range("attention.radius", start, 0, above_low=True)
-        self.log_kernel = LogKernel("sinc", radius=start, power=power)
+        self.log_kernel = LogKernel("sinc", radius=initial_radius(radius, geometry, power), power=power)
         self.log_eps = nn.Parameter(torch.full((geometry.heads,), math.log(eps)))
 
     def null(self) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits
-from fourierformer.errors import SetupError
+from fourierformer.errors import check_range
 
 SMALLEST_SUM = 1e-8  # of softpick's weights, relative to those of logit 0
 
@@ -39,8 +39,7 @@ class ReluAttention(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, power: int = 1, divide: Literal["length", "visible"] = "length"):
         super().__init__(geometry)
-        if power < 1:
-            raise SetupError(f"attention.power must be a whole number from 1, got {power}")
+        check_range("attention.power", power, 1)
         self.power, self.divide = power, divide
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:

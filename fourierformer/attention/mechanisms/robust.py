@@ -10,7 +10,7 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, to_float32, visible_keys
 from fourierformer.attention.engines.features import unit_norm
 from fourierformer.attention.engines.log_kernel import squared_distances
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import check_range
 
 SMALLEST = 1e-24  # squared distance in the RKHS
 
@@ -38,8 +38,7 @@ class RobustKde(Attention):
     ):  # fmt: skip
         super().__init__(geometry)
         check_range("attention.a", a, 0, above_low=True)
-        if iterations < 1:
-            raise SetupError(f"attention.iterations must be a whole number from 1, got {iterations}")
+        check_range("attention.iterations", iterations, 1)
         self.loss, self.a, self.iterations, self.joint = loss, a, iterations, joint
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:

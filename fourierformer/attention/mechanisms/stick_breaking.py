@@ -1,4 +1,4 @@
-"""Stick-breaking attention: from the newest key back, each key takes a share of what is left."""
+"""Stick-breaking attention: each key, from the newest to the oldest, gets a share of the remaining weight."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,9 @@ from fourierformer.attention import register
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits
 
 
-@register("stick_breaking", "from the newest key back, each takes a share of what is left: recency without positions")
+@register(
+    "stick_breaking", "each key, the newest first, gets a share of the remaining weight: recency without positions"
+)
 class StickBreaking(WeightedAttention):
     """W_ij = b_ij prod_{j < m < i} (1 - b_im) for j < i, b = sigmoid(q.k / sqrt(D)).
 
