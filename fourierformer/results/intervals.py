@@ -91,15 +91,22 @@ def _interval_text(cell: Cell, key: str) -> str:
 
 
 def paper_tables(rows: Iterable[Row]) -> list[Table]:
-    """Tables 1 to 3. A line per printed number; where the paper leaves the split or the weights open, one for each."""
+    """Tables 1 to 3, then other papers' numbers, a table for each experiment.
+
+    A line per printed number; where a paper leaves the split or the weights open, one for each.
+    """
     values = read_paper()
     if not values:
         raise SetupError(f"{PAPER} is not there: run this in a clone of the repository.")
     rows = list(rows)
-    return [_paper_table(name, [value for value in values if value.table == name], rows) for name in TABLES]
+    of_table = {TITLES[name]: [value for value in values if value.table == name] for name in TABLES}
+    for value in values:
+        if value.table not in TABLES:
+            of_table.setdefault(f"{value.experiment}: published by others for this recipe", []).append(value)
+    return [_paper_table(title, printed, rows) for title, printed in of_table.items()]
 
 
-def _paper_table(name: str, values: list[PaperValue], rows: list[Row]) -> Table:
+def _paper_table(title: str, values: list[PaperValue], rows: list[Row]) -> Table:
     body: list[list[str]] = []
     used: list[Row] = []
     doubts: list[str] = []
@@ -117,11 +124,11 @@ def _paper_table(name: str, values: list[PaperValue], rows: list[Row]) -> Table:
         for column in value.columns:
             cell = row.cell(column, value.metric) if row else None
             where = _evaluation_text((column, value.metric)).removesuffix(f" {HEADS}")
-            body.append([value.model, value.attention, where, *_interval_line(cell, value.metric, value)])
+            body.append([value.model, _attention_text(value), where, *_interval_line(cell, value.metric, value)])
     columns = list(dict.fromkeys(column for value in values for column in value.columns if column[1] != HEADS))
     notes = significance_lines(used, columns) if used else ["no run of this table at the paper's scale"]
     return Table(
-        TITLES[name],
+        title,
         used,
         ["model", "attention", "evaluation", *HEADER],
         body,
@@ -129,3 +136,8 @@ def _paper_table(name: str, values: list[PaperValue], rows: list[Row]) -> Table:
         protocols=protocol_lines(used, columns) if used else [],
         notes=[*dict.fromkeys(doubts), *notes, STATUS, COUNTED],
     )
+
+
+def _attention_text(value: PaperValue) -> str:
+    """With the knobs that tell the lines of another paper apart; the settings of Tables 1 to 3 are the defaults."""
+    return value.attention if value.table in TABLES else f"{value.attention} {value.settings}".strip()

@@ -2,7 +2,7 @@
 
 Every value has a status: `verified` (read in a source), `derived` (computed from verified or recalled values) or
 `recalled` (from memory of the paper's tables, which no source at hand confirms). Lines of table `related` are other
-people's runs of the same recipe; they are there to be read, and nothing is compared with them.
+people's runs of the same recipe: `make_tables.py --paper` shows them, no other table does.
 """
 
 from collections.abc import Iterable

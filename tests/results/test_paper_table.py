@@ -56,7 +56,7 @@ def test_every_number_has_a_table_a_status_and_a_source():
 
 def test_ours_beside_the_papers(tmp_path):
     five_seeds(tmp_path)
-    one, _, _ = paper_tables(comparison(collect(tmp_path)))
+    one, *_ = paper_tables(comparison(collect(tmp_path)))
     found = line_of(one, "fourier", "test ppl sliding")
     # sd of -0.18 ... 0.18 in steps of 0.09: 0.1423; t(0.975; 4) x sd / sqrt(5) = 2.776 x 0.06364 = 0.1767
     expected = {"n": "5", "mean": "32.85", "sd": "0.14", "95 % interval": "[32.67, 33.03]"}
@@ -75,9 +75,27 @@ def test_what_was_not_run_is_a_dash(tmp_path):
             assert {line[name] for name in ("mean", "sd", "95 % interval", "ours - paper")} == {"-"}
         assert "no run of this table at the paper's scale" in table.notes
     five_seeds(tmp_path)
-    one, _, _ = paper_tables(comparison(collect(tmp_path)))
+    one, *_ = paper_tables(comparison(collect(tmp_path)))
     assert line_of(one, "softmax", "test ppl sliding")["mean"] == "-"
     assert line_of(one, "fourier", "test ppl sliding", "lm_medium")["mean"] == "-"
+
+
+def test_other_papers_numbers_have_a_table_per_experiment_and_ours_beside_them(tmp_path):
+    """AFT-local with 32 bytes in its window, from the AFT paper; a run with another window is no row of it."""
+    run = {"experiment": "enwik8_aft_deep", "model": "lm_24x256", "data": "enwik8", "tokens": 687 * 100 * 128 * 1024}
+    for seed, window in ((1, 32), (2, 5)):
+        results = {"test": {"segment": evaluation(2.2) | {"bpc": 1.2, "unit": "bytes"}}}
+        settings = {"window": window, "bias_dim": 256}
+        changes = run | {"results": results, "settings": settings, "group": f"window {window}"}
+        write_run(tmp_path, "aft_local", seed, changes=changes)
+    shown = paper_tables(comparison(collect(tmp_path)))
+    (table,) = [table for table in shown if table.title.startswith("enwik8_aft_deep:")]
+    by_attention = {line["attention"]: line for line in lines(table) if line["evaluation"].startswith("test bpc")}
+    assert {by_attention[f"aft_local window={w} bias_dim=256"]["paper"] for w in (1, 32)} == {"1.2050", "1.1540"}
+    assert (by_attention["softmax"]["paper"], by_attention["softmax"]["n"]) == ("1.1300", "0")
+    beside = by_attention["aft_local window=32 bias_dim=256"]
+    assert (beside["n"], beside["mean"], beside["ours - paper"]) == ("1", "1.2000", "+0.0460")
+    assert sum(line["n"] != "0" for line in by_attention.values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,14 +134,14 @@ def test_only_the_papers_protocol_is_compared(tmp_path):
 
 def test_one_seed_makes_no_claim_and_an_infinite_perplexity_is_a_word(tmp_path):
     write_run(tmp_path / "one", "softmax", 1, 38.1, changes=SMALL)
-    one, _, _ = paper_tables(comparison(collect(tmp_path / "one")))
+    one, *_ = paper_tables(comparison(collect(tmp_path / "one")))
     found = line_of(one, "softmax", "test ppl sliding")
     assert (found["n"], found["mean"], found["sd"]) == ("1", "34.29", "-")
     assert found["95 % interval"] == "n = 1: no claim"
     for seed in (1, 2):
         results = {"test": {"sliding": evaluation(34.0) | {"ppl": float("inf") if seed == 2 else 34.0}}}
         write_run(tmp_path / "two", "softmax", seed, changes=SMALL | {"results": results})
-    one, _, _ = paper_tables(comparison(collect(tmp_path / "two")))
+    one, *_ = paper_tables(comparison(collect(tmp_path / "two")))
     found = line_of(one, "softmax", "test ppl sliding")
     assert (found["mean"], found["95 % interval"]) == ("infinite", "infinite with seed 2")
     assert found["ours - paper"] == "-"
@@ -133,7 +151,7 @@ def test_the_papers_accuracies_stand_beside_last_and_best_but_not_averaged_weigh
     for seed in (1, 2):
         write_vision_run(tmp_path, "softmax", seed, 72.2 + seed / 10, ema=True, changes=TINY)
     rows = comparison(collect(tmp_path))
-    _, two, _ = paper_tables(rows)
+    _, two, *_ = paper_tables(rows)
     best, last = (line_of(two, "softmax", f"valid top-1 {which}", "deit_tiny") for which in ("best", "last"))
     assert (best["mean"], best["ours - paper"]) == ("72.35", "+0.12")
     assert (last["mean"], last["ours - paper"]) == ("71.85", "-0.38")
@@ -147,7 +165,7 @@ def test_head_distances_come_from_the_run_directory(tmp_path):
     path = write_run(tmp_path, "fourier", 1, 36.5, changes=SMALL)
     found = {"mean": {"head_distance": 7.0, "row_distance": 0.4}, "sd": {"head_distance": 2.5}}
     (path / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": found}}))
-    _, _, three = paper_tables(comparison(collect(tmp_path)))
+    _, _, three, *_ = paper_tables(comparison(collect(tmp_path)))
     test = line_of(three, "fourier", "test head distance")
     assert (test["mean"], test["paper"], test["ours - paper"]) == ("7.00", "7.45", "-0.45")
     assert line_of(three, "fourier", "test sd over layers")["mean"] == "2.50"
