@@ -164,6 +164,22 @@ def exp2(x):
 
 
 @triton.jit
+def cut_to_tf32(x):
+    """x without the digits that a tensor core cuts."""
+    return (x.to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def round_to_tf32(x):
+    """The nearest number of TF32. Five instructions, where a cut is one."""
+    if INTERPRETED:
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    bits = tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def reciprocal(x):
     """rcp.approx: one unit in the last place."""
     if INTERPRETED:

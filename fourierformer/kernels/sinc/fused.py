@@ -8,7 +8,16 @@ dv), so that each result has one writer: deterministic, without atomics. Both ar
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import add_slopes, existing, exp2, feature_offsets, log2, tile_weights
+from fourierformer.kernels.sinc.factors import (
+    add_slopes,
+    cut_to_tf32,
+    existing,
+    exp2,
+    feature_offsets,
+    log2,
+    round_to_tf32,
+    tile_weights,
+)
 from fourierformer.kernels.sinc.printed import add_printed_slopes, printed_weights
 
 
@@ -73,8 +82,10 @@ def forward(
             total *= rescale
             output *= rescale[:, None]
             top = higher
+        if not PRECISE:  # as the product below does; of the same weights, sum and output stay a mean of values
+            weights = cut_to_tf32(weights)
         total += tl.sum(weights, 1)
-        v = _load_values(V, start + _swapped(COLUMNS), M, e, v_token, v_width, V_WIDTH)
+        v = _load_values(V, start + _swapped(COLUMNS), M, e, v_token, v_width, V_WIDTH, PRECISE)
         output = _dot(_swap(weights), v, output, PRECISE)
     empty = total == 0
     total = tl.where(empty, 1.0, total)
@@ -128,7 +139,7 @@ def _swap(tile):
 
 @triton.jit
 def _dot(a, b, acc, PRECISE: tl.constexpr):
-    """acc + a b. TF32 keeps float32's range, which weights far below eps need."""
+    """acc + a b. TF32 keeps float32's range, which weights far below eps need; its unit cuts further digits."""
     return tl.dot(a, b, acc=acc, input_precision="tf32x3" if PRECISE else "tf32")
 
 
@@ -174,7 +185,8 @@ def backward(
     inside = rows < row_count
     row_values = inside[:, None] & (e < V_WIDTH)[None, :]
     at = rows.to(tl.int64)[:, None] * a_token + e[None, :] * a_width
-    a = tl.load(A + b * a_batch + h * a_head + at, mask=row_values, other=0.0).to(tl.float32)
+    # Rounded before delta is computed from it: dout . v and delta, which nearly cancel, then have the same dout.
+    a = _rounded(tl.load(A + b * a_batch + h * a_head + at, mask=row_values, other=0.0), PRECISE)
     begin, end = 0, column_count
     if CAUSAL:
         if KEYS:
@@ -216,9 +228,9 @@ def backward(
             shares = tl.where(_kept(rows, columns, M, Keep + b * M, KEYS), shares, 0.0)
         if KEYS:
             swapped = start + _swapped(COLUMNS)
-            other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH)
+            other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH, PRECISE)
             dvalues = _dot(_swap(shares), other, dvalues, PRECISE)
-        other = _load_values(B, columns, column_count, e, b_token, b_width, V_WIDTH)
+        other = _load_values(B, columns, column_count, e, b_token, b_width, V_WIDTH, PRECISE)
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
@@ -250,7 +262,15 @@ def _at_the_edge(first, start, N, M, ROWS: tl.constexpr, COLUMNS: tl.constexpr, 
 
 
 @triton.jit
-def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr):
-    """Values in float32 [tokens, value coordinates], 0 for tokens and coordinates that do not exist."""
+def _load_values(V, tokens, count, e, token, width, V_WIDTH: tl.constexpr, PRECISE: tl.constexpr):
+    """Values [tokens, value coordinates], 0 for tokens and coordinates that do not exist."""
     at = tokens.to(tl.int64)[:, None] * token + e[None, :] * width
-    return tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0).to(tl.float32)
+    return _rounded(tl.load(V + at, mask=(tokens < count)[:, None] & (e < V_WIDTH)[None, :], other=0.0), PRECISE)
+
+
+@triton.jit
+def _rounded(x, PRECISE: tl.constexpr):
+    """x in float32, rounded to TF32 unless PRECISE; numbers of 16 bits are exact in TF32."""
+    if PRECISE or x.dtype != tl.float32:
+        return x.to(tl.float32)
+    return round_to_tf32(x)
