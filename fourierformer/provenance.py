@@ -18,6 +18,7 @@ CONFIGS = SHARE / "configs"
 MEASURED = SHARE / "results" / "measured"  # committed measurements
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
 RESULTS = (":!results/measured", ":!studies")  # written after runs: a new result must not mark the next run as dirty
+COMMIT = re.compile("[0-9a-f]{40}")
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is data and not kept
 
 
@@ -69,7 +70,10 @@ def code_since(facts: Mapping) -> str | None:
     """Known differences of the code from the one that made a result, `facts` being its meta.json; None without any."""
     if facts.get("dirty"):
         return "trained with uncommitted changes"
-    changed = _git(REPOSITORY, "diff", "--name-only", str(facts.get("commit")), "--", "fourierformer") or ""
+    commit = facts.get("commit")
+    if not (isinstance(commit, str) and COMMIT.fullmatch(commit)):  # git would read "--output=FILE" as an option
+        return None
+    changed = _git(REPOSITORY, "diff", "--name-only", commit, "--", "fourierformer") or ""
     count = len(changed.splitlines())
     return f"{count} file{'s' if count > 1 else ''} of fourierformer/ changed since then" if count else None
 

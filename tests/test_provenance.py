@@ -42,3 +42,13 @@ def test_changes_of_the_package_since_a_run_are_said(repository):
 @pytest.mark.parametrize("meta", [{}, {"commit": None, "dirty": None}, {"commit": "0" * 40, "dirty": False}])
 def test_nothing_is_said_of_an_unknown_commit(repository, meta):
     assert code_since(meta) is None
+
+
+@pytest.mark.parametrize("commit", ["--output={}", "--output={}\n", "HEAD", ["--output={}"], 40 * "g"])
+def test_a_commit_from_a_file_is_no_option_of_git(repository, tmp_path_factory, commit):
+    victim = tmp_path_factory.mktemp("elsewhere") / "victim"
+    victim.write_text("text of another program")
+    (repository / "fourierformer/one.py").write_text("after\n")
+    planted = [commit[0].format(victim)] if isinstance(commit, list) else commit.format(victim)
+    assert code_since({"commit": planted, "dirty": False}) is None
+    assert victim.read_text() == "text of another program"
