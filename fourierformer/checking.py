@@ -33,12 +33,15 @@ def check_config(values: dict, schema: Schema) -> None:
         check_section(f"{section}.", values[section], schema[section])
 
 
-def plain_values(config: DictConfig | dict) -> dict:
-    """Resolve a config into plain values. SetupError for a value that is missing, or that cannot be resolved."""
+def plain_values(config: DictConfig) -> dict:
+    """Resolve a command's config into plain values. SetupError for a value that is missing, or that cannot be resolved.
+
+    A stored config has plain values already and must not come here: a resolver such as ${oc.env:TOKEN} in a file of
+    somebody else would put a secret of this machine into results and exports.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
     try:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:

@@ -11,10 +11,11 @@ import typing
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yaml import YAMLError
+from yaml import AliasEvent, YAMLError, parse
 
 from fourierformer.checking import Schema
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range, one_line
@@ -239,7 +240,11 @@ def from_yaml(path: Path) -> dict:
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait for ever
             raise ValueError("it is not a file")
-        values = OmegaConf.to_container(OmegaConf.load(path))
+        text = path.read_text(encoding="utf-8")
+        if "*" in text and any(isinstance(event, AliasEvent) for event in parse(text)):
+            raise ValueError("it has YAML aliases, which no run writes and which may expand without end")
+        values = OmegaConf.to_container(OmegaConf.load(StringIO(text)))  # not resolved: it may be of somebody else
+        checksum(values)  # TypeError for what is no plain value
     except (FileNotFoundError, NotADirectoryError):
         raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:

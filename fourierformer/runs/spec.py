@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 
 def read_spec(config: DictConfig | dict) -> RunSpec:
-    """The spec of a config. SetupError for every mistake that can be recognised without data and without a model."""
-    spec = _of_values(plain_values(config))
+    """The spec of a command's config, or of the plain values of a stored one, in which ${...} is text and is not
+    resolved. SetupError for every mistake that can be recognised without data and without a model."""
+    spec = _of_values(config if isinstance(config, dict) else plain_values(config))
     check_mechanism(spec)
     return spec
 
