@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,31 @@ from fourierformer.errors import SetupError, UserError
 csv.field_size_limit(2**30)  # a cell of ours may hold a run's evaluations; Python stops at 131,072 characters
 
 
+def unused_name(path: Path) -> Path:
+    """A name beside `path` for a file that is renamed when it is complete. It has this process's number, by which files
+    of killed processes are found, and cannot be guessed: at a known name a link may wait. To be opened with mode "x",
+    which creates a file and follows no link."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(8)}.tmp")
+
+
+def own_folder(path: Path) -> Path:
+    """Create a folder for files of ours. SetupError where it cannot be made, or is a link, which may lead into a folder
+    of others and have their files replaced."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"the folder {path} cannot be made ({error.strerror}): choose another one") from None
+    if path.is_symlink():
+        raise SetupError(f"{path} is a symbolic link: name the folder that it leads to, or remove the link")
+    return path
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that replaces `path` atomically at the end of the context: a crash leaves the old or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = unused_name(path)
     try:
-        with open(aside, "wb") as file:
+        with open(aside, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from fourierformer.errors import SetupError, check_range
+from fourierformer.files import own_folder
 from fourierformer.results.runs import read_run
 from fourierformer.runs.console_io import exit_on_user_error
 
@@ -32,9 +33,8 @@ def main() -> None:
         is_run = (Path(arguments.what) / "config.yaml").is_file()
         show = (show_runs if arguments.more else show_run) if is_run else show_pattern
         pictures, folder = show(arguments)
-        folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
-            print("\n".join(map(str, picture.save(folder))))
+            print("\n".join(map(str, picture.save(own_folder(folder)))))
 
 
 def show_pattern(arguments: argparse.Namespace):

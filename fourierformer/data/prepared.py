@@ -9,6 +9,7 @@ file); an error names the folder to delete.
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from fourierformer.data.location import DataLocation
 from fourierformer.data.text.sources import Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
-from fourierformer.files import checksum, file_sha256
+from fourierformer.files import checksum, file_sha256, open_own
 
 FORMAT = 1
 Say = Callable[[str], None]  # prints a line
@@ -41,7 +42,7 @@ def find_prepared(data: TextData, source: Source | None, hash_text: bool = True)
 
 
 def _folders(data: TextData) -> list[Path]:
-    return sorted(data.cache_path.glob(f"{data.name}-{'[0-9a-f]' * 12}"))
+    return sorted(data.cache_path.glob(f"{glob.escape(data.name)}-{'[0-9a-f]' * 12}"))
 
 
 def _refuse_unreadable(manifests: dict[Path, dict]) -> None:
@@ -125,7 +126,7 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
 def cache_lock(data: TextData, say: Say) -> Iterator[None]:
     """A lock on preparing a data set: other processes wait and use the result. Creates the cache folder first."""
     data.cache_path.mkdir(parents=True, exist_ok=True)
-    with open(data.cache_path / f".{data.name}.lock", "a") as file:
+    with open(data.cache_path / f".{data.name}.lock", "a", opener=open_own) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -135,7 +136,7 @@ def cache_lock(data: TextData, say: Say) -> Iterator[None]:
             yield
             return
         # with the lock held, these are of a killed process
-        for leftover in data.cache_path.glob(f".{data.name}-*.tmp"):
+        for leftover in data.cache_path.glob(f".{glob.escape(data.name)}-*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fourierformer.files import atomic_write_text
+from fourierformer.files import atomic_write_text, own_folder
 from fourierformer.report.picture import Picture
 from fourierformer.report.runs import result_of, run_sections
 from fourierformer.report.section import Charts, Section
@@ -46,7 +46,7 @@ def write_report(
 
 def save_figures(sections: Iterable[Section], folder: Path) -> None:
     """Write the charts as files. Files of the same name are replaced; files of former charts stay."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = own_folder(folder)
     for picture in pictures(sections):
         picture.save(folder)
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fourierformer.files import replacing
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -114,8 +116,10 @@ class Picture:
         # letters as outlines: the file looks the same on a machine without the font
         with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": self.name, "text.parse_math": False}):
             self._complete()
-            self.figure.savefig(paths[0], facecolor="white", metadata=metadata)
-            self.figure.savefig(paths[1], facecolor="white", dpi=200)
+            with replacing(paths[0]) as file:
+                self.figure.savefig(file, format="svg", facecolor="white", metadata=metadata)
+            with replacing(paths[1]) as file:
+                self.figure.savefig(file, format="png", facecolor="white", dpi=200)
         return paths
 
     def _in_css(self, svg: str) -> str:

@@ -22,13 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text, open_own, read_json, write_json
+from fourierformer.files import atomic_write_text, open_own, read_json, unused_name, write_json
 from fourierformer.provenance import describe
 
 # files of a run that was killed at its start
 EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
-# left by a killed process beside them: files that were being replaced, and the probe for write access
-LITTER = re.compile(r"\..+\.(\d+)\.tmp|\.writable\.(\d+)")
+# left by a killed process beside them: files that were being replaced, and the probe for write access (as this version
+# names them, and as earlier ones did)
+LITTER = re.compile(r"\..+\.(\d+)(?:-[0-9a-f]{16})?\.tmp|\.writable\.(\d+)")
 RESUMES = "the same command resumes."
 
 
@@ -47,11 +48,13 @@ class RunDirectory:
         """Create the directory. SetupError if it cannot be written, so that a run fails at its start, not at a save."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".writable.{os.getpid()}"
-            probe.touch()
+            probe = unused_name(self.path / "writable")
+            open(probe, "xb").close()
             probe.unlink()
         except OSError as error:
             raise self._not_writable(error) from error
+        if self.checkpoints.is_symlink():  # checkpoints of others would be deleted
+            raise SetupError(f"{self.checkpoints} is a symbolic link. Move what it leads to here; {RESUMES}")
         rewritten = (self.status, self.summary, self.meta, self.evaluation, self.report, self.data_facts)
         for path in (self.config, self.metrics, *rewritten):
             _require_file(path)

@@ -153,7 +153,7 @@ class StopSweep:
 def _signal_others(record: Path, number: int) -> bool:
     """Send a signal to the sweep's unfinished jobs in other processes of this machine. Returns whether any exist."""
     with contextlib.suppress(OSError):
-        (record / "stop").touch()
+        atomic_write_text(record / "stop", "")
     unfinished = [job for job in read_record(record) if "exit_code" not in job and job["host"] == socket.gethostname()]
     others = [job["pid"] for job in unfinished if job["pid"] != os.getpid()]
     for pid in others:

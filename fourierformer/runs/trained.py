@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 from fourierformer import __version__
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, UserError, first_line
-from fourierformer.files import atomic_write_text, read_json
+from fourierformer.files import atomic_write_text, read_json, replacing
 from fourierformer.results.card import model_card
 from fourierformer.results.runs import read_run
 from fourierformer.runs.directory import RunDirectory
@@ -148,7 +148,8 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # not save_file: its files can be read by their owner only
-        (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+        with replacing(folder / WEIGHTS) as file:
+            file.write(save(weights, metadata={"format": "pt"}))
         atomic_write_text(folder / FACTS, json.dumps(facts, ensure_ascii=False) + "\n")
         atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
         atomic_write_text(folder / "README.md", card)

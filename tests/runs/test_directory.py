@@ -108,10 +108,10 @@ def test_no_write_permission(tmp_path):
 def test_no_write_permission_in_an_existing_directory(run, monkeypatch):
     run.create()
 
-    def touch(path, *arguments):
+    def refuse(path, *arguments):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("pathlib.Path.touch", touch)
+    monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(SetupError, match=r"Permission denied.*runs_root="), run.lock():
         pass
 
@@ -175,8 +175,10 @@ def test_what_a_killed_process_left_is_deleted_at_the_next_start(run):
     run.create()
     gone = subprocess.Popen(["true"])
     gone.wait()
-    litter = [f".status.json.{gone.pid}.tmp", f".writable.{gone.pid}", f".summary.json.{os.getpid()}.tmp"]
-    kept = [f".report.html.{os.getppid()}.tmp", "a.tmp", ".notes.tmp"]
+    own, token = os.getpid(), "0123456789abcdef"
+    litter = [f".status.json.{gone.pid}-{token}.tmp", f".writable.{gone.pid}-{token}.tmp", f".a.{own}-{token}.tmp"]
+    litter += [f".status.json.{gone.pid}.tmp", f".writable.{gone.pid}"]  # of earlier versions
+    kept = [f".report.html.{os.getppid()}-{token}.tmp", "a.tmp", ".notes.tmp", f".notes.{gone.pid}-mine.tmp"]
     for name in litter + kept:
         (run.path / name).touch()
     with run.lock():
