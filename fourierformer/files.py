@@ -121,6 +121,7 @@ def file_sha256(path: Path) -> str:
 
 
 CHECKSUM = "checksum"  # its key in a JSON file
+FORMULA = r"[-+=@\t]"  # how a cell begins that spreadsheets compute
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,22 @@ def write_csv(
 
 def _unquoted(value):
     """A cell without the quote of `_written`; surplus or missing cells of a row are no text."""
-    return value[1:] if isinstance(value, str) and re.match("'+[=@]", value) else value
+    return value[1:] if isinstance(value, str) and re.match(f"'+{FORMULA}", value) else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text == "-"  # a missing value
+    return text == text.strip()
 
 
 def _written(value: object, digits: int) -> object:
-    """A cell. Spreadsheets compute text that begins with = or @, so it gets a quote, which they do not show."""
-    if isinstance(value, str) and re.match("'*[=@]", value):
+    """A cell. Spreadsheets compute text that begins as a formula does, so it gets a quote, which they do not show;
+    numbers that were written by the caller stay as they are. A carriage return would end the line for many readers."""
+    value = value.replace("\r", r"\r") if isinstance(value, str) else value
+    if isinstance(value, str) and re.match(f"'*{FORMULA}", value) and not _is_number(value):
         return f"'{value}"
     if not isinstance(value, float):
         return value
