@@ -18,6 +18,7 @@ CONFIGS = SHARE / "configs"
 MEASURED = SHARE / "results" / "measured"  # committed measurements
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
 RESULTS = (":!results/measured", ":!studies")  # written after runs: a new result must not mark the next run as dirty
+SECRET = "(?:key|token|secret|password)"  # ends of names whose values are secrets
 COMMIT = re.compile("[0-9a-f]{40}")
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is data and not kept
 
@@ -43,7 +44,7 @@ def describe() -> tuple[dict, str | None]:
 def command() -> str:
     """This process's command line, as a user would type it."""
     program, *arguments = sys.argv
-    return f"{command_of(program)} {shlex.join(arguments)}".strip()
+    return f"{command_of(program)} {shlex.join(map(_masked, arguments))}".strip()
 
 
 def command_of(program: str) -> str:
@@ -108,11 +109,32 @@ def machine(device: str = "cpu") -> str:
 
 def without_folders(command: str) -> str:
     """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # unmatched quotes: no command line
-        words = [command]
+    words = map(_masked, _words(command))
     return shlex.join(re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in words)
+
+
+def without_secrets(command: str) -> str:
+    """A command line in which the values of keys that look like secrets are masked."""
+    words = _words(command)
+    masked = list(map(_masked, words))
+    return command if masked == words else shlex.join(masked)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # unmatched quotes: no command line
+        return [command]
+
+
+def _masked(word: str) -> str:
+    """A word of a command line, +hydra.job.env_set.WANDB_API_KEY=... or +env={API_KEY: ...}, without secrets. Knobs of
+    attentions, such as attention.keys_per_token, are none."""
+    if word.startswith("attention"):
+        return word
+    if of_key := re.match(rf"[-+~\w.@/]*{SECRET}=", word, re.IGNORECASE):
+        return f"{of_key[0]}***"
+    return re.sub(rf"""({SECRET}['"]?\s*:\s*)("[^"]*"|'[^']*'|[^,}}\s]+)""", r"\1***", word, flags=re.IGNORECASE)
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

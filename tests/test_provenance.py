@@ -1,11 +1,12 @@
 """Where results come from: what is said of code that may have changed since."""
 
+import shlex
 import subprocess
 
 import pytest
 
 from fourierformer import provenance
-from fourierformer.provenance import code_since
+from fourierformer.provenance import code_since, command, without_folders, without_secrets
 
 
 def git(folder, *arguments) -> str:
@@ -52,3 +53,29 @@ def test_a_commit_from_a_file_is_no_option_of_git(repository, tmp_path_factory, 
     planted = [commit[0].format(victim)] if isinstance(commit, list) else commit.format(victim)
     assert code_since({"commit": planted, "dirty": False}) is None
     assert victim.read_text() == "text of another program"
+
+
+@pytest.mark.parametrize(
+    ("word", "masked"),
+    [
+        ("+hydra.job.env_set.WANDB_API_KEY=abc", "+hydra.job.env_set.WANDB_API_KEY=***"),
+        ("++env.HF_TOKEN='a b'", "++env.HF_TOKEN=***"),
+        ("--password=abc=def", "--password=***"),
+        ("+a.client_secret=a,b", "+a.client_secret=***"),
+        (
+            "+hydra.job.env_set={A_KEY: abc, B: 1, C_TOKEN: 'a, b'}",
+            "+hydra.job.env_set={A_KEY: ***, B: 1, C_TOKEN: ***}",
+        ),
+        *(
+            (word, word)
+            for word in ("attention.keys_per_token=16", "evaluation.max_tokens=100", "model.pool=class_token")
+        ),
+    ],
+)
+def test_secrets_of_a_command_line_are_masked(word, masked, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train_lm.py", word, "seed=1"])
+    text = shlex.join(["python", "train_lm.py", masked, "seed=1"])
+    assert command() == text
+    unmasked = shlex.join(["python", "train_lm.py", word, "seed=1"])  # as earlier versions stored it
+    assert without_secrets(unmasked) == text
+    assert without_folders(unmasked) == text

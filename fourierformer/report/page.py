@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.files import atomic_write_text, own_folder
+from fourierformer.provenance import without_secrets
 from fourierformer.report.picture import Picture
 from fourierformer.report.runs import result_of, run_sections
 from fourierformer.report.section import Charts, Section
@@ -112,7 +113,7 @@ def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
 
 def commands(runs: Iterable[Run]) -> list[tuple[str, int]]:
     """The distinct command lines and how many runs each made (a sweep is one command)."""
-    return list(Counter(str(run.meta["command"]) for run in runs if run.meta.get("command")).items())
+    return list(Counter(without_secrets(str(run.meta["command"])) for run in runs if run.meta.get("command")).items())
 
 
 def _facts(run: Run) -> dict[str, str]:

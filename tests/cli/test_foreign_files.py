@@ -16,9 +16,9 @@ from fourierformer.errors import SetupError
 from fourierformer.files import read_json, write_json
 from fourierformer.runs.trained import export_run
 from scripts import evaluate, export, generate, make_tables, report, show_attention, sweep_status
-from tests.helpers.command_line import train_lm
+from tests.helpers.command_line import only_run, train_lm
 
-SECRET = "hf_a1b2c3d4e5"
+SECRET = "hf_" + 5 * "a1b2"  # not as a word: dirty.diff of a run has the changes of this file
 SCRIPTS = {
     export: ["{run}", "--to", "{tmp}/model"],
     evaluate: ["{run}", "--device", "cpu", "--limit", "100"],
@@ -119,3 +119,12 @@ def test_a_stored_config_of_other_types_is_one_line(line, finished, tmp_path):
         fourierformer.load_run(copy, "cpu")
     assert "\n" not in str(error.value)
     assert not os.path.exists(tmp_path / "mark")
+
+
+def test_a_secret_on_the_command_line_stays_out_of_all_files(smoke, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "the environment's own")  # hydra.job.env_set changes it
+    assert train_lm(*smoke, f"runs_root={tmp_path}", f"+hydra.job.env_set.WANDB_API_KEY={SECRET}") == 0
+    run = only_run(tmp_path)
+    export_run(run, tmp_path / "model")
+    assert "WANDB_API_KEY=***" in read_json(run / "meta.json")["command"]
+    assert SECRET not in texts(tmp_path)
