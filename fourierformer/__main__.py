@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import did_you_mean
+from fourierformer.printing import echo
 from fourierformer.provenance import SHARE
 
 # in the order of use; the other scripts are for work on the repository itself
@@ -24,7 +25,7 @@ def main() -> None:
     """Run the subcommand on the command line, and end the process."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
-        print(help_text())
+        echo(help_text())
     elif name == "train":
         _train(arguments)
     elif name in SCRIPTS:
@@ -72,7 +73,7 @@ def _first_line(script: Path) -> str:
 
 
 def _refuse(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    echo(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
+from fourierformer.printing import echo
 from fourierformer.provenance import REPOSITORY, describe, header
 from fourierformer.runs.console_io import exit_on_user_error
 
@@ -45,9 +46,9 @@ def check(folder: Path, device: str) -> bool:
     for attention in ATTENTIONS:
         bands = read_curve(REFERENCE / f"{attention}.csv")
         lines, good = compare(bands, train(folder, attention, CHECKED_SEED, device))
-        print("\n".join([f"\n{attention}", *lines]))
+        echo("\n".join([f"\n{attention}", *lines]))
         fine &= good
-    print("\nthis installation trains as it should" if fine else "\nthis installation does NOT train as it should")
+    echo("\nthis installation trains as it should" if fine else "\nthis installation does NOT train as it should")
     return fine
 
 
@@ -57,7 +58,7 @@ def record(folder: Path, device: str) -> None:
         runs = [train(folder, attention, seed, device) for seed in RECORDED_SEEDS]
         path = REFERENCE / f"{attention}.csv"
         write_curve(path, runs, head)
-        print(path)
+        echo(path)
 
 
 def write_curve(path: Path, runs: list[Curve], head: str) -> None:
@@ -92,7 +93,7 @@ def compare(bands: Bands, curve: Curve) -> tuple[list[str], bool]:
 
 def train(folder: Path, attention: str, seed: int, device: str) -> Curve:
     """Loss by step of one short run."""
-    print(f"training {attention}, seed {seed} ...", flush=True)
+    echo(f"training {attention}, seed {seed} ...", flush=True)
     command = [sys.executable, str(REPOSITORY / "train_lm.py"), "experiment=reference_curve"]
     command += [f"attention={attention}", f"seed={seed}", f"trainer.device={device}", f"runs_root={folder}"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)

@@ -7,6 +7,7 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 import argparse
 
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -40,17 +41,17 @@ def evaluate(arguments: argparse.Namespace) -> None:
     finally:
         console.close(0)
     measured = [f"{m.short} {m.text(result[m.key], unit=True)}" for m in parts.task.metrics if m.key in result]
-    print("  ".join([*measured, f"(nll {result['nll']:.4f})"]))
+    echo("  ".join([*measured, f"(nll {result['nll']:.4f})"]))
     numbers = {key: f"{value:,}" if isinstance(value, int) else value for key, value in result.items()}
     scored = ", ".join(filter(None, [protocol, parts.task.scored_text(numbers)]))
     averaged = ", averaged weights" if arguments.weights == "ema" else ""
-    print(f"{split} split of {parts.corpus.name}, {scored}, checkpoint of step {step:,}{averaged}")
+    echo(f"{split} split of {parts.corpus.name}, {scored}, checkpoint of step {step:,}{averaged}")
     for note in [*parts.corpus.notes, *parts.objective.notes()]:
-        print(f"note: {note}")
+        echo(f"note: {note}")
     own_limit = getattr(stored_spec(arguments.run).evaluation, parts.task.limit_key)
     if own_limit and arguments.limit is None:
         unit = parts.task.limit_key.removeprefix("max_")
-        print(f"note: the run's own results are of {own_limit:,} {unit}: --limit {own_limit} measures those")
+        echo(f"note: the run's own results are of {own_limit:,} {unit}: --limit {own_limit} measures those")
 
 
 def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:

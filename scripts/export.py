@@ -9,6 +9,7 @@ classifier also with timm (docs/library.md).
 
 import argparse
 
+from fourierformer.printing import echo
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 
 
@@ -20,7 +21,7 @@ def main() -> None:
     with exit_on_user_error():
         from fourierformer.runs.trained import export_run
 
-        print(export_run(arguments.run, arguments.to, **chosen_weights(arguments)))
+        echo(export_run(arguments.run, arguments.to, **chosen_weights(arguments)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import argparse
 import sys
 
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -32,13 +33,13 @@ def generate(arguments: argparse.Namespace) -> None:
 
     trained = load_run(arguments.run, arguments.device, **chosen_weights(arguments))
     if isinstance(trained, TrainedEncoderDecoder):  # greedy: no other option applies
-        print(trained.answer(arguments.prompt))
+        echo(trained.answer(arguments.prompt))
         return
     if not isinstance(trained, TrainedLanguageModel):
         raise SetupError(f"{arguments.run} is not a language model or an encoder-decoder: only these generate text")
-    print(f"decoding {trained.decoding}", file=sys.stderr)
+    echo(f"decoding {trained.decoding}", file=sys.stderr)
     options = {name: getattr(arguments, name) for name in ("tokens", "temperature", "top_k", "seed")}
-    print(trained.generate(arguments.prompt, **options))
+    echo(trained.generate(arguments.prompt, **options))
 
 
 if __name__ == "__main__":

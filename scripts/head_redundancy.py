@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError, check_range
+from fourierformer.printing import echo
 from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
 
@@ -29,16 +30,16 @@ def compare_heads(arguments: argparse.Namespace) -> None:
     check_range("--sequences", arguments.sequences, 1)
     report, refused = [], []
     for run in runs_among(arguments.runs):
-        print(run)
+        echo(run)
         try:
             split, numbers = measure_run(run, arguments.split, arguments.sequences)
         except UserError as error:  # the other runs are still measured
             refused.append(error)
-            print(f"left out: {error}")
+            echo(f"left out: {error}")
             continue
         save(run, split, numbers)
         report.append({"run": str(run), "split": split, **numbers})
-        print(table(split, numbers))
+        echo(table(split, numbers))
     if arguments.json and report:
         write_numbers(arguments.json, report)
     if refused:

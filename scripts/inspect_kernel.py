@@ -23,6 +23,7 @@ from triton.compiler import ASTSource
 from fourierformer.kernels.sinc import features, fused
 from fourierformer.kernels.sinc.op import TIERS
 from fourierformer.kernels.sinc.tiles import Tile, candidates, chunk, few_rows
+from fourierformer.printing import echo
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may use, CUDA programming guide
 MATRIX_INSTRUCTION = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
@@ -209,14 +210,14 @@ def main() -> None:
     args = parser.parse_args()
     wrong = 0
     columns = "class log arch  rows,columns,warps  registers  spills  shared KiB  per pair  with a mask"
-    print(f"kernel   width nodes {columns}")
+    echo(f"kernel   width nodes {columns}")
     for case in cases(args):
         compiled = compile_case(case)
         faults = compiled.faults(case)
         wrong += bool(faults)
         tile = f"{case.tile.rows},{case.tile.columns},{case.tile.warps}"
         mode = "f32" if case.precise else "half"
-        print(
+        echo(
             f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {tile:>18}"
             f"  {compiled.registers:9}  {compiled.spills:6}  {compiled.shared / 1024:10.0f}  {compiled.per_pair:8.0f}"
             f"  {compiled.per_pair + compiled.masking:11.0f}  {'; '.join(faults)}",
@@ -225,7 +226,7 @@ def main() -> None:
     for arch, width in itertools.product(args.arch or SHARED_MEMORY, [] if args.kernel else args.width or WIDTHS):
         spilling = compile_preparation(arch, width, args.keep)
         wrong += bool(spilling)
-        print(f"features {width:5} {arch:22}  {spilling} instructions spill registers")
+        echo(f"features {width:5} {arch:22}  {spilling} instructions spill registers")
     if args.check and wrong:
         sys.exit(1)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ERRORS = {"SetupError", "UserError", "Diverged", "ValueError", "TypeError", "NotImplementedError", "RuntimeError"}
-OUTPUT = {"print", "say", "print_error", "warn"}  # functions that show their argument to the user
+OUTPUT = {"print", "echo", "say", "print_error", "warn"}  # functions that show their argument to the user
 
 
 def text_of(node: ast.expr) -> str | None:

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.provenance import MEASURED, REPOSITORY, SHARE
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, comparison, markdown_of, tables, text_of
 from fourierformer.results.formats import latex_of
@@ -70,7 +71,7 @@ def main(arguments: argparse.Namespace) -> None:
         is_terminal = sys.stdout.isatty()
         print(text_of(shown, is_terminal, shutil.get_terminal_size().columns if is_terminal else None), end="")
     else:
-        print({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
+        echo({"markdown": markdown_of, "latex": latex_of}[arguments.format](shown), end="")
 
 
 def default_sources(paper: bool) -> list[Path]:
@@ -88,14 +89,14 @@ def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
         if not reason and run.name in good:
             reason = f"the same run as {good[run.name].path}"
         if reason:
-            print(f"refused: {run.path}: {reason}", file=sys.stderr)
+            echo(f"refused: {run.path}: {reason}", file=sys.stderr)
         else:
             good[run.name] = run
     if not good:
         raise SetupError(f"none of {len(runs)} runs may be collected; nothing was written")
     total, kept = write_measured(good.values(), path)
     counts = f"{len(good)} collected, {len(runs) - len(good)} refused, {kept} of earlier kept"
-    print(f"{os.path.relpath(path)}: {total} runs ({counts})")
+    echo(f"{os.path.relpath(path)}: {total} runs ({counts})")
 
 
 def _collected(name: str) -> Path:

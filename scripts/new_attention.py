@@ -8,6 +8,7 @@ import keyword
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.console_io import exit_on_user_error
 
@@ -126,8 +127,8 @@ def main() -> None:
     name = parser.parse_args().name
     with exit_on_user_error():
         for path in write(name, REPOSITORY):
-            print(path.relative_to(REPOSITORY))
-        print(f"test it: python -m pytest tests/attention -k {name}")
+            echo(path.relative_to(REPOSITORY))
+        echo(f"test it: python -m pytest tests/attention -k {name}")
 
 
 if __name__ == "__main__":

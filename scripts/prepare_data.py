@@ -17,6 +17,7 @@ import yaml
 from fourierformer.data import hub
 from fourierformer.data.text.corpus import TextData, load_corpus
 from fourierformer.errors import SetupError, UserError, did_you_mean
+from fourierformer.printing import echo
 from fourierformer.provenance import CONFIGS
 
 
@@ -24,14 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         if options.list:
-            print("\n".join(f"{name:16} {text.splitlines()[0].lstrip('# ')}" for name, text in _configs().items()))
+            echo("\n".join(f"{name:16} {text.splitlines()[0].lstrip('# ')}" for name, text in _configs().items()))
         elif options.download_to:
-            hub.download(_read(options), options.download_to, print)
-            print(f"written: {options.download_to}; copy this folder, then data.root={options.download_to}")
+            hub.download(_read(options), options.download_to, echo)
+            echo(f"written: {options.download_to}; copy this folder, then data.root={options.download_to}")
         else:
             _prepare(_read(options))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -69,20 +70,20 @@ def _read(options: argparse.Namespace) -> TextData:
 
 def _prepare(data: TextData) -> None:
     started = time.perf_counter()
-    corpus = load_corpus(data, print)
+    corpus = load_corpus(data, echo)
     seconds = time.perf_counter() - started
     counts = corpus.manifest["counts"]
     kind = "words in the vocabulary" if corpus.unit == "word" else f"different {corpus.unit}s"
-    print(f"{data.name}: {corpus.vocab_size:,} {kind}")
+    echo(f"{data.name}: {corpus.vocab_size:,} {kind}")
     for split, tokens in corpus.splits.items():
-        print(f"  {split:5} {len(tokens):>13,} tokens")
+        echo(f"  {split:5} {len(tokens):>13,} tokens")
     for note in corpus.notes:
-        print(f"  note: {note}")
+        echo(f"  note: {note}")
     total = sum(counts[split] for split in corpus.splits)
     spent = corpus.manifest["seconds"]
-    print(f"  prepared in {spent:.1f} s ({total / spent / 1e6:.1f} M tokens/s), this call took {seconds:.1f} s")
+    echo(f"  prepared in {spent:.1f} s ({total / spent / 1e6:.1f} M tokens/s), this call took {seconds:.1f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
-    print(f"  peak memory of this process {peak:,.0f} MiB\n  folder {corpus.folder}")
+    echo(f"  peak memory of this process {peak:,.0f} MiB\n  folder {corpus.folder}")
 
 
 if __name__ == "__main__":

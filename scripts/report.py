@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.runs.console_io import exit_on_user_error
 
 
@@ -40,7 +41,7 @@ def report(arguments: argparse.Namespace) -> None:
         raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
     try:
         files = [path for path in map(Path, arguments.runs) if path.suffix == ".csv"]
-        print(write_report(runs, out, committed_sections(files), figures, maps=True))
+        echo(write_report(runs, out, committed_sections(files), figures, maps=True))
     except OSError as error:
         raise SetupError(f"{error.filename or out} cannot be written: {error.strerror or error}") from None
 

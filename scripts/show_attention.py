@@ -13,6 +13,7 @@ import yaml
 
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import own_folder
+from fourierformer.printing import echo
 from fourierformer.results.runs import read_run
 from fourierformer.runs.console_io import exit_on_user_error
 
@@ -34,7 +35,7 @@ def main() -> None:
         show = (show_runs if arguments.more else show_run) if is_run else show_pattern
         pictures, folder = show(arguments)
         for picture in pictures:
-            print("\n".join(map(str, picture.save(own_folder(folder)))))
+            echo("\n".join(map(str, picture.save(own_folder(folder)))))
 
 
 def show_pattern(arguments: argparse.Namespace):
@@ -81,7 +82,7 @@ def show_runs(arguments: argparse.Namespace):
     names = [str(read_run(run).field("attention")) for run in runs]
     maps = dict(zip(labels_of(runs, names), means, strict=True))
     picture = compared_maps_picture(maps, layers, "attention_compared", "What each head attends to")
-    print(picture.caption)
+    echo(picture.caption)
     return [picture], arguments.out or Path("runs/pictures")
 
 

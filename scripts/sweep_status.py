@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
@@ -52,11 +53,11 @@ def show(roots: list[str], for_programs: bool) -> None:
         raise SetupError(f"No runs under {', '.join(roots)}. {HOW_TO_MAKE_ONE}")
     if for_programs:
         json.dump([asdict(run) for run in runs], sys.stdout, indent=2)
-        print()
+        echo()
         return
     for run in runs:
-        print(run.line)
-    print(summary_line(runs))
+        echo(run.line)
+    echo(summary_line(runs))
 
 
 def summary_line(runs: list[RunProgress]) -> str:

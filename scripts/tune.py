@@ -23,6 +23,7 @@ from hydra.errors import HydraException
 from fourierformer.__main__ import trainings
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import read_json
+from fourierformer.printing import echo
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.launch import explain
@@ -70,7 +71,7 @@ def search(arguments: argparse.Namespace) -> int:
     while (done := len(study.get_trials(deepcopy=False, states=ended))) < arguments.trials:
         trial = study.ask({key: distribution for key, (_, distribution) in space.items()})
         chosen = [f"{key}={value}" for key, value in trial.params.items()]
-        print(f"[{done + 1}/{arguments.trials}] {' '.join(chosen)}", flush=True)
+        echo(f"[{done + 1}/{arguments.trials}] {' '.join(chosen)}", flush=True)
         code = train([sys.executable, "-m", "fourierformer", "train", arguments.kind, *fixed, *chosen])
         if code == 0:
             summary = read_json(spec_of(arguments.kind, [*fixed, *chosen]).directory / "summary.json") or {}
@@ -79,15 +80,15 @@ def search(arguments: argparse.Namespace) -> int:
         study.tell(trial, state=TrialState.PRUNED if code == DIVERGED else TrialState.FAIL)
         if code in STOPPED:
             study.enqueue_trial(trial.params)  # tried next: the same run resumes at its last checkpoint
-            print(f"stopped; the same command goes on with {file}", file=sys.stderr)
+            echo(f"stopped; the same command goes on with {file}", file=sys.stderr)
             return code
         if code != DIVERGED:
             raise SetupError(f"{' '.join(chosen)}: the training ended with exit code {code}, see above")
-    print(f"\n{done} trials, the best by valid {primary} ({file}):")
+    echo(f"\n{done} trials, the best by valid {primary} ({file}):")
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     for trial in sorted(complete, key=lambda trial: trial.value, reverse=maximise)[:5]:
         chosen = [f"{key}={value}" for key, value in trial.params.items()]
-        print(f"  {trial.value:10.4g}  python {trainings()[arguments.kind]}.py {' '.join([*fixed, *chosen])}")
+        echo(f"  {trial.value:10.4g}  python {trainings()[arguments.kind]}.py {' '.join([*fixed, *chosen])}")
     return 0
 
 

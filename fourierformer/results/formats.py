@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fourierformer.printing import visible
 from fourierformer.results.comparison import Row
 
 DASH = "-"
@@ -113,7 +114,7 @@ def text_of(tables: Iterable[Table], colour: bool = False, width: int | None = N
         console.print(_grid(table))
         star = [f"* best of its column{' for the same weights' if table.starts else ''}"] if table.best else []
         for sentence in [*star, *table.lines]:
-            console.print(Text(fold.fill(sentence)), soft_wrap=True)
+            console.print(Text(fold.fill(visible(sentence))), soft_wrap=True)
         console.print()
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
@@ -145,18 +146,20 @@ def _grid(table: Table):
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(title=Text(table.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Grid(
+        title=Text(visible(table.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     grid.collapse_padding = True
     starred = {j for _, j in table.best}
     for name in table.header:
-        grid.add_column(Text(name), justify="left" if name in TEXT_COLUMNS else "right", no_wrap=True)
+        grid.add_column(Text(visible(name)), justify="left" if name in TEXT_COLUMNS else "right", no_wrap=True)
     for i, line in enumerate(table.body):
         if i in table.starts:
             grid.add_section()
         # every other cell of a column with a star is padded, so that the digits still stand under each other
         marks = [" *" if (i, j) in table.best else "  " * (j in starred) for j in range(len(line))]
         cells = zip(line, marks, strict=True)
-        grid.add_row(*(Text(cell + mark, "bold" if "*" in mark else "") for cell, mark in cells))
+        grid.add_row(*(Text(visible(cell) + mark, "bold" if "*" in mark else "") for cell, mark in cells))
     return grid
 
 

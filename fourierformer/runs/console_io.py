@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TextIO
 
 from fourierformer.errors import UserError, out_of_memory_text
+from fourierformer.printing import echo
 
 
 def print_error(message: object, code: int) -> int:
     """Print an error on stderr, after what stands on stdout. Returns the exit code."""
     sys.stdout.flush()
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    echo(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 

@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fourierformer.config import NOT_HASHED
+from fourierformer.printing import echo
 from fourierformer.results.labels import differing_values
 
 LONGEST = 100  # characters of a name; wandb takes 128
@@ -28,7 +29,7 @@ class Name(NamedTuple):
 
     def say(self, text: str) -> None:
         """Print a text, each of its lines with the prefix."""
-        print("\n".join(self.prefix + line for line in text.splitlines()), flush=True)
+        echo("\n".join(self.prefix + line for line in text.splitlines()), flush=True)
 
 
 def names(overrides: Sequence[str]) -> list[Name]:

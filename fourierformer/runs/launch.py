@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten, sections
 from fourierformer.errors import Interrupted, UserError, did_you_mean, first_line, interruption_behind
+from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import print_error, survive_closed_streams
@@ -41,7 +42,7 @@ def launch(config_name: str) -> None:
         sys.exit(print_error(mistake, 2))
     prints_text = any(word.startswith("-") and word not in ("-m", "--multirun") for word in sys.argv[1:])
     if find_processes()[0].first and not prints_text:
-        print("loading ...", flush=True)  # torch takes seconds
+        echo("loading ...", flush=True)  # torch takes seconds
     train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ[PROGRAM] = sys.argv[0]
@@ -87,7 +88,7 @@ def _ended(action: Callable[[], int | None]) -> int:
     except Interrupted as stop:
         return exit_code(stop.signal_number)
     except KeyboardInterrupt:  # before StopSignal handles it
-        print("stopped before training began: nothing to resume", file=sys.stderr)
+        echo("stopped before training began: nothing to resume", file=sys.stderr)
         return exit_code(2)
     except SystemExit as end:  # of one run, which has printed its error; or of Hydra's argument parser
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -109,7 +110,7 @@ def _ended(action: Callable[[], int | None]) -> int:
         # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
         if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):
             return print_error(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
-        traceback.print_exc()
+        echo(traceback.format_exc(), end="", file=sys.stderr)
         return 1
 
 

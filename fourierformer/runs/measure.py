@@ -12,6 +12,7 @@ import torch
 from fourierformer.config import RunSpec
 from fourierformer.errors import UserError
 from fourierformer.files import read_json
+from fourierformer.printing import echo
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import RunObjects, refuse_other_shapes
@@ -35,7 +36,7 @@ class Measurements:
         try:
             return read_json(self.directory.evaluation) or {}
         except UserError as error:
-            print(f"{error} This run writes it again.")
+            echo(f"{error} This run writes it again.")
             return {}
 
     def add(self, split: str, protocol: str, numbers: dict) -> None:

@@ -14,6 +14,7 @@ from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
+from fourierformer.printing import echo
 from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.spec import attention_of, meta_layer, stored_spec, task_of, with_changes
@@ -79,7 +80,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def build_parts(
-    spec: RunSpec, processes: Processes | None = None, say=print, corpus: AnyCorpus | None = None
+    spec: RunSpec, processes: Processes | None = None, say=echo, corpus: AnyCorpus | None = None
 ) -> RunObjects:
     """Build the objects of a run, its data (if not given) before the model: a missing file is an error at once."""
     processes, task, trainer = processes or Processes(), task_of(spec), spec.trainer

@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import read_json
+from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
@@ -43,7 +44,7 @@ def print_plan(spec: RunSpec) -> None:
     }
     for name, text in lines.items():
         for number, line in enumerate(text.splitlines()):
-            print(f"{'' if number else name:12} {line}")
+            echo(f"{'' if number else name:12} {line}")
     if state.word == "another run":
         raise SetupError(state.sentence)
     check_device(spec)

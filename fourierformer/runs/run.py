@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from fourierformer.config import RunSpec
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, interruption_behind, out_of_memory_text
+from fourierformer.printing import echo
 from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
@@ -171,7 +172,7 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         if short and not already_reported(error):
             print_error(f"{label}{short}", 1)
         elif not already_reported(error):
-            traceback.print_exc()
+            echo(traceback.format_exc(), end="", file=sys.stderr)
         return 1, short or f"{type(error).__name__}: {error}"
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import read_json
+from fourierformer.printing import echo
 from fourierformer.provenance import code_since
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import task_of
@@ -83,7 +84,7 @@ def _check_data(spec: RunSpec, directory: RunDirectory, meta: dict) -> None:
     task = task_of(spec)
     now = task.fingerprint(spec, None)
     if now is None and from_yaml(directory.config)["data"].get("root") != getattr(spec.data, "root", None):
-        now = task.fingerprint(spec, task.load_data(spec, print))  # another folder: only loading it decides
+        now = task.fingerprint(spec, task.load_data(spec, echo))  # another folder: only loading it decides
     check_same_data(spec, directory.path, recorded, now)
 
 
@@ -106,4 +107,4 @@ def check_same_data(spec: RunSpec, run: Path, recorded: str | None, now: str | N
 @cache
 def _warn_unknown(run: Path) -> None:
     """Print the note once, although a resumed run is compared before and after its data is loaded."""
-    print(f"note: {run} has no fingerprint of its data, as it was begun by an earlier version: it is not compared")
+    echo(f"note: {run} has no fingerprint of its data, as it was begun by an earlier version: it is not compared")

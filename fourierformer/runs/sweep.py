@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.errors import Interrupted, SetupError
 from fourierformer.files import atomic_write_text, json_object
+from fourierformer.printing import echo
 from fourierformer.runs.job_names import Name, names
 from fourierformer.training.signals import SIGNALS, exit_code, how_to_abort, stop_signals
 
@@ -147,7 +148,7 @@ class StopSweep:
         # SIGTERM also for Ctrl-C: a terminal sends Ctrl-C to all of them, and a second SIGINT would abort them
         if record is None or not _signal_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
             raise Interrupted(number)
-        print(f"\nstopping: running jobs save first; {how_to_abort(number)}", file=sys.stderr)
+        echo(f"\nstopping: running jobs save first; {how_to_abort(number)}", file=sys.stderr)
 
 
 def _signal_others(record: Path, number: int) -> bool:
@@ -172,19 +173,19 @@ def summarise(record: Path) -> int:
         show(runs, report=Path(os.path.commonpath([run.parent for run in runs])) / "report.html")
     plans = [job["plan"] for job in jobs if "plan" in job]
     if plans:
-        print(_total(plans))
+        echo(_total(plans))
     begun = [job for job in jobs if job.get("error") != NOT_BEGUN]
     failed = [job for job in begun if job.get("exit_code") != 0]
     for error, first, count in _distinct_errors(failed):
         others = f"and {count - 1} more: " if count > 1 else ""
-        print(f"{_name_of(first, names).prefix}{others}{error}", file=sys.stderr)
+        echo(f"{_name_of(first, names).prefix}{others}{error}", file=sys.stderr)
     not_begun = max(len(names), len(jobs)) - len(begun)
     if plans and failed:
-        print(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)
+        echo(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)
     elif jobs and (failed or not_begun):
         fix = "fix the errors above, then " if any(job.get("exit_code") == 2 for job in failed) else ""
         counts = _counts(len(begun), failed, not_begun)
-        print(f"{counts}; {fix}the same command goes on with the rest", file=sys.stderr)
+        echo(f"{counts}; {fix}the same command goes on with the rest", file=sys.stderr)
     return next((job.get("exit_code", 1) for job in failed), 0)
 
 
@@ -234,9 +235,9 @@ def show(runs: list[Path], report: Path) -> None:
             from fourierformer.report import write_report
 
             write_report(collected, report)
-        print(f"\nreport: {report}")
+        echo(f"\nreport: {report}")
     except OSError as error:  # no failure of the runs, which are done
-        print(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")
+        echo(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")
 
 
 def _is_current(report: Path, runs: list[Path]) -> bool:

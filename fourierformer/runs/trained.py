@@ -20,6 +20,7 @@ from fourierformer import __version__
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, UserError, first_line
 from fourierformer.files import atomic_write_text, read_json, replacing
+from fourierformer.printing import echo
 from fourierformer.results.card import model_card
 from fourierformer.results.runs import read_run
 from fourierformer.runs.directory import RunDirectory
@@ -46,7 +47,7 @@ def _corpus(run: Path, spec: RunSpec):
     facts, task = read_json(RunDirectory(run).data_facts), task_of(spec)
     if facts is not None:
         return task.corpus_of(spec, facts)
-    print(f"{run} is of a version that kept no {FACTS} with a run: its data set is loaded instead", file=sys.stderr)
+    echo(f"{run} is of a version that kept no {FACTS} with a run: its data set is loaded instead", file=sys.stderr)
     return task.load_data(spec, lambda line: None)
 
 

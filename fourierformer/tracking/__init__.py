@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from fourierformer.printing import echo
 from fourierformer.tracking.jsonl import JsonlTracker
 
 
@@ -27,7 +28,7 @@ class Tracker(Protocol):
 class Trackers:
     """Pass every row to metrics.jsonl first, then to the other trackers."""
 
-    def __init__(self, metrics: JsonlTracker, others: Iterable[Tracker] = (), say: Callable[[str], None] = print):
+    def __init__(self, metrics: JsonlTracker, others: Iterable[Tracker] = (), say: Callable[[str], None] = echo):
         self.metrics, self.others, self.say = metrics, list(others), say
 
     def log(self, row: dict) -> None:
@@ -72,7 +73,7 @@ class NoTrackers(Trackers):
 
 
 def build_trackers(
-    metrics: Path, *, console: Tracker | None = None, wandb: dict | None = None, say: Callable[[str], None] = print
+    metrics: Path, *, console: Tracker | None = None, wandb: dict | None = None, say: Callable[[str], None] = echo
 ) -> Trackers:
     """The trackers of a run: the file `metrics`, the console if given, and wandb if its settings (the arguments of
     WandbTracker) are given."""

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from fourierformer.printing import echo, visible
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -59,7 +61,7 @@ class ConsoleTracker:
         if self._live:
             self._live.say(message)
         else:
-            print(message, file=self.stream, flush=True)
+            echo(message, file=self.stream, flush=True)
 
     def log(self, row: dict) -> None:
         self.step = max(self.step, row["step"])
@@ -164,7 +166,9 @@ class _LiveBar:
         self.progress.start()
 
     def say(self, message: str) -> None:
-        self.progress.console.print(message, markup=False, soft_wrap=True)  # a long path can be copied as one line
+        self.progress.console.print(
+            visible(message), markup=False, soft_wrap=True
+        )  # a long path can be copied as one line
 
     def update(self, step: int, numbers: list[str]) -> None:
         self.numbers = numbers
@@ -213,7 +217,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("[", r"\[")  # rich reads [word] as a style
+    return visible(text).replace("[", r"\[")  # rich reads [word] as a style
 
 
 def _number(value) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from fourierformer.errors import short
 from fourierformer.network import first_hop, reachable
+from fourierformer.printing import echo
 
 if TYPE_CHECKING:
     import wandb
@@ -40,7 +41,7 @@ class WandbTracker:
         *,
         samples: tuple[str, Callable[[int], int]],
         mode: Mode = "auto",
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = echo,
         **arguments,
     ):
         self.say = say

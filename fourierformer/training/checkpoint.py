@@ -22,6 +22,7 @@ import torch
 
 from fourierformer.errors import UserError, one_line
 from fourierformer.files import atomic_write_text, file_sha256
+from fourierformer.printing import echo
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
 FORMAT = 1
@@ -32,7 +33,7 @@ class Checkpoints:
     """Keep the last `keep` steps and the best one. Only save() and tidy() change the directory: reading beside a
     running training is safe."""
 
-    def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = print):
+    def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = echo):
         if keep < 1:
             raise ValueError(f"keep={keep}: must be at least 1")
         self.directory, self.keep, self.say = Path(directory), keep, say

@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Left to right as the data flows; a part may import the parts before it, and itself. Single files that come before the
 # rest of their part are named.
 ORDER = (
-    *("errors", "files", "network", "seeds", "provenance", "checking", "processes", "transfer", "marks"),
+    *("errors", "printing", "files", "network", "seeds", "provenance", "checking", "processes", "transfer", "marks"),
     *("training/config", "config"),
     *("data", "kernels", "attention", "models", "tracking", "training", "tasks", "tracking/console"),
     *("runs/cpu", "runs/directory", "runs/spec", "runs/state", "runs/parts"),

@@ -21,6 +21,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from fourierformer.files import file_sha256
+from fourierformer.printing import echo
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
 
 
 def _build(path: Path, compiler: str) -> ctypes.CDLL:
-    print(f"building the CPU kernel of Fourier attention, once: {compiler}, into {path.parent}", file=sys.stderr)
+    echo(f"building the CPU kernel of Fourier attention, once: {compiler}, into {path.parent}", file=sys.stderr)
     started, vectors = time.perf_counter(), VECTORS.get(vector_instructions(), [])
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as folder:
         built = Path(folder) / path.name
@@ -199,6 +200,6 @@ def openmp_parallel() -> int | None:
 def build_now() -> None:
     """Build the library where needed, and print its path, or the reason why there is none."""
     try:
-        print(load()._name)
+        echo(load()._name)
     except Unavailable as reason:
-        print(f"no compiled CPU kernel: {reason}. Fourier attention works without it, slower.")
+        echo(f"no compiled CPU kernel: {reason}. Fourier attention works without it, slower.")
