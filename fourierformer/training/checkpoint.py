@@ -75,8 +75,12 @@ class Checkpoints:
         self._delete_leftovers()
         if not self._damaged:
             self._prune()
-        for path in self._complete():
-            if path not in self._intact | self._damaged and (problem := _problem(path)):
+        for path in set(self._complete()) - self._intact - self._damaged:
+            try:
+                problem = _problem(path)
+            except PermissionError as error:
+                problem = f"{error.strerror}"
+            if problem:
                 was_best = "; nothing can be measured at the end until it is restored or a better one is saved"
                 lost = "" if _best_flag(path) is False else was_best
                 self.say(f"The checkpoint {path} is damaged ({problem}). The training does not need it{lost}.")
@@ -97,7 +101,10 @@ class Checkpoints:
     def _load(self, candidates: list[Path], what: str) -> tuple[int, dict] | None:
         problems = []
         for path in candidates:
-            problem = _problem(path)
+            try:
+                problem = _problem(path)
+            except PermissionError as error:  # it may be intact: to go on from an older one would cut the log
+                raise self._unreadable(error) from error
             if problem is None:
                 state, problem = _loaded(path / "state.pt")
                 if state is not None:
@@ -116,8 +123,22 @@ class Checkpoints:
 
     def _complete(self) -> list[Path]:
         """The directories of complete checkpoints, newest first."""
-        complete = [path for path in self.directory.glob("step_*") if NAME.fullmatch(path.name)]
+        complete = [self.directory / name for name in self._names() if NAME.fullmatch(name)]
         return sorted(complete, key=_step_and_revision, reverse=True)
+
+    def _names(self) -> list[str]:
+        """The names in the directory; none if there is no directory. UserError where it cannot be read: Path.glob would
+        find nothing there, and a run would begin again at step 0."""
+        try:
+            return os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> UserError:
+        problem = f"{error.filename or self.directory} cannot be read ({error.strerror}): the last step is unknown"
+        return UserError(f"{problem}. Fix its permissions; the same command resumes.")
 
     def _free_name(self, step: int) -> Path:
         revisions = [_step_and_revision(path)[1] for path in self._complete() if _step_and_revision(path)[0] == step]
@@ -143,8 +164,9 @@ class Checkpoints:
 
     def _delete_leftovers(self) -> None:
         """Delete the checkpoints that a killed process was writing or deleting."""
-        for leftover in self.directory.glob("step_*.tmp"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for name in self._names():
+            if name.startswith("step_") and name.endswith(".tmp"):
+                shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def _not_saved(self, step: int, reason: str) -> str:
         intact = next((path for path in self._complete() if path not in self._damaged), None)
@@ -171,7 +193,8 @@ def _discard(aside: Path, target: Path) -> None:
 
 
 def _problem(path: Path) -> str | None:
-    """The damage of a checkpoint, for a message; None if every byte is as it was written."""
+    """The damage of a checkpoint, for a message; None if every byte is as it was written. PermissionError for one that
+    may not be read, which need not be damaged."""
     try:
         manifest = _manifest(path)
         if manifest["format"] != FORMAT:
@@ -191,6 +214,8 @@ def _problem(path: Path) -> str | None:
         return None if "state.pt" in manifest["files"] else "MANIFEST.json does not list state.pt"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
+    except PermissionError:
+        raise
     except OSError as error:
         return f"{Path(error.filename or path).name}: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -219,6 +219,29 @@ def test_a_damaged_newest_checkpoint_falls_back(copied, smoke, finished, capfd):
     assert rows(run) == rows(finished[1])
 
 
+def test_unreadable_checkpoints_stop_the_run_and_cut_no_rows(copied, smoke, finished, monkeypatch, capfd):
+    root, run = copied
+    (run / "summary.json").unlink()
+    list_names, scan = os.listdir, os.scandir
+
+    def refusing(function):
+        def refused(path="."):
+            if str(path) == str(run / "checkpoints"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path)
+
+        return refused
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", refusing(list_names))
+        patch.setattr(os, "scandir", refusing(scan))
+        assert train_lm(*smoke, f"runs_root={root}") == 1
+    assert f"error: {run / 'checkpoints'} cannot be read (Permission denied)" in capfd.readouterr().err
+    assert rows(run) == rows(finished[1])
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert rows(run) == rows(finished[1])
+
+
 def test_only_damaged_checkpoints_are_an_error(copied, smoke, capfd):
     root, run = copied
     (run / "summary.json").unlink()

@@ -115,6 +115,49 @@ def test_what_would_not_load_is_refused_before_it_is_written(tmp_path, value, wh
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(127, "Key has expired")])
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(tmp_path, monkeypatch, error):
+    """Otherwise a run would begin again at step 0, and cut its log."""
+    checkpoints = saved(tmp_path, [10, 20])
+
+    def refused(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refused)
+        patch.setattr(os, "listdir", refused)
+        for read in (checkpoints.latest, checkpoints.best, checkpoints.newest_step, checkpoints.tidy):
+            with pytest.raises(UserError, match=rf"{tmp_path} cannot be read \({error.strerror}\)"):
+                read()
+    assert checkpoints.latest()[0] == 20
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("mode", [0o000, 0o311, 0o444])
+@pytest.mark.parametrize("part", [".", "step_00000020"])
+def test_without_permission_nothing_is_begun_again(tmp_path, mode, part):
+    saved(tmp_path, [10, 20])
+    (tmp_path / part).chmod(mode)
+    try:
+        if part == "." or mode != 0o311:  # a checkpoint's directory need not be listed
+            with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+                Checkpoints(tmp_path).latest()
+    finally:
+        (tmp_path / part).chmod(0o755)
+    assert Checkpoints(tmp_path).latest()[0] == 20
+
+
+def test_a_newest_checkpoint_without_permission_is_not_passed_over(tmp_path, monkeypatch):
+    saved(tmp_path, [10, 20])
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(checkpoint_module, "file_sha256", refused)
+    with pytest.raises(UserError, match=r"step_00000020/state.pt cannot be read \(Permission denied\).*permissions"):
+        Checkpoints(tmp_path).latest()
+
+
 def truncate(path):
     os.truncate(path, path.stat().st_size - 1)
 
