@@ -5,8 +5,11 @@ matplotlib writes fixed colours; for the page they are exchanged for CSS: ink fo
 picture; a file stands alone, so its title and legend are drawn into it.
 """
 
+import contextlib
 import io
+import os
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
@@ -141,6 +144,23 @@ class Picture:
         labels = [key.label for key in self.keys]
         looks: dict[str, Any] = {"ncols": columns, "frameon": False, "labelcolor": INK.fixed, "fontsize": 7}
         self.figure.legend(lines, labels, loc="outside lower center", **looks)
+
+
+def _import_matplotlib() -> None:
+    """Import matplotlib without MPLBACKEND: its import fails where that names a backend that is not installed (Jupyter
+    exports one to every process that it starts). Files need no backend; windows get the named one as usual."""
+    if "matplotlib" in sys.modules:
+        return
+    named = os.environ.pop("MPLBACKEND", None)
+    import matplotlib
+
+    if named is not None:
+        os.environ["MPLBACKEND"] = named
+        with contextlib.suppress(ValueError):
+            matplotlib.rcParams["backend"] = named
+
+
+_import_matplotlib()
 
 
 def new_figure(x_label: str, y_label: str, size: tuple[float, float] = WIDE):

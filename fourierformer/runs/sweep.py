@@ -21,7 +21,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
-from fourierformer.errors import Interrupted, SetupError
+from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
 from fourierformer.printing import echo
 from fourierformer.runs.job_names import Name, names
@@ -236,8 +236,9 @@ def show(runs: list[Path], report: Path) -> None:
 
             write_report(collected, report)
         echo(f"\nreport: {report}")
-    except OSError as error:  # no failure of the runs, which are done
-        echo(f"\nthe page {report} could not be written ({error.strerror}): scripts/report.py makes it again")
+    except Exception as error:  # no failure of the runs, which are done
+        reason = error.strerror if isinstance(error, OSError) else short(error)
+        echo(f"\nthe page {report} could not be written ({reason}): scripts/report.py makes it again")
 
 
 def _is_current(report: Path, runs: list[Path]) -> bool:

@@ -187,13 +187,20 @@ def test_lost_rows_of_a_finished_run_are_named(copied):
     assert f"metrics.jsonl is damaged: it has {len(kept) - 1} of {len(kept)} rows" in read.remarks()
 
 
-def test_a_run_without_its_page_is_done(smoke, tmp_path, monkeypatch, capfd):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (ModuleNotFoundError("No module named 'matplotlib'"), "ModuleNotFoundError: No module named 'matplotlib'"),
+    ],
+)
+def test_a_run_without_its_page_is_done(smoke, tmp_path, monkeypatch, capfd, error, reason):
+    def failing(*_):
+        raise error
 
-    monkeypatch.setattr("fourierformer.report.write_report", full)
+    monkeypatch.setattr("fourierformer.report.write_report", failing)
     assert train_lm(*smoke, f"runs_root={tmp_path}", "trainer.steps=1") == 0
-    assert "could not be written (No space left on device)" in capfd.readouterr().out
+    assert f"could not be written ({reason})" in capfd.readouterr().out
     assert status(only_run(tmp_path))["state"] == "completed"
 
 

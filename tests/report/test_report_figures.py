@@ -1,7 +1,10 @@
 """Charts as files: every one as PNG and SVG, on white, in fixed colours, needing nothing from outside."""
 
+import os
 import re
 import struct
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import matplotlib.image
@@ -82,3 +85,21 @@ def test_the_page_alone_writes_no_files(tmp_path):
     write_run(tmp_path / "runs", "softmax", 1)
     write_report(collect(tmp_path / "runs"), tmp_path / "page" / "report.html")
     assert [path.name for path in (tmp_path / "page").iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("backend", ["no_such_backend", "svg"])
+def test_a_backend_that_is_not_installed_stops_no_picture(backend):
+    """Jupyter exports one to every process that it starts; a valid one stays in force for windows."""
+    program = """
+import os
+from fourierformer.report.picture import Picture, new_figure
+assert "<svg" in Picture(new_figure("x", "y")[0], "name", "title", []).inline()
+import matplotlib
+print(os.environ["MPLBACKEND"], matplotlib.get_backend())
+"""
+    environment = os.environ | {"MPLBACKEND": backend}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    named, used = done.stdout.split()
+    assert named == backend
+    assert (used == backend) == (backend == "svg")
