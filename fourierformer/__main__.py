@@ -13,6 +13,7 @@ from pathlib import Path
 from fourierformer.errors import did_you_mean
 from fourierformer.printing import echo
 from fourierformer.provenance import SHARE
+from fourierformer.training.signals import note_signals
 
 # in the order of use; the other scripts are for work on the repository itself
 SCRIPTS = (
@@ -52,6 +53,7 @@ def trainings() -> dict[str, str]:
 
 
 def _train(arguments: list[str]) -> None:
+    note_signals()  # before the imports, which an exception would leave half done
     kind, *overrides = arguments or [""]
     configs = trainings()
     if kind not in configs:

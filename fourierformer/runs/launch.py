@@ -24,7 +24,7 @@ from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.run import run_job
 from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
 from fourierformer.tasks import tasks
-from fourierformer.training.signals import exit_code
+from fourierformer.training.signals import exit_code, noted_signal
 
 HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
     *("help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "shell-completion"),
@@ -54,12 +54,12 @@ def launch(config_name: str) -> None:
     sys.argv[1:] = [_with_home(word) for word in sys.argv[1:]]
     SweepRecord.current = None
     try:
-        with StopSweep() as stop:
+        with StopSweep():
             code = _ended(train)
             if SweepRecord.current:
                 code = _ended(lambda: summarise(SweepRecord.current)) or code
-            if stop.signal_number:
-                code = exit_code(stop.signal_number)
+            if number := noted_signal():
+                code = exit_code(number)
         sys.stdout.flush()
     except Interrupted as again:
         code = exit_code(again.signal_number)
@@ -86,10 +86,9 @@ def _ended(action: Callable[[], int | None]) -> int:
     try:
         return action() or 0
     except Interrupted as stop:
+        if noted_signal():
+            echo("stopped before training began; nothing is lost", file=sys.stderr)
         return exit_code(stop.signal_number)
-    except KeyboardInterrupt:  # before StopSignal handles it
-        echo("stopped before training began: nothing to resume", file=sys.stderr)
-        return exit_code(2)
     except SystemExit as end:  # of one run, which has printed its error; or of Hydra's argument parser
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:

@@ -23,7 +23,7 @@ from fourierformer.runs.spec import check_mechanism, read_command, task_of
 from fourierformer.runs.state import State, state_of
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, in_sweep, show
 from fourierformer.tasks import task_named, tasks
-from fourierformer.training.signals import StopSignal, exit_code
+from fourierformer.training.signals import StopSignal, exit_code, stop_if_noted
 
 
 def run_job(config: DictConfig) -> None:
@@ -52,7 +52,8 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
         _show(directory, job)
         return
     with _reported_once(processes):
-        check_mechanism(spec)
+        check_mechanism(spec)  # imports torch
+    stop_if_noted()
     if spec.dry_run:
         if processes.first:
             _print_plan(spec, job)
@@ -61,6 +62,7 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
     from fourierformer.runs.train import train
 
     check_device(spec)
+    stop_if_noted()
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(join_processes(pick_device(spec.trainer.device).type))
         state = processes.on_first(lambda: _locked(directory, spec, name, stack))
@@ -153,6 +155,7 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
     try:
         if job and job.stop_requested():
             return 143, NOT_BEGUN
+        stop_if_noted()
         _run(config, job, processes)
         return 0, None
     except UserError as error:

@@ -25,7 +25,7 @@ from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
 from fourierformer.printing import echo
 from fourierformer.runs.job_names import Name, names
-from fourierformer.training.signals import SIGNALS, exit_code, how_to_abort, stop_signals
+from fourierformer.training.signals import SIGNALS, exit_code, forget_signal, note, noted_signal, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
 STOPPED = {exit_code(number) for number in SIGNALS}
@@ -124,11 +124,9 @@ def read_names(record: Path) -> list[Name]:
 
 
 class StopSweep:
-    """Signal handler of the process that waits for jobs in others: forwards the signal to them, begins no more jobs,
-    and waits until each has saved. (Jobs in this process install their own handler, see signals.py.)"""
-
-    def __init__(self):
-        self.signal_number: int | None = None
+    """Signal handler outside of runs: notes the first signal. In a process that waits for jobs in others it forwards
+    the signal to them, so that no more begin, and waits until each has saved. (A job in this process installs its own
+    handler, see signals.py.)"""
 
     def __enter__(self) -> "StopSweep":
         for number in stop_signals():
@@ -138,17 +136,18 @@ class StopSweep:
     def __exit__(self, *exception) -> None:
         for number in stop_signals():  # a late Ctrl-C must not change the exit code
             signal.signal(number, signal.SIG_IGN)
+        forget_signal()
 
     def _receive(self, number: int, frame) -> None:
-        again = self.signal_number is not None
+        again = noted_signal() is not None
         if again and number != signal.SIGINT:
             return  # schedulers and `timeout` send the same request several times
-        self.signal_number = self.signal_number or number
-        record = SweepRecord.current
         # SIGTERM also for Ctrl-C: a terminal sends Ctrl-C to all of them, and a second SIGINT would abort them
-        if record is None or not _signal_others(record, signal.SIGKILL if again else signal.SIGTERM) or again:
+        record, way = SweepRecord.current, signal.SIGKILL if again else signal.SIGTERM
+        others = record is not None and _signal_others(record, way)
+        if others and again:
             raise Interrupted(number)
-        echo(f"\nstopping: running jobs save first; {how_to_abort(number)}", file=sys.stderr)
+        note(number, doing="stopping: running jobs save first" if others else "stopping")
 
 
 def _signal_others(record: Path, number: int) -> bool:

@@ -3,6 +3,9 @@
 Schedulers send SIGTERM or SIGUSR1 before they kill, people press Ctrl-C (SIGINT), a closing terminal sends SIGHUP. The
 handler only sets a flag; long work (training, evaluation, warm-up) calls `poll()` where stopping is safe. Several
 processes agree at each poll, so that all stop at the same one, whichever received the signal.
+
+Before a run, while modules are imported and its config is read, a signal is only noted, and the process ends at the
+next `stop_if_noted()`: an exception inside an import would leave half a module, or be swallowed there.
 """
 
 import contextlib
@@ -34,8 +37,50 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
+_noted: int | None = None  # the first signal that no run has received
+
+
+def note_signals() -> None:
+    """From now on only note the signals that request a stop. For the beginning of a program, before its imports."""
+    for number in stop_signals():
+        signal.signal(number, note)
+
+
+def note(number: int, frame=None, doing: str = "stopping") -> None:
+    """Handle a signal outside of a run. A second Ctrl-C ends the process at once."""
+    global _noted
+    if _noted is None:
+        _noted = number
+        _say(f"\n{signal.Signals(number).name}: {doing}; {how_to_abort(number)}\n")
+    elif number == signal.SIGINT:
+        os._exit(exit_code(signal.SIGINT))
+
+
+def noted_signal() -> int | None:
+    """The signal that was noted, or None."""
+    return _noted
+
+
+def forget_signal() -> None:
+    """Forget the noted signal, at the end of a program."""
+    global _noted
+    _noted = None
+
+
+def stop_if_noted() -> None:
+    """Raise Interrupted if a signal was noted."""
+    if _noted is not None:
+        raise Interrupted(_noted)
+
+
+def _say(text: str) -> None:
+    """Write to stderr's descriptor: print() in a handler fails if it interrupted a print()."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())
+
+
 class StopSignal:
-    """Receive the signals that stop a run: `with StopSignal() as stop: ... stop.poll()`.
+    """Receive the signals that stop a run, and a noted one: `with StopSignal() as stop: ... stop.poll()`.
 
     Python allows handlers in the main thread only: elsewhere poll() never raises. With several processes each must poll
     equally often, and all must stay until the end of the block."""
@@ -50,6 +95,7 @@ class StopSignal:
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._receive) for number in stop_signals()}
+            self.signal_number = _noted
         return self
 
     def __exit__(self, kind, *exception) -> None:
@@ -88,7 +134,5 @@ class StopSignal:
         self._say(f"\n{signal.Signals(number).name}: stopping after this micro-step, saving{again}\n")
 
     def _say(self, text: str) -> None:
-        """Write to stderr's descriptor in the first process: print() in a handler fails if it interrupted a print()."""
-        with contextlib.suppress(OSError):
-            if self.processes.first:
-                os.write(2, text.encode())
+        if self.processes.first:
+            _say(text)

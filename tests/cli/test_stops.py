@@ -3,12 +3,14 @@ continues to the same numbers."""
 
 import hashlib
 import os
+import pkgutil
 import signal
 
 import pytest
 import torch
 
-from tests.helpers.command_line import only_run, rows, start, status, train_lm
+from fourierformer.training.signals import exit_code, how_to_abort, noted_signal
+from tests.helpers.command_line import REPOSITORY, only_run, rows, start, status, train_lm
 
 # long enough to be caught in the middle on any machine: a step takes about a millisecond
 STEPS = 1000
@@ -127,31 +129,85 @@ def test_from_another_directory_nothing_but_runs_appears(smoke, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-def test_a_signal_while_hydra_composes_is_a_stop_and_no_error(smoke, tmp_path, monkeypatch, capfd):
-    """Hydra turns whatever is raised there into an error of its own."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.errors import ConfigCompositionException
+IMPORTS = """
+import importlib.abc, os, sys
+from pathlib import Path
 
-    def stopped(*_, **__):
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        except BaseException as error:
-            raise ConfigCompositionException from error
+class Stop(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
 
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", stopped)
-    assert train_lm(*smoke, f"runs_root={tmp_path}") == 130
-    assert capfd.readouterr().err == ""
+sys.meta_path.insert(0, Stop())
+exec(compile(Path("{script}").read_text(), "{script}", "exec"))
+"""
 
 
-def test_a_signal_while_a_config_is_read_is_a_stop_and_no_error(smoke, tmp_path, monkeypatch, capfd):
-    """OmegaConf's own cleaning up fails where a signal comes at the wrong moment."""
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [
+        ("torch.nn.functional", signal.SIGTERM),
+        *(
+            pytest.param(module, signal.SIGINT, marks=pytest.mark.full("a process for each module"))
+            for module in ("hydra.main", "numpy", "torch", "fourierformer.runs.train")
+        ),
+    ],
+)
+def test_a_signal_during_an_import_ends_it_before_anything_trains(smoke, tmp_path, module, number):
+    program = IMPORTS.format(module=module, number=int(number), script=REPOSITORY / "train_lm.py")
+    (tmp_path / "stopped.py").write_text(program)
+    process = start(*smoke, f"runs_root={tmp_path}", script=tmp_path / "stopped")
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == exit_code(number), output
+    assert "Traceback" not in output
+    assert f"{number.name}: stopping" in output
+    assert output.endswith("stopped before training began; nothing is lost\n")
+    assert not list(tmp_path.rglob("metrics.jsonl"))
 
-    def stopped(*_):
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        finally:
-            None._invalidate_flags_cache()
 
-    monkeypatch.setattr("fourierformer.runs.run.read_command", stopped)
-    assert train_lm(*smoke, f"runs_root={tmp_path}") == 130
-    assert "Traceback" not in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("hydra._internal.config_loader_impl.ConfigLoaderImpl.load_configuration", signal.SIGINT),
+        ("fourierformer.runs.run.read_command", signal.SIGTERM),
+        ("fourierformer.runs.run.check_mechanism", signal.SIGINT),
+        ("fourierformer.runs.parts.check_device", signal.SIGUSR1),
+    ],
+)
+def test_a_signal_before_the_training_is_a_stop_and_no_error(smoke, tmp_path, monkeypatch, capfd, moment, number):
+    """Hydra and OmegaConf turn whatever is raised in them into errors of their own."""
+    owner, _, name = moment.rpartition(".")
+    owner = pkgutil.resolve_name(owner)
+    original = getattr(owner, name)
+
+    def interrupted(*arguments, **keywords):
+        if noted_signal() is None:  # a second Ctrl-C would abort
+            os.kill(os.getpid(), number)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == exit_code(number)
+    assert capfd.readouterr().err.split("\n")[1:] == [
+        f"{number.name}: stopping; {how_to_abort(number)}",
+        "stopped before training began; nothing is lost",
+        "",
+    ]
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+    monkeypatch.undo()
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == 0, "the signal is forgotten"
+
+
+def test_a_signal_before_a_sweep_begins_ends_all_of_it(smoke, tmp_path, monkeypatch, capfd):
+    from fourierformer.runs import run
+
+    read = run.read_command
+
+    def interrupted(config):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return read(config)
+
+    monkeypatch.setattr(run, "read_command", interrupted)
+    assert train_lm("-m", *smoke, "seed=1,2,3", f"runs_root={tmp_path}") == 143
+    assert "0 of 3 done, 1 stopped, 2 not begun" in capfd.readouterr().err
+    assert not list(tmp_path.rglob("metrics.jsonl"))
