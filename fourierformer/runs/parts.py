@@ -124,12 +124,13 @@ def open_run(
     """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step. `limit` bounds its
     evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights."""
     spec = stored_spec(run_dir)
+    config_hash = spec.hash
     spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit_key: limit})
     if data_root:
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = with_changes(spec, data={"root": data_root})
-    step, state = stored_checkpoint(run_dir, last=last)
+    step, state = stored_checkpoint(run_dir, config_hash, last=last)
     parts = build_parts(spec)
     check_same_data(spec, run_dir, state.get("data_fingerprint"), parts.data_fingerprint)
     with refuse_other_shapes(run_dir):
@@ -138,9 +139,9 @@ def open_run(
     return parts, step
 
 
-def stored_checkpoint(run: Path, *, last: bool = False) -> tuple[int, dict]:
+def stored_checkpoint(run: Path, config_hash: str, *, last: bool = False) -> tuple[int, dict]:
     """A run's best checkpoint with its step, or its newest where there is no best one or with `last`."""
-    checkpoints = Checkpoints(run / "checkpoints")
+    checkpoints = Checkpoints(run / "checkpoints", config_hash=config_hash)
     checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
     if checkpoint is None:
         raise SetupError(f"{run} has no checkpoint yet: train it first (its command is in meta.json)")

@@ -58,7 +58,7 @@ def _train_and_measure(
         parts.objective.check_measure(split, protocol)
     if processes.first:
         name.say(start_sentence(parts))
-    checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints)
+    checkpoints = Checkpoints(directory.checkpoints, keep=parts.trainer.keep_checkpoints, config_hash=spec.hash)
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else ignore

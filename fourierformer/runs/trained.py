@@ -38,7 +38,7 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
     place of the best, `averaged` the moving average of the weights."""
     run = Path(run)
     spec = stored_spec(run)
-    step, state = stored_checkpoint(run, last=last)
+    step, state = stored_checkpoint(run, spec.hash, last=last)
     return _assembled(run, spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)
 
 

@@ -45,8 +45,12 @@ class Trackers:
     def position(self) -> int:
         return self.metrics.position()
 
-    def rewind(self, offset: int) -> None:
-        self.metrics.rewind(offset)
+    @property
+    def last_check(self) -> str:
+        return self.metrics.last_check
+
+    def rewind(self, offset: int, check: str | None = None) -> None:
+        self.metrics.rewind(offset, check)
 
     def _call_others(self, method: str, argument) -> None:
         for tracker in list(self.others):
@@ -66,10 +70,14 @@ class NoTrackers(Trackers):
     def log(self, row: dict) -> None: ...
     def summary(self, values: dict) -> None: ...
     def close(self, exit_code: int) -> None: ...
-    def rewind(self, offset: int) -> None: ...
+    def rewind(self, offset: int, check: str | None = None) -> None: ...
 
     def position(self) -> int:
         return 0
+
+    @property
+    def last_check(self) -> str:
+        return ""
 
 
 def build_trackers(

@@ -91,8 +91,14 @@ class JsonlTracker:
             raise self._failure(error) from error
         return os.fstat(self._file.fileno()).st_size
 
-    def rewind(self, offset: int) -> None:
-        """Drop every row after `offset`, a value of position()."""
+    @property
+    def last_check(self) -> str:
+        """The checksum of all rows so far."""
+        return self._check
+
+    def rewind(self, offset: int, check: str | None = None) -> None:
+        """Drop every row after `offset`, a value of position(). UserError unless the rows before it have this
+        `last_check`, if given."""
         size = os.fstat(self._file.fileno()).st_size
         if size < offset or (offset > 0 and os.pread(self._file.fileno(), 1, offset - 1) != b"\n"):
             raise UserError(
@@ -104,6 +110,9 @@ class JsonlTracker:
             way_out = "Restore the file from a copy, or start again with fresh=true."
             damage = f"line {lines.damaged[0]} is damaged: it does not match its checksum"
             raise UserError(f"{self.path}, {damage}. {way_out}")
+        if check is not None and lines.check != check:
+            way_out = "Restore its own from a copy, or start again with fresh=true."
+            raise UserError(f"{self.path} is the log of another run than the checkpoint. {way_out}")
         os.ftruncate(self._file.fileno(), offset)
         self._check = lines.check
 

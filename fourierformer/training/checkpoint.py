@@ -31,17 +31,25 @@ NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")  # a complete checkpoint: step, r
 
 class Checkpoints:
     """Keep the last `keep` steps and the best one. Only save() and tidy() change the directory: reading beside a
-    running training is safe."""
+    running training is safe. With `config_hash`, each carries it, and one of another config is refused."""
 
-    def __init__(self, directory: Path | str, keep: int = 2, say: Callable[[str], None] = echo):
+    def __init__(
+        self,
+        directory: Path | str,
+        keep: int = 2,
+        say: Callable[[str], None] = echo,
+        *,
+        config_hash: str | None = None,
+    ):
         if keep < 1:
             raise ValueError(f"keep={keep}: must be at least 1")
-        self.directory, self.keep, self.say = Path(directory), keep, say
+        self.directory, self.keep, self.say, self.config_hash = Path(directory), keep, say, config_hash
         self._intact: set[Path] = set()  # read without an error; checkpoints in neither set are unread
         self._damaged: set[Path] = set()
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
         """Write a checkpoint and return its directory. A failure leaves only the earlier checkpoints, unchanged."""
+        state = state | {"config_hash": self.config_hash}
         require_plain(state, "state")
         target = self._free_name(step)
         aside = target.with_name(target.name + ".tmp")
@@ -108,6 +116,7 @@ class Checkpoints:
             if problem is None:
                 state, problem = _loaded(path / "state.pt")
                 if state is not None:
+                    self._refuse_others(path, state.pop("config_hash", None))
                     self._intact.add(path)
                     return _step_and_revision(path)[0], state
             self._damaged.add(path)
@@ -120,6 +129,14 @@ class Checkpoints:
                 "start again with fresh=true; training does not silently begin again from step 0."
             )
         return None
+
+    def _refuse_others(self, path: Path, found: object) -> None:
+        """UserError for the checkpoint of another run. Earlier versions wrote no hash."""
+        if None not in (found, self.config_hash) and found != self.config_hash:
+            raise UserError(
+                f"{path} belongs to a run of another config ({str(found)[:8]!r} instead of {self.config_hash!r}): the "
+                "files of two runs are mixed here. Restore this run from a copy, or start again with fresh=true."
+            )
 
     def _complete(self) -> list[Path]:
         """The directories of complete checkpoints, newest first."""

@@ -263,6 +263,7 @@ class TrainingLoop:
             "random": torch.get_rng_state(),
             "data_fingerprint": self.data_fingerprint,
             "metrics_offset": self.tracker.position(),
+            "metrics_check": self.tracker.last_check,
         }
         self.checkpoints.save(self.progress.step, state, best=best)
 
@@ -278,7 +279,7 @@ class TrainingLoop:
         if state.get("objective"):  # older checkpoints have none
             self.objective.load_state_dict(state["objective"])
         torch.set_rng_state(state["random"])
-        self.tracker.rewind(state["metrics_offset"])
+        self.tracker.rewind(state["metrics_offset"], state.get("metrics_check"))
         self.saved, self.logged_at = self.progress.step, (self.progress.step, self.progress.train_seconds)
 
 

@@ -10,11 +10,14 @@ import sys
 import pytest
 import torch
 
-from fourierformer.errors import SetupError
+from fourierformer import load_run
+from fourierformer.errors import SetupError, UserError
 from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.parts import open_run
 from fourierformer.runs.spec import stored_spec
+from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import REPOSITORY, only_run, rows, status, train_lm
 
 
@@ -245,6 +248,52 @@ def test_unreadable_checkpoints_stop_the_run_and_cut_no_rows(copied, smoke, fini
         assert train_lm(*smoke, f"runs_root={root}") == 1
     assert f"error: {run / 'checkpoints'} cannot be read (Permission denied)" in capfd.readouterr().err
     assert rows(run) == rows(finished[1])
+    assert train_lm(*smoke, f"runs_root={root}") == 0
+    assert rows(run) == rows(finished[1])
+
+
+@pytest.fixture(scope="module")
+def another_seed(smoke, tmp_path_factory):
+    """A finished run that differs from `finished` in its seed only: its directory."""
+    root = tmp_path_factory.mktemp("another")
+    assert train_lm(*smoke, "seed=2", f"runs_root={root}") == 0
+    return only_run(root)
+
+
+@pytest.mark.parametrize("mixed", [["checkpoints"], ["checkpoints", "metrics.jsonl"]])
+def test_files_of_another_seed_are_refused(copied, smoke, another_seed, mixed, capfd):
+    root, run = copied
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(another_seed / "checkpoints", run / "checkpoints")
+    if "metrics.jsonl" in mixed:
+        shutil.copy(another_seed / "metrics.jsonl", run)
+    assert train_lm(*smoke, f"runs_root={root}") == 1
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert "belongs to a run of another config" in error
+
+
+def test_a_checkpoint_of_another_seed_is_not_measured_or_exported(copied, another_seed):
+    _, run = copied
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(another_seed / "checkpoints", run / "checkpoints")
+    with pytest.raises(UserError, match="belongs to a run of another config"):
+        load_run(run)
+    with pytest.raises(UserError, match="belongs to a run of another config"):
+        open_run(run)
+
+
+def test_checkpoints_of_earlier_versions_are_resumed(copied, smoke, finished):
+    """They carry neither the hash of the config nor a checksum of the log."""
+    root, run = copied
+    (run / "summary.json").unlink()
+    stored = Checkpoints(run / "checkpoints")
+    step, state = stored.latest()
+    shutil.rmtree(run / "checkpoints")
+    Checkpoints(run / "checkpoints").save(step, {k: v for k, v in state.items() if k != "metrics_check"}, best=True)
+    path = next((run / "checkpoints").iterdir()) / "state.pt"
+    assert torch.load(path, weights_only=True)["config_hash"] is None
     assert train_lm(*smoke, f"runs_root={root}") == 0
     assert rows(run) == rows(finished[1])
 

@@ -97,6 +97,19 @@ def test_a_shortened_or_edited_file_is_refused(path, content):
         JsonlTracker(path).rewind(offset)
 
 
+def test_an_intact_log_of_another_run_is_refused(path, tmp_path):
+    """Of the same length, with checksums that fit."""
+    tracker, other = JsonlTracker(path), JsonlTracker(tmp_path / "other.jsonl")
+    tracker.log({"step": 1, "train_loss": 2.5})
+    other.log({"step": 1, "train_loss": 3.5})
+    offset, check = tracker.position(), tracker.last_check
+    JsonlTracker(path).rewind(offset, check)
+    (tmp_path / "other.jsonl").replace(path)
+    JsonlTracker(path).rewind(offset)  # of a checkpoint of an earlier version, which knows its length alone
+    with pytest.raises(UserError, match=r"metrics\.jsonl is the log of another run"):
+        JsonlTracker(path).rewind(offset, check)
+
+
 def test_rewind_to_the_beginning(path):
     tracker = JsonlTracker(path)
     tracker.log({"step": 1})
