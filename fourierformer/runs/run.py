@@ -21,7 +21,7 @@ from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.job_names import Name, values_of_command
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
 from fourierformer.runs.state import State, state_of
-from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, in_sweep, show
+from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, end_with_parent, in_sweep, show
 from fourierformer.tasks import task_named, tasks
 from fourierformer.training.signals import StopSignal, exit_code, stop_if_noted
 
@@ -32,6 +32,8 @@ def run_job(config: DictConfig) -> None:
     survive_closed_streams()  # also in a launcher's process
     processes, _ = find_processes()
     job = Job() if in_sweep() and processes.first else None
+    if job and SweepRecord.current is None:
+        end_with_parent()
     with job.command() if job else contextlib.nullcontext():
         code, error = _outcome(config, job, processes)
     if job:

@@ -6,12 +6,16 @@ names of all jobs, begun or not. With a file `stop` in the folder, no further jo
 """
 
 import contextlib
+import functools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -148,6 +152,22 @@ class StopSweep:
         if others and again:
             raise Interrupted(number)
         note(number, doing="stopping: running jobs save first" if others else "stopping")
+
+
+@functools.cache
+def end_with_parent() -> None:
+    """In a worker of joblib: end when the sweep's process was killed, which could not end its workers."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_watch, args=(parent.pid,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    """Once the parent is gone, send SIGTERM each second: a run saves and stops, then the worker ends."""
+    while True:
+        time.sleep(1)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _signal_others(record: Path, number: int) -> bool:

@@ -2,14 +2,17 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import re
 import signal
+import time
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
+from fourierformer.runs.sweep import end_with_parent
 from tests.helpers.command_line import CONFIGS, MODEL, rows, start, status, train_lm, train_vit
 
 
@@ -155,6 +158,43 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
         assert f"[{seed}/3 seed={seed}] resumes " in output
         assert f" at step {step:,} of" in output
         assert saved_step(tmp_path, seed) > step
+
+
+def _worker(sender) -> None:
+    end_with_parent()
+    sender.send("works")
+    time.sleep(600)
+
+
+def _parent(sender) -> None:
+    multiprocessing.get_context("fork").Process(target=_worker, args=(sender,)).start()
+    time.sleep(600)
+
+
+def test_a_worker_whose_parent_was_killed_ends():
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    parent = multiprocessing.get_context("fork").Process(target=_parent, args=(sender,))
+    parent.start()
+    sender.close()
+    assert receiver.recv() == "works"
+    parent.kill()
+    assert receiver.poll(60), "the worker holds its end of the pipe"
+    with pytest.raises(EOFError):
+        receiver.recv()
+
+
+@pytest.mark.full("a sweep in processes of its own")
+def test_a_sweep_whose_process_was_killed_leaves_no_workers_and_resumes(smoke, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    sweep = ("-m", *smoke, "trainer.steps=10000000", "trainer.log_every=50", "seed=1,2", f"runs_root={tmp_path}")
+    process = start(*sweep, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    seen = ""
+    while len(set(re.findall(r"^\[([12])/2 seed=\d\] step .* loss", seen, flags=re.M))) < 2:
+        seen += process.stdout.readline()
+    process.kill()
+    process.communicate(timeout=120)  # until the last worker has closed the pipe
+    assert runs_of(tmp_path) == {"softmax-s1": "interrupted", "softmax-s2": "interrupted"}
+    assert all(saved_step(tmp_path, seed) for seed in (1, 2))
 
 
 @pytest.mark.full("a process that trains")
