@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Process 0 may be unpacking ImageNet; torch's default is half an hour. If it dies, its connection closes at once.
 PATIENCE = timedelta(days=2)
+START_PATIENCE = timedelta(minutes=10)  # for all processes to start: nodes may first fetch an image of a container
 
 
 def own_share(what: str, size: int, rank: int, world: int) -> slice:
@@ -166,9 +168,24 @@ def _store(address: str, processes: Processes) -> "Store":
 
 @functools.cache
 def _server(address: str, rank: int, world: int) -> "Store":
+    """The store of process 0. SetupError unless all processes come within START_PATIENCE."""
     import torch.distributed as dist
 
-    return next(dist.rendezvous(address, rank, world))[0]
+    minutes = f"{START_PATIENCE.total_seconds() / 60:g} minutes"
+    if rank == 0:
+        print(f"waiting for all {world} processes of this run, at most {minutes}", file=sys.stderr, flush=True)
+    alone = "Start them with torchrun; to train in one process, unset RANK and WORLD_SIZE"
+    try:
+        store = next(dist.rendezvous(address, rank, world, timeout=START_PATIENCE))[0]
+    except ValueError as error:  # no MASTER_ADDR, no number for a port
+        raise SetupError(
+            f"process {rank} of {world} has no address of the others: {first_line(error)}. {alone}"
+        ) from None
+    except dist.DistError as error:
+        problem = f"process {rank} of {world} did not reach the others within {minutes} ({first_line(error)[:200]})"
+        raise SetupError(f"{problem}. {alone}") from None
+    store.set_timeout(dist.default_pg_timeout)
+    return store
 
 
 def find_processes() -> tuple[Processes, str]:
@@ -177,7 +194,16 @@ def find_processes() -> tuple[Processes, str]:
         # torchrun comes before Slurm and submitit, which may have started torchrun
         local_rank, local_world = os.environ.get("LOCAL_RANK", 0), os.environ.get("LOCAL_WORLD_SIZE", 1)
         numbers = (os.environ["RANK"], os.environ["WORLD_SIZE"], local_rank, local_world)
-        return Processes(*map(int, numbers)), "env://"
+        try:
+            rank, world, local_rank, local_world = map(int, numbers)
+        except ValueError:
+            names = "RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE"
+            raise SetupError(f"{names} are {', '.join(map(str, numbers))}: expected whole numbers") from None
+        if not 0 <= rank < world:
+            raise SetupError(
+                f"RANK={rank} WORLD_SIZE={world}: a rank is at least 0 and less than the number of processes"
+            )
+        return Processes(rank, world, local_rank, local_world), "env://"
     if "SUBMITIT_EXECUTOR" in os.environ:
         return _submitit_task()
     # The number of tasks of this srun step. SLURM_NTASKS is also set in an sbatch script, outside of any srun.

@@ -41,7 +41,11 @@ def launch(config_name: str) -> None:
     if mistake := _option_instead_of_value():
         sys.exit(print_error(mistake, 2))
     prints_text = any(word.startswith("-") and word not in ("-m", "--multirun") for word in sys.argv[1:])
-    if find_processes()[0].first and not prints_text:
+    try:
+        first = find_processes()[0].first
+    except UserError as error:
+        sys.exit(print_error(error, error.exit_code))
+    if first and not prints_text:
         echo("loading ...", flush=True)  # torch takes seconds
     train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from datetime import timedelta
 
 import pytest
 import torch
@@ -363,3 +364,35 @@ def test_one_gpu_per_process(environment, monkeypatch, launcher, gpus, chosen):
     with join_processes("cuda"):
         assert asked == [chosen]
         assert joined == ["cpu:gloo,cuda:nccl"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_without_the_others_ends_in_one_line(rank, monkeypatch):
+    """Torch alone waits for half an hour without a word."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(processes, "START_PATIENCE", timedelta(seconds=1))
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    with (
+        pytest.raises(SetupError, match=rf"process {rank} of 2 did not reach the others within .* minutes.*torchrun"),
+        join_processes("cpu"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR expected, but not set"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "port"}, "invalid literal.*port"),
+        ({"RANK": "first", "WORLD_SIZE": "2"}, "expected whole numbers"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 WORLD_SIZE=2: a rank is at least 0 and less than"),
+    ],
+)
+def test_an_impossible_environment_of_processes_is_one_line(environment, message, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SetupError, match=message), join_processes("cpu"):
+        pass
