@@ -7,8 +7,9 @@ import torch
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
+from fourierformer.attention.engines.delta_rule import delta_rule, delta_step
 from fourierformer.attention.engines.features import elu_features
-from fourierformer.attention.mechanisms.delta import FastWeight, delta_rule, delta_step
+from fourierformer.attention.mechanisms.delta import FastWeight
 from fourierformer.attention.mechanisms.dpfp import dpfp_features
 from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
@@ -46,7 +47,7 @@ def layer(causal: bool = True, dtype: torch.dtype = torch.float64, **knobs) -> F
 
 
 @pytest.mark.parametrize("form", ["auto", "parallel", "chunk"])
-@pytest.mark.parametrize("tokens", [1, 5, 64, 65, 200])
+@pytest.mark.parametrize("tokens", [1, 5, 32, 33, 64, 65, 200])
 def test_both_forms_are_the_recurrence(form, tokens):
     arguments = inputs(tokens)
     torch.testing.assert_close(delta_rule(*arguments, form=form), recurrence(*arguments), rtol=0, atol=1e-10)

@@ -186,9 +186,9 @@ def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Te
     return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
 
 
-def in_chunks(tensor: Tensor) -> Tensor:
-    """(B, H, N, K) -> (B, H, chunks, CHUNK, K), the last chunk filled up with zeros."""
-    return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % CHUNK)).unflatten(2, (-1, CHUNK))
+def in_chunks(tensor: Tensor, size: int = CHUNK) -> Tensor:
+    """(B, H, N, K) -> (B, H, chunks, size, K), the last chunk filled up with zeros."""
+    return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % size)).unflatten(2, (-1, size))
 
 
 def _faded_states(state: Tensor, added: Tensor, decay: Tensor) -> Tensor:
