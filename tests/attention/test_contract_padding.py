@@ -17,7 +17,7 @@ CROSS = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, cross=
 DENSE_WITH_POSITIONS = {
     *("aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer"),
     *("linformer", "mca", "poolingformer", "routing", "sac", "sinkhorn"),
-    "delta_net",  # its convolution
+    *("delta_net", "gated_delta_net"),  # their convolution
 }
 WITH_POSITIONS = DENSE_WITH_POSITIONS | {
     name for name in NAMES if issubclass(attention.mechanism(name), SparseAttention)
@@ -86,7 +86,7 @@ def test_padding_anywhere_is_as_good_as_taken_out(name, causal):
 
 VARIANTS = [
     *((n, c, {"form": "chunk"}) for n, c in PADDING if "form" in attention.knobs(n) and n not in WITH_POSITIONS),
-    *(("delta_net", True, {"conv": 0, "form": f}) for f in ("parallel", "chunk")),
+    *((n, True, {"conv": 0, "form": f}) for n in ("delta_net", "gated_delta_net") for f in ("parallel", "chunk")),
     *(("fourier_linear", c, {"method": m}) for c in (True, False) for m in ("rff", "gauss")),
     *(("performer", c, {"kind": "hyperbolic"}) for c in (True, False)),
     *(("gaussian", c, {"normalize_keys": True}) for c in (True, False)),
@@ -282,7 +282,7 @@ def test_memory_must_have_the_batch_and_the_width_of_x(memory):
 
 
 def test_who_can_attend_to_another_sequence_and_ignore_padding():
-    cannot = {"aft_conv", "aft_full", "aft_local", "fast_weight", "delta_net"}
+    cannot = {"aft_conv", "aft_full", "aft_local", "fast_weight", "delta_net", "gated_delta_net"}
     assert cannot.isdisjoint(attention.available(cross=True))
     can = {"softmax", "gaussian", "fourier", "fourier_linear", "performer_trig", "rfa", "taylor", "dpfp", "aft_simple"}
     assert can <= set(attention.available(causal=True, cross=True, padding=True))

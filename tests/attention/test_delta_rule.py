@@ -15,6 +15,7 @@ from fourierformer.errors import SetupError
 from tests.helpers.one_by_one import one_by_one
 
 FEATURES = ["dpfp", "elu", "performer"]
+GATED = pytest.mark.parametrize("gated", [False, True])
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -27,11 +28,20 @@ def inputs(tokens: int, features: int = 12, width: int = 5) -> tuple[torch.Tenso
     return fq, fk, normal(2, 3, tokens, width, seed=3), normal(2, 3, tokens, seed=4).sigmoid()
 
 
-def recurrence(fq: torch.Tensor, fk: torch.Tensor, v: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+def gates(tokens: int) -> torch.Tensor:
+    """log_decay: half of the tokens keep nearly all, some forget nearly all."""
+    return -(4 * normal(2, 3, tokens, seed=6)).exp()
+
+
+def recurrence(
+    fq: torch.Tensor, fk: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_decay: torch.Tensor | None = None
+) -> torch.Tensor:
     """The formula as printed: v-bar is what the memory holds for the key, and the difference is written."""
     memory = torch.zeros(*fk.shape[:2], fk.shape[-1], v.shape[-1], dtype=v.dtype)
     outputs = []
     for t in range(v.shape[2]):
+        if log_decay is not None:
+            memory = log_decay[:, :, t, None, None].exp() * memory
         held = torch.einsum("bhmd,bhm->bhd", memory, fk[:, :, t])
         memory = memory + torch.einsum("bh,bhm,bhd->bhmd", beta[:, :, t], fk[:, :, t], v[:, :, t] - held)
         outputs.append(torch.einsum("bhmd,bhm->bhd", memory, fq[:, :, t]))
@@ -48,28 +58,43 @@ def layer(causal: bool = True, dtype: torch.dtype = torch.float64, **knobs) -> F
 
 @pytest.mark.parametrize("form", ["auto", "parallel", "chunk"])
 @pytest.mark.parametrize("tokens", [1, 5, 32, 33, 64, 65, 200])
-def test_both_forms_are_the_recurrence(form, tokens):
-    arguments = inputs(tokens)
-    torch.testing.assert_close(delta_rule(*arguments, form=form), recurrence(*arguments), rtol=0, atol=1e-10)
+@GATED
+def test_both_forms_are_the_recurrence(form, tokens, gated):
+    arguments, log_decay = inputs(tokens), gates(tokens) if gated else None
+    mixed = delta_rule(*arguments, log_decay=log_decay, form=form)
+    torch.testing.assert_close(mixed, recurrence(*arguments, log_decay), rtol=0, atol=1e-10)
 
 
-def test_steps_are_the_recurrence():
-    arguments = inputs(30)
+@GATED
+def test_steps_are_the_recurrence(gated):
+    arguments, log_decay = inputs(30), gates(30) if gated else None
     state, outputs = (torch.zeros(2, 3, 12, 5, dtype=torch.float64),), []
     for t in range(30):
-        output, state = delta_step(*(a[:, :, t : t + 1] for a in arguments), state)
+        now = None if log_decay is None else log_decay[:, :, t : t + 1]
+        output, state = delta_step(*(a[:, :, t : t + 1] for a in arguments), state, log_decay=now)
         outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, dim=2), recurrence(*arguments), rtol=0, atol=1e-10)
+    torch.testing.assert_close(torch.cat(outputs, dim=2), recurrence(*arguments, log_decay), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("form", ["parallel", "chunk"])
-def test_gradients_are_those_of_the_recurrence(form):
+@GATED
+def test_gradients_are_those_of_the_recurrence(form, gated):
     weights = normal(2, 3, 70, 5, seed=5)
     gradients = []
-    for function in (recurrence, lambda *a: delta_rule(*a, form=form)):
-        arguments = [a.requires_grad_() for a in inputs(70)]
+    for function in (recurrence, lambda q, k, v, b, g=None: delta_rule(q, k, v, b, log_decay=g, form=form)):
+        arguments = [a.requires_grad_() for a in (*inputs(70), *([gates(70)] if gated else []))]
         gradients.append(torch.autograd.grad((weights * function(*arguments)).sum(), arguments))
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunk"])
+def test_a_gate_that_keeps_all_is_no_gate_and_one_that_keeps_nothing_leaves_the_token_itself(form):
+    fq, fk, v, beta = inputs(100)
+    kept = delta_rule(fq, fk, v, beta, log_decay=torch.zeros_like(beta), form=form)
+    torch.testing.assert_close(kept, delta_rule(fq, fk, v, beta, form=form), rtol=0, atol=1e-14)
+    forgotten = delta_rule(fq, fk, v, beta, log_decay=torch.full_like(beta, -1e4), form=form)
+    own = (beta * (fq * fk).sum(-1))[..., None] * v
+    torch.testing.assert_close(forgotten, own, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("form", ["parallel", "chunk"])
@@ -100,11 +125,13 @@ def test_a_key_written_again_fades_what_it_held(form, rate):
     torch.testing.assert_close(mixed[0, 0], torch.stack(expected), rtol=0, atol=1e-12)
 
 
-def test_float32_stays_near_float64_over_a_thousand_tokens():
-    arguments = inputs(1000)
-    expected = recurrence(*arguments)
+@GATED
+def test_float32_stays_near_float64_over_a_thousand_tokens(gated):
+    arguments, log_decay = inputs(1000), gates(1000) if gated else None
+    expected = recurrence(*arguments, log_decay)
     for form in ("parallel", "chunk"):
-        mixed = delta_rule(*(a.float() for a in arguments), form=form)
+        gate = None if log_decay is None else log_decay.float()
+        mixed = delta_rule(*(a.float() for a in arguments), log_decay=gate, form=form)
         torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=1e-5)
 
 

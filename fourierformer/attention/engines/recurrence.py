@@ -10,7 +10,7 @@ With N tokens, M features and D coordinates per value, the formula has three for
 * step: S itself, M (D + 1) numbers, updated token by token (equations 18-20 there).
 
 A gate lets the past decay (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_ij exp(L_i - L_j) with
-L = cumsum(log_decay). All exponents are differences that are never positive, so nothing overflows.
+L = cumsum(log_decay) in float64, since differences of long sums cancel. They are never positive: nothing overflows.
 """
 
 from typing import Literal, TypedDict
@@ -150,8 +150,8 @@ def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_
     before = fk.shape[-2] - fq.shape[-2]  # keys that every query sees
     seen = fk[:, :, :before]
     if log_decay is not None:
-        level = log_decay[..., :before].cumsum(-1)
-        seen, log_decay = seen * (level[..., -1:] - level)[..., None].exp(), log_decay[..., before:]
+        level = levels(log_decay[..., :before, None])
+        seen, log_decay = seen * kept(level[..., -1:, :] - level, fk.dtype), log_decay[..., before:]
     past = seen.mT @ values[:, :, :before]
     return _chunked(fq, fk[:, :, before:], values[:, :, before:], past, log_decay)
 
@@ -162,13 +162,23 @@ def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> 
     if not causal:
         return weights
     weights = weights.tril(fk.shape[-2] - fq.shape[-2])
-    return weights if log_decay is None else weights * _fading(log_decay.cumsum(-1), fq.shape[-2])
+    return weights if log_decay is None else weights * fading(levels(log_decay[..., None]), fq.shape[-2], fq.dtype)
 
 
-def _fading(level: Tensor, queries: int) -> Tensor:
+def levels(log_decay: Tensor) -> Tensor:
+    """L (..., N, 1), the sum of log_decay (..., N, 1) up to each token."""
+    return log_decay.cumsum(-2, dtype=torch.float64)
+
+
+def kept(difference: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is left after a difference of levels."""
+    return difference.to(dtype).exp()
+
+
+def fading(level: Tensor, queries: int, dtype: torch.dtype) -> Tensor:
     """exp(L_i - L_j) for the last `queries` positions i and all j <= i; 1 for j > i, where exp could overflow."""
-    difference = level[..., -queries:, None] - level[..., None, :]
-    return difference.tril(level.shape[-1] - queries).exp()
+    difference = level[..., -queries:, :] - level.mT
+    return kept(difference.tril(level.shape[-2] - queries), dtype)
 
 
 def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Tensor | None) -> Tensor:
@@ -179,10 +189,10 @@ def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Te
     if log_decay is None:
         states = torch.cat([past[:, :, None], (fk.mT @ values)[:, :, :-1]], dim=2).cumsum(2)
     else:
-        level = in_chunks(log_decay[..., None])[..., 0].cumsum(-1)  # since the start of the chunk
-        end = level[..., -1:]
-        states = _faded_states(past, (fk * (end - level)[..., None].exp()).mT @ values, end[..., None].exp())
-        inside, fq = inside * _fading(level, CHUNK), fq * level[..., None].exp()
+        level = levels(in_chunks(log_decay[..., None]))  # since the start of the chunk
+        end, dtype = level[..., -1:, :], fq.dtype
+        states = _faded_states(past, (fk * kept(end - level, dtype)).mT @ values, kept(end, dtype))
+        inside, fq = inside * fading(level, CHUNK, dtype), fq * kept(level, dtype)
     return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
 
 

@@ -1,4 +1,4 @@
-"""The delta rule as attention: the fast weight memory, and DeltaNet with short convolutions and normalised keys."""
+"""The delta rule as attention: the fast weight memory; DeltaNet, with normalised keys; and the same with a gate."""
 
 import math
 from typing import Literal
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, State, to_float32
+from fourierformer.attention.engines.decay import TokenDecay
 from fourierformer.attention.engines.delta_rule import delta_rule, delta_step
 from fourierformer.attention.engines.features import (
     elu_features,
@@ -122,13 +123,18 @@ class DeltaNet(DeltaAttention):
     def rates(self, x: Tensor, keep: Keep = None) -> Tensor:
         return super().rates(x, keep) * (2 if self.negative else 1)
 
+    def log_decay(self, x: Tensor, keep: Keep = None) -> Tensor | None:
+        """What the memory keeps at every token, (B, H, N); None: all."""
+        return None
+
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         (inputs,) = to_float32(torch.stack((q, k, v), dim=1))
         if keep is not None:
             inputs = inputs.masked_fill(~keep[:, None, None, :, None], 0.0)
         inputs = F.pad(inputs, (0, 0, self._kept(), 0))
-        mixed = delta_rule(*self._features(inputs), self.rates(x, keep), form=self.form)
-        return self._read(mixed).to(v.dtype)
+        log_decay = self.log_decay(x, keep)
+        mixed = delta_rule(*self._features(inputs), self.rates(x, keep), log_decay=log_decay, form=self.form)
+        return self._read(mixed, x).to(v.dtype)
 
     def start(self, batch: int) -> State:
         (like,) = to_float32(self.qkv.weight)
@@ -138,8 +144,9 @@ class DeltaNet(DeltaAttention):
     def mix_step(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State) -> tuple[Tensor, State]:
         memory, inputs = state
         inputs = torch.cat([inputs, torch.stack((q, k, v), dim=1).to(inputs.dtype)], dim=-2)
-        mixed, (memory,) = delta_step(*self._features(inputs), self.rates(x), (memory,))
-        return self._read(mixed).to(v.dtype), (memory, inputs[..., 1:, :])
+        features, log_decay = self._features(inputs), self.log_decay(x)
+        mixed, (memory,) = delta_step(*features, self.rates(x), (memory,), log_decay=log_decay)
+        return self._read(mixed, x).to(v.dtype), (memory, inputs[..., 1:, :])
 
     def _kept(self) -> int:
         """Earlier tokens that the convolution of a token needs."""
@@ -154,6 +161,31 @@ class DeltaNet(DeltaAttention):
         q, k, v = F.silu(inputs).unbind(1)
         return unit_norm(q), unit_norm(k), v
 
-    def _read(self, mixed: Tensor) -> Tensor:
+    def _read(self, mixed: Tensor, x: Tensor) -> Tensor:
         mixed = mixed / math.sqrt(self.geometry.head_dim)
         return F.rms_norm(mixed, (mixed.shape[-1],), self.scale.to(mixed.dtype), eps=NORM_EPS)
+
+
+@register("gated_delta_net", "as delta_net, and the memory decays at every token by a gate; the output is gated too")
+class GatedDeltaNet(DeltaNet):
+    """y_t = RMSNorm(S_t^T q_t / sqrt(D)) silu(W x_t), S_t as in `delta_net` after a decay of S_(t-1) by a_t per head.
+
+    log a_t = -A softplus(w.x_t + b), see engines/decay.py. Writing removes what the memory holds for one key, decay all
+    of it. Without decay and output gate this is `delta_net`. Time and state as there.
+    Differs from the source in its values, as wide as keys (there twice as wide), and its positions: those of the model,
+    where the source has none.
+    """
+
+    source = "Yang et al. 2024, arXiv 2412.06464"
+
+    def __init__(self, geometry: Geometry, *, conv: int = 4, negative: bool = False, form: Form = "auto"):
+        super().__init__(geometry, conv=conv, negative=negative, form=form)
+        self.decay = TokenDecay(geometry)
+        self.gate = nn.Linear(geometry.dim, geometry.dim, bias=False)
+
+    def log_decay(self, x: Tensor, keep: Keep = None) -> Tensor:
+        log_decay, _ = self.decay(x)
+        return log_decay if keep is None else log_decay.masked_fill(~keep[:, None], 0.0)
+
+    def _read(self, mixed: Tensor, x: Tensor) -> Tensor:
+        return super()._read(mixed, x) * F.silu(self._split(self.gate(x)))
