@@ -35,7 +35,7 @@ NOT_HASHED = {
 # that earlier runs keep theirs.
 ADDED_LATER = {
     **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
-    "model.norm": "post",
+    **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none"},
 }
 
 

@@ -70,7 +70,7 @@ class LayerSums:
 
     def before_forward(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
         """A forward pre-hook: add the quantities for q, k, v of this forward pass."""
-        q, k, v = layer.project(arguments[0])
+        q, k, v = layer.arguments(arguments[0])
         maps = layer.maps(q, k)
         if not torch.isfinite(maps).all():
             raise SetupError("its attention maps are not finite: it diverged, or its weights are damaged")

@@ -32,7 +32,7 @@ class MapSum:
 
     def before_forward(self, layer: Attention, arguments: tuple[Tensor, ...]) -> None:
         """A forward pre-hook: add the maps of this forward pass."""
-        q, k, _ = layer.project(arguments[0])
+        q, k, _ = layer.arguments(arguments[0])
         self.total = self.total + layer.maps(q, k).double().sum(0)
         self.sequences += len(q)
 

@@ -83,7 +83,7 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
         what = getattr(cls, "__name__", repr(cls))
         way = f"write class {what}(Attention), with Attention from fourierformer.attention"
         raise SetupError(f"attention '{name}' must be a subclass of Attention: {way}")
-    for ability in ("causal_ok", "full_ok", "cross_ok", "padding_ok"):
+    for ability in ("causal_ok", "full_ok", "cross_ok", "padding_ok", "qk_norm_ok"):
         if (verdict := getattr(cls, ability)) is not True and not (isinstance(verdict, str) and verdict):
             way = f'write the reason in its place, {ability} = "it ..."'
             raise SetupError(f"attention '{name}': {ability} must be True or a reason, got {verdict!r}: {way}")
@@ -183,4 +183,9 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
             raise SetupError(f"attention '{name}' has no knob '{key}'{did_you_mean(key, valid)}")
         if not has_type(values[key], hint := valid[key].annotation):
             raise SetupError(f"attention '{name}': {key}={values[key]!r}: expected {type_text(hint)}")
-    return entry.cls(geometry, **{**entry.defaults, **values})
+    layer = entry.cls(geometry, **{**entry.defaults, **values})
+    if layer.qk_norm and layer.qk_norm_ok is not True:
+        raise SetupError(
+            f"attention '{name}' cannot normalise queries and keys: {layer.qk_norm_ok}. Set model.qk_norm=none"
+        )
+    return layer

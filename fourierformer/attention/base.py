@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fourierformer.attention.switches import Gate, QKNorm, QKNormKind, check_switches
 from fourierformer.errors import SetupError
 
 State = tuple[Tensor, ...]
@@ -35,8 +36,12 @@ class Geometry:
     prefix: int = 0  # tokens before the grid (class token, registers)
     layer: int = 0
     seed: int = 0
+    # Switches of the model (switches.py), which Attention applies around every mechanism
+    qk_norm: QKNormKind = "none"
+    gate: Gate = "none"
 
     def __post_init__(self):
+        check_switches(self)
         if self.dim % self.heads:
             raise SetupError(f"dim {self.dim} is not divisible by heads {self.heads}: choose heads that divide dim")
 
@@ -66,6 +71,8 @@ class Attention(nn.Module):
     # may set them, where they depend on its knobs.
     cross_ok: bool | str = "it was written for keys and values of its own sequence"
     padding_ok: bool | str = "it was written without a way to leave keys out"
+    # Likewise for a model with Geometry.qk_norm: `build` refuses with that reason.
+    qk_norm_ok: bool | str = True
     needs_grid: ClassVar[bool] = False
     longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
@@ -83,6 +90,13 @@ class Attention(nn.Module):
         self.geometry = geometry
         self.qkv = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
         self.proj = nn.Linear(geometry.dim, geometry.dim, bias=geometry.bias)
+        self.qk_norm = (
+            None if geometry.qk_norm == "none" else QKNorm(geometry.qk_norm, geometry.heads, geometry.head_dim)
+        )
+        self.output_gate = None
+        if geometry.gate != "none":
+            width = geometry.dim if geometry.gate == "element" else geometry.heads
+            self.output_gate = nn.Linear(geometry.dim, width, bias=geometry.bias)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         """Mix the values: q (B, H, N, K), k and v (B, H, M, K), projections of x (B, M, dim), -> (B, H, N, K).
@@ -165,7 +179,8 @@ class Attention(nn.Module):
             x, memory = (source, None) if memory is None else (x, source)
             options["keep"] = keep
         queries = last if self.partial_queries else None
-        y = self._merge(self.mix(*self.project(x, memory, queries), source, **options))
+        mixed = self.mix(*self.arguments(x, memory, queries), source, **options)
+        y = self._merge(mixed, x if queries is None else x[:, -queries:])
         return y if last is None or self.partial_queries else y[:, -last:]
 
     def _check_memory(self, x: Tensor, memory: Tensor) -> None:
@@ -183,11 +198,19 @@ class Attention(nn.Module):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.mix_step(*self.project(x), x, state)
-        return self._merge(mixed), state
+        mixed, state = self.mix_step(*self.arguments(x), x, state)
+        return self._merge(mixed, x), state
+
+    def arguments(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
+        """The arguments of `mix`: those of `project`, normalised where the model has `qk_norm`."""
+        q, k, v = self.project(x, memory, last)
+        if self.qk_norm is not None:
+            q, k = self.qk_norm(q, k)
+        return q, k, v
 
     def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
-        """The arguments of `mix`: q (B, H, N, K) of x or its `last` positions, k and v (B, H, M, K) of memory or x."""
+        """q (B, H, N, K) of x or its `last` positions, k and v (B, H, M, K) of memory or x. Classes whose q or k has
+        other numbers too put them after the D coordinates of the query, or of the keys."""
         q, k, v = self._projected(x, memory, last, (self.geometry.dim,) * 3)
         return self._split(q), self._split(k), self._split(v)
 
@@ -203,8 +226,13 @@ class Attention(nn.Module):
         k, v = F.linear(source, weight[of_q:], None if bias is None else bias[of_q:]).split(widths[1:], dim=-1)
         return q, k, v
 
-    def _merge(self, mixed: Tensor) -> Tensor:
-        return self.proj(mixed.transpose(1, 2).flatten(-2))
+    def _merge(self, mixed: Tensor, x: Tensor) -> Tensor:
+        """The output (B, N, dim) of mixed values (B, H, N, K), gated by the input x of the queries."""
+        merged = mixed.transpose(1, 2).flatten(-2)
+        if self.output_gate is not None:
+            gate = self.output_gate(x).sigmoid()
+            merged = (merged.unflatten(-1, (gate.shape[-1], -1)) * gate[..., None]).flatten(-2)
+        return self.proj(merged)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.geometry.head_dim)).transpose(1, 2)

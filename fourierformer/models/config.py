@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
@@ -33,7 +33,19 @@ def _check_text(config: LMConfig | Seq2SeqConfig) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LMConfig:
+class Switches:
+    """The keys of configs/model/switches/attention.yaml: changes of every attention layer, whichever its mechanism."""
+
+    qk_norm: Literal["none", "l2", "rms", "cosine"] = "none"
+    gate: Literal["none", "head", "element"] = "none"
+
+    def _switches(self) -> dict[str, Any]:
+        """Their values, as facts of a Geometry."""
+        return {field.name: getattr(self, field.name) for field in fields(Switches)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMConfig(Switches):
     """The keys of configs/model/lm_*.yaml."""
 
     name: str
@@ -50,7 +62,9 @@ class LMConfig:
         _check_text(self)
 
     def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
-        return _geometry(dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed)
+        return _geometry(
+            dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed, **self._switches()
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +82,7 @@ class MaskedLMConfig(LMConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(Switches):
     """The keys of configs/model/seq2seq_*.yaml."""
 
     name: str
@@ -91,7 +105,9 @@ class Seq2SeqConfig:
         # random numbers depend on the number of the layer: every layer of a model has a different one
         number = layer + {"encoder": 0, "decoder": self.layers, "cross": 2 * self.layers}[part]
         causal = part == "decoder"
-        return _geometry(dim=self.dim, heads=self.heads, length=length, causal=causal, layer=number, seed=seed)
+        return _geometry(
+            dim=self.dim, heads=self.heads, length=length, causal=causal, layer=number, seed=seed, **self._switches()
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +149,7 @@ class RegressionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig:
+class ViTConfig(Switches):
     """The keys of configs/model/{deit,vit}_*.yaml."""
 
     name: str
@@ -162,5 +178,5 @@ class ViTConfig:
         side, prefix = self.image_size // self.patch, int(self.pool == "class_token")
         return _geometry(
             dim=self.dim, heads=self.heads, length=side * side + prefix, causal=False, bias=True, grid=(side, side),
-            prefix=prefix, layer=layer, seed=seed,
+            prefix=prefix, layer=layer, seed=seed, **self._switches(),
         )  # fmt: skip

@@ -28,6 +28,7 @@ class AFT(Attention):
     """gate(q), by default a sigmoid, times an average of the values, in float32 at least. Variants define `average`."""
 
     partial_queries = padding_ok = True
+    qk_norm_ok = "its keys are weights of single channels, which no query is compared with"
     source = "Zhai et al. 2021, arXiv 2105.14103"
 
     def __init__(self, geometry: Geometry, *, gate: Gate = "sigmoid"):

@@ -88,6 +88,7 @@ class Poolingformer(Attention):
     Differs from the source in the pooling, for which the source also tries convolutions with weights of the input.
     """
 
+    qk_norm_ok = "its second level has queries and keys of its own, which would not be normalised"
     cross_ok = "its windows lie around a query's own position in one sequence"
     padding_ok = True
     cost, state, source = "N² C (windows as masks)", "2 (near + far / stride) C", "Zhang et al. 2021, arXiv 2105.04371"

@@ -18,6 +18,7 @@ class FNet(Attention):
     the output.
     """
 
+    qk_norm_ok = "it has no queries and no keys"
     causal_ok = "every output is a transform of all positions"
     cross_ok = "its output is a transform of its own sequence"
     padding_ok = "a sequence without its padding has another transform"

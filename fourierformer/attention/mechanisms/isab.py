@@ -18,6 +18,7 @@ class InducedSetAttention(Attention):
     No maps: a projection of the values separates the steps.
     """
 
+    qk_norm_ok = "its queries are compared with inducing points, not with keys"
     causal_ok = "its inducing points read the whole sequence, and every token reads them"
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N m C", "none", "Lee et al. 2019, arXiv 1810.00825"

@@ -19,6 +19,7 @@ class Synthesizer(WeightedAttention):
     """
 
     longer_ok = False
+    qk_norm_ok = "it has no keys"
     cross_ok = "its weights belong to positions of one sequence, whatever the tokens are"
     state, source = "N C", "Tay et al. 2020, arXiv 2005.00743"
 
