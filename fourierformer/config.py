@@ -36,6 +36,7 @@ NOT_HASHED = {
 ADDED_LATER = {
     **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
     **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none"},
+    **{"model.position": "sinusoid", "model.rotary_base": 10000.0},
 }
 
 

@@ -83,7 +83,7 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
         what = getattr(cls, "__name__", repr(cls))
         way = f"write class {what}(Attention), with Attention from fourierformer.attention"
         raise SetupError(f"attention '{name}' must be a subclass of Attention: {way}")
-    for ability in ("causal_ok", "full_ok", "cross_ok", "padding_ok", "qk_norm_ok"):
+    for ability in ("causal_ok", "full_ok", "cross_ok", "padding_ok", "qk_norm_ok", "rotary_ok"):
         if (verdict := getattr(cls, ability)) is not True and not (isinstance(verdict, str) and verdict):
             way = f'write the reason in its place, {ability} = "it ..."'
             raise SetupError(f"attention '{name}': {ability} must be True or a reason, got {verdict!r}: {way}")
@@ -184,8 +184,11 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
         if not has_type(values[key], hint := valid[key].annotation):
             raise SetupError(f"attention '{name}': {key}={values[key]!r}: expected {type_text(hint)}")
     layer = entry.cls(geometry, **{**entry.defaults, **values})
+    refused = None
     if layer.qk_norm and layer.qk_norm_ok is not True:
-        raise SetupError(
-            f"attention '{name}' cannot normalise queries and keys: {layer.qk_norm_ok}. Set model.qk_norm=none"
-        )
+        refused = f"cannot normalise queries and keys: {layer.qk_norm_ok}. Set model.qk_norm=none"
+    elif geometry.rotary_base is not None and layer.rotary_ok is not True:
+        refused = f"cannot have rotary positions: {layer.rotary_ok}. Set model.position=sinusoid"
+    if refused:
+        raise SetupError(f"attention '{name}' {refused}")
     return layer

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fourierformer.attention.switches import Gate, QKNorm, QKNormKind, check_switches
+from fourierformer.attention.switches import Gate, QKNorm, QKNormKind, check_switches, of_vectors, rotated
 from fourierformer.errors import SetupError
 
 State = tuple[Tensor, ...]
@@ -39,11 +39,12 @@ class Geometry:
     # Switches of the model (switches.py), which Attention applies around every mechanism
     qk_norm: QKNormKind = "none"
     gate: Gate = "none"
+    rotary_base: float | None = None  # positions as rotations of queries and keys; None: without
 
     def __post_init__(self):
-        check_switches(self)
         if self.dim % self.heads:
             raise SetupError(f"dim {self.dim} is not divisible by heads {self.heads}: choose heads that divide dim")
+        check_switches(self)
 
     @property
     def head_dim(self) -> int:
@@ -71,8 +72,11 @@ class Attention(nn.Module):
     # may set them, where they depend on its knobs.
     cross_ok: bool | str = "it was written for keys and values of its own sequence"
     padding_ok: bool | str = "it was written without a way to leave keys out"
-    # Likewise for a model with Geometry.qk_norm: `build` refuses with that reason.
+    # Likewise for a model with Geometry.qk_norm or rotary_base: `build` refuses with that reason. rotary_ok = True: a
+    # rotation of all queries and keys by the same angles does not change the output, so only differences of positions
+    # count.
     qk_norm_ok: bool | str = True
+    rotary_ok: bool | str = "it was written for queries and keys that no rotation changes"
     needs_grid: ClassVar[bool] = False
     longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
@@ -196,17 +200,31 @@ class Attention(nn.Module):
             must = f"a bool tensor (batch, keys) = {tuple(source.shape[:2])}, True for tokens and False for padding"
             raise ValueError(f"keep must be {must}, got {keep.dtype} {tuple(keep.shape)}")
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.mix_step(*self.arguments(x), x, state)
+    def step(self, x: Tensor, state: State, position: int | None = None) -> tuple[Tensor, State]:
+        """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far.
+        position: the number of tokens before it, needed where the model rotates by position."""
+        if self.geometry.rotary_base is not None and position is None:
+            raise ValueError("step(x, state, position) needs the token's position: this layer has rotary positions")
+        mixed, state = self.mix_step(*self.arguments(x, first=position or 0), x, state)
         return self._merge(mixed, x), state
 
-    def arguments(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
-        """The arguments of `mix`: those of `project`, normalised where the model has `qk_norm`."""
+    def arguments(
+        self, x: Tensor, memory: Tensor | None = None, last: int | None = None, *, first: int = 0
+    ) -> Projected:
+        """The arguments of `mix`: those of `project`, normalised and rotated where the model has `qk_norm` and rotary
+        positions. first: the position of the first token of x. Positions exist within one sequence, not to memory."""
         q, k, v = self.project(x, memory, last)
         if self.qk_norm is not None:
             q, k = self.qk_norm(q, k)
+        if self.geometry.rotary_base is not None and memory is None:
+            of_q = first + k.shape[2] - q.shape[2]
+            q, k = self._rotated(q, of_q), self._rotated(k, first)
         return q, k, v
+
+    def _rotated(self, x: Tensor, first: int) -> Tensor:
+        base, width = self.geometry.rotary_base, self.geometry.head_dim
+        assert base is not None
+        return of_vectors(x, width, lambda vectors: rotated(vectors, first, base))
 
     def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
         """q (B, H, N, K) of x or its `last` positions, k and v (B, H, M, K) of memory or x. Classes whose q or k has

@@ -1,10 +1,11 @@
 """Switches that a model sets for all of its attention layers, whichever mechanism they have.
 
-`Attention` makes their modules and applies them around `mix`: `qk_norm` to queries and keys, `gate` to the output. At
-"none" a layer has neither module and computes as without them.
+`Attention` makes their modules and applies them around `mix`: `qk_norm`, then `rotary_base` to queries and keys, `gate`
+to the output. At their defaults a layer has no such module and computes as without them.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -25,6 +26,34 @@ def check_switches(geometry: Any) -> None:
     for switch, kind in (("qk_norm", QKNormKind), ("gate", Gate)):
         if (value := getattr(geometry, switch)) not in get_args(kind):
             raise SetupError(f"model.{switch}={value!r}: expected {' or '.join(map(repr, get_args(kind)))}")
+    if geometry.rotary_base is not None and geometry.head_dim % 2:
+        problem = f"{geometry.head_dim} coordinates per head are an odd number"
+        raise SetupError(f"model.position=rotary rotates pairs of coordinates, and {problem}: change model.heads")
+
+
+def of_vectors(x: Tensor, width: int, function: Callable[[Tensor], Tensor], most: int | None = None) -> Tensor:
+    """`function` of the first D = `width` coordinates of x (B, H, N, K). Where K > D, x holds more vectors, to which it
+    is applied too, up to `most`, and numbers that are no vector (K modulo D of them, at the end)."""
+    if x.shape[-1] == width:
+        return function(x)
+    parts = list(x.split(width, dim=-1))
+    for i in range(min(x.shape[-1] // width, most or len(parts))):
+        parts[i] = function(parts[i])
+    return torch.cat(parts, dim=-1)
+
+
+def rotated(x: Tensor, first: int, base: float) -> Tensor:
+    """Vectors (B, H, N, D) at the positions p = first, first + 1, ...: coordinates 2m and 2m + 1 are rotated by the
+    angle p base^(-2m / D). Rotations of queries and keys by their positions change dot products and distances by the
+    difference of positions alone (Su et al. 2021, arXiv 2104.09864)."""
+    tokens, width = x.shape[-2:]
+    with torch.autocast(x.device.type, enabled=False):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        position = torch.arange(first, first + tokens, device=x.device, dtype=wide.dtype)
+        angle = position[:, None] * base ** (torch.arange(0, width, 2, device=x.device, dtype=wide.dtype) / -width)
+        cos, sin = angle.cos(), angle.sin()
+        a, b = wide[..., ::2], wide[..., 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
 
 
 class QKNorm(nn.Module):
@@ -46,19 +75,13 @@ class QKNorm(nn.Module):
             self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(FIRST_SHARPNESS)))
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, D) and k (B, H, M, D), normalised. Of wider ones the first D coordinates of q, and the whole
-        multiples of D of k, which then has several keys; the others are unchanged."""
+        """q (B, H, N, D) and k (B, H, M, D), normalised. Wider k have several keys; what follows the D coordinates of a
+        query is none."""
         of_q, of_k = (self.query_gain, self.key_gain) if self.kind == "rms" else (None, None)
-        return self._vectors(q, 1, of_q), self._vectors(k, k.shape[-1] // self.width, of_k)
-
-    def _vectors(self, x: Tensor, count: int, gain: Tensor | None) -> Tensor:
-        if x.shape[-1] == self.width:
-            return self._normed(x, gain)
-        vectors = x[..., : count * self.width].unflatten(-1, (count, self.width))
-        return torch.cat([self._normed(vectors, gain).flatten(-2), x[..., count * self.width :]], dim=-1)
+        q = of_vectors(q, self.width, lambda query: self._normed(query, of_q), most=1)
+        return q, of_vectors(k, self.width, lambda key: self._normed(key, of_k))
 
     def _normed(self, x: Tensor, gain: Tensor | None) -> Tensor:
-        """(B, H, ..., D)"""
         with torch.autocast(x.device.type, enabled=False):
             wide = x.to(torch.promote_types(x.dtype, torch.float32))
             if gain is not None:
@@ -66,7 +89,7 @@ class QKNorm(nn.Module):
             wide = F.normalize(wide, dim=-1, eps=SMALLEST_NORM)
             if self.kind == "cosine":
                 sharpness = self.log_sharpness.to(wide.dtype).clamp_max(math.log(LARGEST_SHARPNESS)).exp()
-                wide = wide * (sharpness * math.sqrt(self.width)).sqrt().view(-1, *[1] * (x.dim() - 2))
+                wide = wide * (sharpness * math.sqrt(self.width)).sqrt()[:, None, None]
             return wide.to(x.dtype)
 
     def extra_repr(self) -> str:

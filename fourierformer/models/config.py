@@ -56,14 +56,19 @@ class LMConfig(Switches):
     length: int  # tokens per training segment, and the context of evaluation
     dropout: float
     norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each part and after the last
+    # added to the embedding (sinusoid, learned), rotations of queries and keys (rotary), or only the causal mask (none)
+    position: Literal["sinusoid", "learned", "rotary", "none"] = "sinusoid"
+    rotary_base: float = 10000.0  # the slowest of the rotations takes nearly 2 pi rotary_base tokens
 
     def __post_init__(self):
         _check_counts(self, "layers", "dim", "heads", "inner", "length")
         _check_text(self)
+        check_range("model.rotary_base", self.rotary_base, 1)
 
     def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
         return _geometry(
-            dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed, **self._switches()
+            dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed,
+            rotary_base=self.rotary_base if self.position == "rotary" else None, **self._switches(),
         )  # fmt: skip
 
 

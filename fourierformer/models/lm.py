@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
+from fourierformer.marks import mark
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
 from fourierformer.models.config import LMConfig, Seq2SeqConfig
 
@@ -56,9 +57,9 @@ class TransformerLayer(nn.Module):
         residual = h if last is None else h[:, -last:]
         return self._after_attention(residual, self.attention(self._before_attention(h), last=last, keep=keep))
 
-    def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, h: Tensor, state: State, position: int) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.attention.step(self._before_attention(h), state)
+        mixed, state = self.attention.step(self._before_attention(h), state, position)
         return self._after_attention(h, mixed), state
 
     def _before_attention(self, h: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ def start_all(layers: Iterable[nn.Module], batch: int) -> list[State] | None:
 class TextModel(nn.Module):
     """Embedding, layers and tied output of a language model. `more_ids`: ids of inputs beyond the vocabulary."""
 
-    positions: Tensor
+    positions: Tensor | None  # (length, dim), what is added to the embedding in the last positions of a window
 
     def __init__(
         self, config: LMConfig, vocab_size: int, cutoffs: list[int], attention: Callable[[Geometry], Attention],
@@ -96,17 +97,26 @@ class TextModel(nn.Module):
         self.layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
         self.final_norm = nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
-        self.register_buffer("positions", reversed_sinusoids(config.length, config.dim), persistent=False)
+        table = reversed_sinusoids(config.length, config.dim) if config.position == "sinusoid" else None
+        if config.position == "learned":
+            self.positions = nn.Parameter(0.02 * torch.randn(config.length, config.dim))
+            mark(self, "positions", no_weight_decay=True)
+        else:
+            self.register_buffer("positions", table, persistent=False)
         self.apply(initialise)
 
     def hidden(self, tokens: Tensor, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
         """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for
         those positions only. keep (B, N): False for padding, on the left."""
-        h = self.embedding(tokens) * math.sqrt(self.config.dim)
-        h = self.dropout(h + self.positions[-tokens.shape[1] :])
+        h = self.dropout(self._embedded(tokens, slice(-tokens.shape[1], None)))
         for layer in self.layers[:-1]:
             h = layer(h, keep=keep)
         return self.dropout(self.final_norm(self.layers[-1](h, last, keep)))
+
+    def _embedded(self, tokens: Tensor, place: slice) -> Tensor:
+        """(B, N) -> (B, N, dim). place: the positions of the tokens in a full window."""
+        h = self.embedding(tokens) * math.sqrt(self.config.dim)
+        return h if self.positions is None else h + self.positions[place]
 
     def compile_blocks(self, **options) -> None:
         """Apply torch.compile layer by layer: all have the same shapes, so that one compilation is enough."""
@@ -137,10 +147,10 @@ class WordLM(TextModel):
 
     def step(self, token: Tensor, position: int, states: list[State]) -> tuple[Tensor, list[State]]:
         """log p of the next token (B, V) after `token` (B,) at this position of a full window, and the next states."""
-        h = self.embedding(token)[:, None] * math.sqrt(self.config.dim) + self.positions[position]
+        h = self._embedded(token[:, None], slice(position, position + 1))
         after = []
         for layer, state in zip(cast("Iterable[TransformerLayer]", self.layers), states, strict=True):
-            h, state = layer.step(h, state)
+            h, state = layer.step(h, state, position)
             after.append(state)
         return self.output.log_probabilities(self.final_norm(h)[:, 0], self.embedding.weight), after
 

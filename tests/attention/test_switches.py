@@ -229,4 +229,4 @@ def test_a_value_that_a_switch_cannot_have_is_refused(switch, value):
 def test_the_values_of_the_config_are_those_that_earlier_runs_had():
     for path in (CONFIGS / "model/switches").glob("*.yaml"):
         for key, value in OmegaConf.load(path).items():
-            assert ADDED_LATER[f"model.{key}"] == value
+            assert key == "defaults" or ADDED_LATER[f"model.{key}"] == value

@@ -13,6 +13,7 @@ from fourierformer.kernels.sinc.reference import differences
 from fourierformer.marks import mark
 
 Kind = Literal["dot", "gaussian", "sinc", "disc"]
+SINC_TURNS = "a product of sincs over coordinates changes with rotations: take attention=fourier_disc"  # see rotary_ok
 
 
 class LogKernel(nn.Module):

@@ -27,6 +27,7 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "relu"
 class AFT(Attention):
     """gate(q), by default a sigmoid, times an average of the values, in float32 at least. Variants define `average`."""
 
+    rotary_ok = "its keys are weights of single channels"
     partial_queries = padding_ok = True
     qk_norm_ok = "its keys are weights of single channels, which no query is compared with"
     source = "Zhai et al. 2021, arXiv 2105.14103"

@@ -34,6 +34,7 @@ class Compact(WeightedAttention):
     `diagnostics` reports the mean number of keys with weight, of the last queries in an evaluation.
     """
 
+    rotary_ok = True
     cost, source = "N² C + 50 N²", "Martins and Astudillo 2016, arXiv 1602.02068; Peters et al. 2019, arXiv 1905.05702"
 
     def __init__(

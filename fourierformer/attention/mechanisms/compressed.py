@@ -22,6 +22,7 @@ class MemoryCompressed(Attention):
     zeros; a block of padding is invisible. No maps: a convolution mixes the coordinates of the values.
     """
 
+    rotary_ok = "its convolution of the keys distinguishes coordinates, which a rotation mixes"
     cross_ok = padding_ok = True
     cost, state, source = "N² C / r", "2 N C / r", "Liu et al. 2018, arXiv 1801.10198"
 
@@ -88,6 +89,7 @@ class Poolingformer(Attention):
     Differs from the source in the pooling, for which the source also tries convolutions with weights of the input.
     """
 
+    rotary_ok = True
     qk_norm_ok = "its second level has queries and keys of its own, which would not be normalised"
     cross_ok = "its windows lie around a query's own position in one sequence"
     padding_ok = True

@@ -34,6 +34,7 @@ class DeltaAttention(Attention):
     No maps: the weights of the values depend on beta, hence on x.
     """
 
+    rotary_ok = "its features are functions of single coordinates, which a rotation mixes"
     full_ok = "the delta rule overwrites in the order of writing, and the patches of an image have no order"
     cross_ok = "a query reads the memory of its own position, and there is none in another sequence"
     padding_ok = True

@@ -24,6 +24,7 @@ class Differential(Attention):
     """
 
     partial_queries = cross_ok = padding_ok = True
+    rotary_ok: bool | str = True
     cost, state, source = "3/2 N² C", "2 N C", "Ye et al. 2024, arXiv 2410.05258"
 
     def __init__(self, geometry: Geometry):
@@ -31,6 +32,8 @@ class Differential(Attention):
         if geometry.head_dim % 2:
             width = f"{geometry.head_dim} coordinates per head"
             raise SetupError(f"attention=differential halves queries and keys: {width} is an odd number")
+        if geometry.head_dim % 4:
+            self.rotary_ok = "it cuts a pair of coordinates in two: dim / heads must be a multiple of 4"
         self.first = 0.8 - 0.6 * math.exp(-0.3 * geometry.layer)
         self.vectors = nn.Parameter(0.1 * torch.randn(4, geometry.head_dim // 2))  # a1, b1, a2, b2
         self.scale = nn.Parameter(torch.ones(geometry.head_dim))

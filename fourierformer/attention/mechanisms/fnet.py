@@ -18,6 +18,7 @@ class FNet(Attention):
     the output.
     """
 
+    rotary_ok = "it has no queries and no keys"
     qk_norm_ok = "it has no queries and no keys"
     causal_ok = "every output is a transform of all positions"
     cross_ok = "its output is a transform of its own sequence"

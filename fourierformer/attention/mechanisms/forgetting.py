@@ -17,6 +17,7 @@ class Forgetting(WeightedAttention):
     every token. Position embeddings remain, which the paper removes.
     """
 
+    rotary_ok = True
     full_ok = "a gate that forgets needs an order of the tokens"
     cross_ok = "its gates lie between two tokens of one sequence"
     state, source = "2 N C + N H", "Lin et al. 2025, arXiv 2503.02130"

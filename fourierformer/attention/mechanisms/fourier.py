@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
 from fourierformer.attention.engines.evaluation import EvaluationMean
+from fourierformer.attention.engines.log_kernel import SINC_TURNS
 from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
@@ -82,6 +83,7 @@ class Fourier(Attention):
     queries, sum_j w_ij / (eps + sum_j w_ij). Where it is near 0 the layer is off: its gradient is near 0 as well.
     """
 
+    rotary_ok = SINC_TURNS
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C sines", "2 N C", "Nguyen et al. 2022, arXiv 2206.00206"
 

@@ -30,6 +30,7 @@ class FourierDisc(NullKeyAttention):
     By explicit matrices in plain torch, at the cost of one Bessel function per query, key and plane.
     """
 
+    rotary_ok = True
     cost, source = "N² C / 2 Bessel", "ours, from Nguyen et al. 2022, arXiv 2206.00206"
 
     def __init__(

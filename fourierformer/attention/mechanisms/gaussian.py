@@ -27,6 +27,7 @@ class Gaussian(Attention):
     arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm.
     """
 
+    rotary_ok = True
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 
@@ -58,6 +59,7 @@ class GaussianFull(Attention):
     L^T q and L^T k, and as fast.
     """
 
+    rotary_ok = "its covariance distinguishes coordinates, which a rotation mixes"
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 

@@ -18,6 +18,7 @@ class TalkingHeads(WeightedAttention):
     Both are initialised as the identity (softmax). Weights may become negative, and rows need not sum to 1.
     """
 
+    rotary_ok = True
     cost, source = "N² (C + H²)", "Shazeer et al. 2020, arXiv 2003.02436"
 
     def __init__(self, geometry: Geometry):

@@ -18,6 +18,7 @@ class InducedSetAttention(Attention):
     No maps: a projection of the values separates the steps.
     """
 
+    rotary_ok = "it compares queries and keys with learned points, which have no position"
     qk_norm_ok = "its queries are compared with inducing points, not with keys"
     causal_ok = "its inducing points read the whole sequence, and every token reads them"
     partial_queries = cross_ok = padding_ok = True

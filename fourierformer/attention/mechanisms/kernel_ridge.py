@@ -22,6 +22,7 @@ class KernelRidge(WeightedAttention):
     and ridge -> 0: the values themselves.
     """
 
+    rotary_ok = True
     cost, source = "N² C + N³ H", "kernel ridge regression (Saunders et al. 1998) as attention: ours"
 
     def __init__(self, geometry: Geometry, *, ridge: float = 1.0, bandwidth: float | None = None):

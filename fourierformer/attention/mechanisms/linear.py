@@ -31,6 +31,7 @@ class FeatureAttention(Attention):
     number of features. Linear in the number of tokens: sums over keys replace the keys (recurrence.py).
     """
 
+    rotary_ok: bool | str = "its features are functions of single coordinates, which a rotation mixes"
     partial_queries = padding_ok = True
     cross_ok: bool | str = True
     cost, state = "N M C", "M (C + H)"
@@ -98,6 +99,7 @@ class LinearRelu(FeatureAttention):
     angle to the query. |q| cancels. Performer's generalised attention (arXiv 2009.14794, section 2.2).
     """
 
+    rotary_ok = "products with random vectors are relative in their mean only"
     source = "Cho and Saul 2009; Choromanski et al. 2021, arXiv 2009.14794"
     frequencies: Tensor
 

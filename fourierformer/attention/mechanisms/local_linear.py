@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, Projected
-from fourierformer.attention.engines.log_kernel import Kind, LogKernel
+from fourierformer.attention.engines.log_kernel import SINC_TURNS, Kind, LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.attention.mechanisms.fourier import matched_radius
 from fourierformer.errors import check_range
@@ -34,6 +34,7 @@ class LocalLinear(WeightedAttention):
         check_range("attention.ridge", ridge, 0, above_low=True)
         width = geometry.head_dim
         self.log_kernel = LogKernel(weights, bandwidth=math.sqrt(width), radius=matched_radius(width, 4))
+        self.rotary_ok = SINC_TURNS if weights == "sinc" else True
         self.ridge = ridge
         self.log_ridge = nn.Parameter(torch.full((geometry.heads,), math.log(ridge))) if learn_ridge else None
 
@@ -73,6 +74,7 @@ class Parallax(WeightedAttention):
     optimizer Muon, and about none with AdamW.
     """
 
+    rotary_ok = True
     cost, source = "3/2 N² C", "Zuo et al. 2026, arXiv 2605.29157"
 
     def __init__(self, geometry: Geometry, *, probe_init: Literal["zero", "normal"] = "zero"):

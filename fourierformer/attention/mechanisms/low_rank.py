@@ -47,6 +47,7 @@ class Linformer(LowRankAttention):
     Initialised as N(0, 1 / rank), as in its theorem 2. Column j belongs to position j, from the start of the input.
     """
 
+    rotary_ok = True
     longer_ok = False
     causal_ok = "it projects keys and values along the sequence, which mixes future tokens into every row"
     partial_queries = cross_ok = True
@@ -92,6 +93,7 @@ class Nystrom(LowRankAttention):
     padding, at most one per token. Without the paper's convolution of the values. Weights may be negative.
     """
 
+    rotary_ok = True
     causal_ok = "its landmarks are means over segments of the sequence, which leak later tokens to every query"
     cross_ok = "its landmarks are means of all queries, so no query could be answered without the others"
     cost, state, source = "N m C", "none", "Xiong et al. 2021, arXiv 2102.03902"

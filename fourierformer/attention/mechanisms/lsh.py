@@ -23,6 +23,7 @@ class LSH(WeightedAttention):
     which depends on other tokens.) `rehash`: new rotations in every training step.
     """
 
+    rotary_ok = "it hashes queries by fixed random rotations"
     qk_norm_ok = "its keys are its queries at unit norm"
     cross_ok = "its keys are its own queries (one projection for both), and hashes compare tokens of one sequence"
     state, source = "2 N C", "Kitaev et al. 2020, arXiv 2001.04451"

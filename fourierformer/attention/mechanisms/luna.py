@@ -24,6 +24,7 @@ class Luna(LowRankAttention):
     Differs from the source in the second step, whose keys and values the source projects again from the packed rows.
     """
 
+    rotary_ok = "it compares keys with learned queries, which have no position"
     qk_norm_ok = "its queries are compared with packed rows, not with keys"
     partial_queries = cross_ok = True
     cost, state, source = "N² (C + H r); N r C where bidirectional", "2 r C + 1", "Ma et al. 2021, arXiv 2106.01540"

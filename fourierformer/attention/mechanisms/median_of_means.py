@@ -9,7 +9,7 @@ from torch import Tensor
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.features import unit_norm
-from fourierformer.attention.engines.log_kernel import LogKernel
+from fourierformer.attention.engines.log_kernel import SINC_TURNS, LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention, visible_softmax
 from fourierformer.attention.mechanisms.fourier import matched_radius
 from fourierformer.errors import check_range
@@ -36,6 +36,7 @@ class MedianOfMeans(WeightedAttention):
         width = geometry.head_dim
         self.blocks = blocks
         self.log_kernel = LogKernel(kernel, bandwidth=math.sqrt(width) / 2, radius=matched_radius(width, 4))
+        self.rotary_ok = SINC_TURNS if kernel == "sinc" else True
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         logits = self.log_kernel(q, unit_norm(k) if self.log_kernel.kind == "gaussian" else k)

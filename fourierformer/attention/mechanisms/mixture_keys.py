@@ -23,6 +23,7 @@ class MixtureOfGaussianKeys(WeightedAttention):
     head and position, and in the number of heads, which the source halves.
     """
 
+    rotary_ok = True
     cost, state, source = "2 N² C", "3 N C; 2 N C with second=shift", "Nguyen et al. 2022, arXiv 2110.08678"
 
     def __init__(

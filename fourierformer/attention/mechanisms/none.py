@@ -15,6 +15,7 @@ class NoAttention(Attention):
     shapes, number of parameters and random numbers are those of softmax.
     """
 
+    rotary_ok = True
     qk_norm_ok = "its output is 0, whatever queries and keys are"
     partial_queries = padding_ok = True
     cross_ok = "it reads no sequence"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.evaluation import EvaluationMean
-from fourierformer.attention.engines.log_kernel import LogKernel
+from fourierformer.attention.engines.log_kernel import SINC_TURNS, LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention
 from fourierformer.attention.mechanisms.fourier import check_power, initial_radius
 from fourierformer.errors import check_range
@@ -56,6 +56,7 @@ class Sink(NullKeyAttention):
     also decides how far a key may be.
     """
 
+    rotary_ok = True
     source = "Miller 2023, Attention is off by one (learned: gpt-oss, OpenAI 2025)"
 
     def __init__(
@@ -77,6 +78,7 @@ class FourierSink(NullKeyAttention):
     log eps is the parameter. By explicit matrices, so slower than `fourier`, whose kernels take eps as a constant.
     """
 
+    rotary_ok = SINC_TURNS
     cost, source = "N² C sines", "ours, from Nguyen et al. 2022, arXiv 2206.00206"
 
     def __init__(

@@ -30,6 +30,7 @@ class Performer(FeatureAttention):
     `redraw`: the number of training steps between new frequencies, so that the model does not fit a single draw.
     """
 
+    rotary_ok = "products with random vectors are relative in their mean only"
     source = "Choromanski et al. 2021, arXiv 2009.14794"
     frequencies: Tensor
 
@@ -69,6 +70,7 @@ class PerformerTrig(FeatureAttention):
     the visible key weights, which is the sum of weights if all keys are equal to the query.
     """
 
+    rotary_ok = "products with random vectors are relative in their mean only"
     source = "Choromanski et al. 2021, arXiv 2009.14794, section 2.3"
     frequencies: Tensor
 

@@ -21,6 +21,7 @@ class Sigmoid(WeightedAttention):
     n / (length + 1): early tokens of a causal model have small outputs at first.
     """
 
+    rotary_ok = True
     source = "Ramapuram et al. 2024, arXiv 2409.04431"
 
     def __init__(self, geometry: Geometry, *, bias: float | Literal["auto"] = "auto"):
@@ -35,6 +36,7 @@ class Sigmoid(WeightedAttention):
 class ReluAttention(WeightedAttention):
     """W_ij = relu(q_i.k_j / sqrt(D))^power / n with n the model's longest sequence, or the number of visible keys."""
 
+    rotary_ok = True
     source = "Wortsman et al. 2023, arXiv 2309.08586"
 
     def __init__(self, geometry: Geometry, *, power: int = 1, divide: Literal["length", "visible"] = "length"):
@@ -53,6 +55,7 @@ class ReluAttention(WeightedAttention):
 class Softpick(WeightedAttention):
     """W_ij = relu(e^l_ij - 1) / sum_j |e^l_ij - 1|, l = q.k / sqrt(D). Rows sum to at most 1, to 0 where all l < 0."""
 
+    rotary_ok = True
     source = "Zuhri et al. 2025, arXiv 2504.20966"
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:

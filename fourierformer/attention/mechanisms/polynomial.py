@@ -122,6 +122,7 @@ class PolynomialAttention(FeatureAttention):
     features. `auto` takes the second beyond 256 and M keys; below, the weights take less work and memory.
     """
 
+    rotary_ok = True
     cost = "min(N, M) N C, M = C(D+n, n)"
     series: ClassVar[Series]
     monomials: Any  # Monomials, or None where the chunk form is refused

@@ -60,6 +60,7 @@ class Alibi(PriorAttention):
     In images the distance is Euclidean, in patches. Position embeddings remain, which the paper replaces.
     """
 
+    rotary_ok = True
     source = "Press et al. 2022, arXiv 2108.12409"
     slopes: Tensor
 
@@ -82,6 +83,7 @@ class LocalGaussian(PriorAttention):
     covers the positions from j to j + 1. Rows and columns of a grid have separate centres, widths and n.
     """
 
+    rotary_ok = "it predicts its windows from the coordinates of the query"
     source = "Yang et al. 2018, arXiv 1810.10182"
 
     def __init__(self, geometry: Geometry):

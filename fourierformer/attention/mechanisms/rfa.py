@@ -35,6 +35,7 @@ class RFA(FeatureAttention):
     Padding writes nothing and causes no decay. No maps: with the gate the weights depend on the layer's input too.
     """
 
+    rotary_ok = "products with random vectors are relative in their mean only"
     qk_norm_ok = "it divides queries and keys by their norms"
     source = "Peng et al. 2021, arXiv 2103.02143"
     frequencies: Tensor

@@ -29,6 +29,7 @@ class RobustKde(Attention):
     equal.
     """
 
+    rotary_ok = True
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C + iterations N³ H", "2 N C", "Han et al. 2023, arXiv 2210.05794"
 

@@ -34,6 +34,7 @@ class Routing(WeightedAttention):
     has commitment * |x - mu|^2 added, averaged over heads, queries and keys.
     """
 
+    rotary_ok = "it compares queries and keys with learned centroids"
     adds_loss = True
     cross_ok = "its local heads look around a query's own position, and its centroids are learned from one sequence"
     source = "Roy et al. 2021, arXiv 2003.05997"

@@ -31,6 +31,7 @@ class SparseAdaptiveConnection(WeightedAttention):
     loss over steps. No gradient flows from the predictor into the rest of the model.
     """
 
+    rotary_ok = "its predictor reads the coordinates of the keys"
     longer_ok = False
     draws = adds_loss = True
     cross_ok = "its predictor connects the tokens of one sequence by their distance"

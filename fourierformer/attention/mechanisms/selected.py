@@ -27,6 +27,7 @@ class TopK(WeightedAttention):
     Every query selects among its visible keys, so the future does not leak. All logits are computed: no time is saved.
     """
 
+    rotary_ok = True
     source = "Zhao et al. 2019, arXiv 1912.11637"
 
     def __init__(self, geometry: Geometry, *, keys: int = 32):
@@ -51,6 +52,7 @@ class Informer(WeightedAttention):
     the first queries always are.
     """
 
+    rotary_ok = True
     partial_queries = False
     cross_ok = "it compares the queries with each other, so no query could be answered without the others"
     source = "Zhou et al. 2021, arXiv 2012.07436"
@@ -86,6 +88,7 @@ class Clustered(WeightedAttention):
     softmax over them. `keys` = 0 is the plain form. The initial centroids are evenly spaced queries.
     """
 
+    rotary_ok = "it clusters queries by fixed random hyperplanes"
     causal_ok = "the mean of a cluster mixes queries of later tokens into earlier ones"
     cross_ok = "queries are answered by clusters, so no query could be answered without the others"
     partial_queries = False

@@ -40,6 +40,7 @@ class Sinkhorn(WeightedAttention):
     Differs from the source also in the bidirectional default, which leaves the own block out (`own_block=true` has it).
     """
 
+    rotary_ok = True
     draws = True
     partial_queries = False
     cross_ok = "it matches blocks of queries with as many blocks of keys of the same sequence"

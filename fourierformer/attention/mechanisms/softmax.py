@@ -13,6 +13,7 @@ from fourierformer.attention.engines.dot_product import dot_product_attention, d
 class Softmax(Attention):
     """softmax(q k^T / sqrt(D)) v through torch's fused kernels (Vaswani et al. 2017). O(N^2 D) time, O(N) memory."""
 
+    rotary_ok = True
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "Vaswani et al. 2017, arXiv 1706.03762"
 

@@ -35,6 +35,7 @@ SURVEY = "Lin et al. 2022, arXiv 2106.04554, section 4.1"
 class SparseAttention(Attention):
     """Softmax over the keys of `patterns`, which a subclass defines."""
 
+    rotary_ok: bool | str = True
     longer_ok = False
     partial_queries = padding_ok = True
     cross_ok = "its pattern relates positions of one sequence, and between two sequences there are none"

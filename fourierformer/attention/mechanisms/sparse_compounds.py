@@ -78,6 +78,7 @@ class ExtendedTransformer(SparseAttention):
     which are left out.
     """
 
+    rotary_ok = "its slots are keys without a position"
     cost, state, source = f"N (w + s) C; {MASKED}", "2 (w + s + 1) C", "Ainslie et al. 2020, arXiv 2004.08483"
     maps = Attention.maps
 

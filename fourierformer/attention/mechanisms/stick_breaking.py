@@ -17,6 +17,7 @@ class StickBreaking(WeightedAttention):
     The rest goes to token i itself, so that rows sum to 1; the first token returns its own value.
     """
 
+    rotary_ok = True
     full_ok = "keys take their shares in the order of the tokens"
     cross_ok = "its keys are the past of the query"
     source = "Tan et al. 2024, arXiv 2410.17980"

@@ -18,6 +18,7 @@ class Synthesizer(WeightedAttention):
     There is no projection of keys, and with `kind=random` none of queries. Column j belongs to position j.
     """
 
+    rotary_ok = "it has no keys"
     longer_ok = False
     qk_norm_ok = "it has no keys"
     cross_ok = "its weights belong to positions of one sequence, whatever the tokens are"
