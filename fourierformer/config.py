@@ -37,6 +37,7 @@ ADDED_LATER = {
     **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
     **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none"},
     **{"model.position": "sinusoid", "model.rotary_base": 10000.0},
+    **{"model.norm_kind": "layer", "model.feed_forward": "relu"},
 }
 
 

@@ -45,7 +45,15 @@ class Switches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LMConfig(Switches):
+class TextSwitches(Switches):
+    """The keys of configs/model/switches/text.yaml."""
+
+    norm_kind: Literal["layer", "rms"] = "layer"
+    feed_forward: Literal["relu", "swiglu"] = "relu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMConfig(TextSwitches):
     """The keys of configs/model/lm_*.yaml."""
 
     name: str
@@ -87,7 +95,7 @@ class MaskedLMConfig(LMConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(Switches):
+class Seq2SeqConfig(TextSwitches):
     """The keys of configs/model/seq2seq_*.yaml."""
 
     name: str

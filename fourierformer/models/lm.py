@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
@@ -31,10 +32,33 @@ def reversed_sinusoids(length: int, dim: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
-def feed_forward(dim: int, inner: int, dropout: float) -> nn.Sequential:
+class SwiGLU(nn.Module):
+    """W_3 (silu(W_1 x) * W_2 x) without biases (Shazeer 2020, arXiv 2002.05202), with dropout after both halves. It is
+    2/3 as wide as `inner`, rounded to a multiple of 8, so that it has about as many parameters as two matrices."""
+
+    def __init__(self, dim: int, inner: int, dropout: float):
+        super().__init__()
+        width = max(8, 8 * round(2 * inner / 3 / 8))
+        self.wider, self.narrower = nn.Linear(dim, 2 * width, bias=False), nn.Linear(width, dim, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, linear = self.wider(x).chunk(2, dim=-1)
+        return self.dropout(self.narrower(self.dropout(F.silu(gate) * linear)))
+
+
+def feed_forward(config: LMConfig | Seq2SeqConfig) -> nn.Module:
     """The second half of a layer: dim -> inner -> dim, with dropout after both."""
+    dim, inner, dropout = config.dim, config.inner, config.dropout
+    if config.feed_forward == "swiglu":
+        return SwiGLU(dim, inner, dropout)
     wider, narrower = nn.Linear(dim, inner), nn.Linear(inner, dim)
     return nn.Sequential(wider, nn.ReLU(), nn.Dropout(dropout), narrower, nn.Dropout(dropout))
+
+
+def norm_layer(config: LMConfig | Seq2SeqConfig) -> nn.Module:
+    """LayerNorm, or x / sqrt(mean(x^2) + 1e-6) times a gain (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+    return nn.RMSNorm(config.dim, eps=1e-6) if config.norm_kind == "rms" else nn.LayerNorm(config.dim)
 
 
 class TransformerLayer(nn.Module):
@@ -47,10 +71,10 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.pre_norm = pre_norm
         self.attention = attention
-        self.attention_norm = nn.LayerNorm(config.dim)
+        self.attention_norm = norm_layer(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.feed_forward = feed_forward(config.dim, config.inner, config.dropout)
-        self.feed_forward_norm = nn.LayerNorm(config.dim)
+        self.feed_forward = feed_forward(config)
+        self.feed_forward_norm = norm_layer(config)
 
     def forward(self, h: Tensor, last: int | None = None, keep: Tensor | None = None) -> Tensor:
         """(B, N, dim) -> (B, N, dim), or the `last` positions only. keep (B, N): False for padding."""
@@ -95,7 +119,7 @@ class TextModel(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         pre_norm, geometries = config.norm == "pre", (config.geometry(i, seed) for i in range(config.layers))
         self.layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
-        self.final_norm = nn.LayerNorm(config.dim) if pre_norm else nn.Identity()
+        self.final_norm = norm_layer(config) if pre_norm else nn.Identity()
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
         table = reversed_sinusoids(config.length, config.dim) if config.position == "sinusoid" else None
         if config.position == "learned":
@@ -156,13 +180,14 @@ class WordLM(TextModel):
 
 
 def initialise(module: nn.Module) -> None:
-    """Weights N(0, 0.02), biases 0, LayerNorm weights N(1, 0.02): the authors' initialisation."""
+    """Weights N(0, 0.02), biases 0, weights of norms N(1, 0.02): the authors' initialisation."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.LayerNorm):
+    elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         nn.init.normal_(module.weight, mean=1.0, std=0.02)
-        nn.init.zeros_(module.bias)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.zeros_(module.bias)
     elif isinstance(module, TiedAdaptiveSoftmax) and module.clusters:
         nn.init.normal_(module.cluster_weight, std=0.02)

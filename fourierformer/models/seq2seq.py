@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
 from fourierformer.models.config import Part, Seq2SeqConfig
-from fourierformer.models.lm import TransformerLayer, feed_forward, initialise, reversed_sinusoids, start_all
+from fourierformer.models.lm import (
+    TransformerLayer,
+    feed_forward,
+    initialise,
+    norm_layer,
+    reversed_sinusoids,
+    start_all,
+)
 from fourierformer.models.output_layer import at_least_float32
 
 Build = Callable[[Geometry], Attention]
@@ -31,10 +38,10 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: Seq2SeqConfig, attention: Attention, cross: Attention):
         super().__init__()
         self.attention, self.cross = attention, cross
-        self.attention_norm, self.cross_norm = nn.LayerNorm(config.dim), nn.LayerNorm(config.dim)
+        self.attention_norm, self.cross_norm = norm_layer(config), norm_layer(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.feed_forward = feed_forward(config.dim, config.inner, config.dropout)
-        self.feed_forward_norm = nn.LayerNorm(config.dim)
+        self.feed_forward = feed_forward(config)
+        self.feed_forward_norm = norm_layer(config)
 
     def forward(self, h: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
         """h (B, T, dim), the encoder's output (B, S, dim), keep (B, S): False for padding."""

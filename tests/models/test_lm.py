@@ -1,6 +1,7 @@
 """The word language model against the paper's counts and independent formulas."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -36,6 +37,32 @@ def test_parameter_counts_of_the_paper_models(config, name, count):
     with torch.device("meta"):
         model = WordLM(config, V, CUTOFFS, partial(attention.build, name))
     assert sum(p.numel() for p in model.parameters()) == count
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({"norm_kind": "rms"}, -16 * 2 * 128),
+        ({"norm_kind": "rms", "norm": "pre"}, -16 * 2 * 128 + 128),  # and the last norm
+        ({"feed_forward": "swiglu"}, 16 * (3 * 128 * 1368 - 526_464)),
+        ({"position": "learned"}, 256 * 128),
+        ({"position": "rotary"}, 0),
+        ({"qk_norm": "rms"}, 16 * 2 * 16),
+        ({"gate": "element"}, 16 * 128 * 128),
+    ],
+)
+def test_parameter_counts_of_switches(changes, more):
+    with torch.device("meta"):
+        model = WordLM(replace(SMALL, **changes), V, CUTOFFS, partial(attention.build, "softmax"))
+    assert sum(p.numel() for p in model.parameters()) == 44_018_394 + more
+
+
+def test_weights_of_rms_norms_begin_as_those_of_layer_norms():
+    torch.manual_seed(0)
+    config = replace(TINY, dim=1024, heads=4, inner=8, layers=1, norm_kind="rms")
+    weight = WordLM(config, 5, [], partial(attention.build, "softmax")).layers[0].attention_norm.weight
+    assert weight.mean().item() == pytest.approx(1, abs=3e-3)
+    assert weight.std().item() == pytest.approx(0.02, abs=2e-3)
 
 
 @pytest.mark.parametrize("cutoffs", [(), (10,), (10, 20, 40)])

@@ -61,6 +61,8 @@ class Formulas:
         return self.drop(self.weights["embedding.weight"][tokens] * math.sqrt(DIM) + positions.double())
 
     def norm(self, name: str, x: Tensor) -> Tensor:
+        if f"{name}.bias" not in self.weights:  # RMSNorm
+            return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.weights[f"{name}.weight"]
         return F.layer_norm(x, (DIM,), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def attention(self, name: str, x: Tensor, memory: Tensor, causal: bool) -> Tensor:
@@ -74,9 +76,12 @@ class Formulas:
         return mixed @ self.weights[f"{name}.proj.weight"].T
 
     def feed_forward(self, name: str, x: Tensor) -> Tensor:
-        inner, inner_bias, outer, outer_bias = (
-            value for key, value in self.weights.items() if key.startswith(f"{name}.feed_forward.")
-        )
+        weights = [value for key, value in self.weights.items() if key.startswith(f"{name}.feed_forward.")]
+        if len(weights) == 2:  # SwiGLU
+            of_gate, of_value = weights[0].chunk(2)
+            gate = x @ of_gate.T
+            return self.drop(self.drop(gate / (1 + (-gate).exp()) * (x @ of_value.T)) @ weights[1].T)
+        inner, inner_bias, outer, outer_bias = weights
         return self.drop(self.drop((x @ inner.T + inner_bias).relu()) @ outer.T + outer_bias)
 
     def layer(self, name: str, h: Tensor, causal: bool, memory: Tensor | None = None) -> Tensor:
@@ -93,14 +98,20 @@ class Formulas:
         return h + self.feed_forward(name, self.norm(f"{name}.feed_forward_norm", h))
 
 
+RECIPES = pytest.mark.parametrize(
+    "recipe", [{}, {"norm_kind": "rms"}, {"feed_forward": "swiglu"}], ids=["paper", "rms", "swiglu"]
+)
+
+
+@RECIPES
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_language_models(causal, norm, training, dropped):
+def test_language_models(causal, norm, recipe, training, dropped):
     """Dropout after the embedding, after attention, twice in the feed-forward part, and at the end."""
     if causal:
-        model = WordLM(LMConfig(**SHAPE, length=LENGTH, norm=norm), V, [], SOFTMAX)
+        model = WordLM(LMConfig(**SHAPE, length=LENGTH, norm=norm, **recipe), V, [], SOFTMAX)
     else:
-        model = MaskedLM(MaskedLMConfig(**SHAPE, length=LENGTH, mask_rate=0.15, norm=norm), V, [], SOFTMAX)
+        model = MaskedLM(MaskedLMConfig(**SHAPE, length=LENGTH, mask_rate=0.15, norm=norm, **recipe), V, [], SOFTMAX)
     formulas = Formulas(whole(model, training), training)
     h = formulas.embedded(TOKENS, reversed_sinusoids(LENGTH, DIM))
     for number in range(LAYERS):
@@ -112,9 +123,10 @@ def test_language_models(causal, norm, training, dropped):
     assert dropped == [DROPOUT] * (2 + 3 * LAYERS)
 
 
-def test_the_encoder_decoder(training, dropped):
+@RECIPES
+def test_the_encoder_decoder(recipe, training, dropped):
     """Dropout after the embeddings, after every attention and twice in every feed-forward part."""
-    config = Seq2SeqConfig(**SHAPE, source_length=LENGTH, target_length=LENGTH)
+    config = Seq2SeqConfig(**SHAPE, source_length=LENGTH, target_length=LENGTH, **recipe)
     model = EncoderDecoder(config, V, dict.fromkeys(("encoder", "decoder", "cross"), SOFTMAX))
     formulas = Formulas(whole(model, training), training)
     positions = reversed_sinusoids(LENGTH, DIM).flip(0)
