@@ -35,7 +35,7 @@ NOT_HASHED = {
 # that earlier runs keep theirs.
 ADDED_LATER = {
     **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
-    **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none"},
+    **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none", "model.value_residual": 0.0},
     **{"model.position": "sinusoid", "model.rotary_base": 10000.0},
     **{"model.norm_kind": "layer", "model.feed_forward": "relu"},
 }

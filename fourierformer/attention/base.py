@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fourierformer.attention.switches import Gate, QKNorm, QKNormKind, check_switches, of_vectors, rotated
+from fourierformer.attention.switches import Carry, Gate, QKNorm, QKNormKind, check_switches, of_vectors, rotated
 from fourierformer.errors import SetupError
 
 State = tuple[Tensor, ...]
@@ -40,6 +40,9 @@ class Geometry:
     qk_norm: QKNormKind = "none"
     gate: Gate = "none"
     rotary_base: float | None = None  # positions as rotations of queries and keys; None: without
+    value_residual: float = (
+        0.0  # multiple of the first layer's values minus the layer's own that is added to the mixture
+    )
 
     def __post_init__(self):
         if self.dim % self.heads:
@@ -159,13 +162,22 @@ class Attention(nn.Module):
         """The implementation that runs on this device; printed at the start of a run and stored in its summary."""
         return "torch"
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, *, keep: Keep = None, last: int | None = None) -> Tensor:
+    @property
+    def uses_carry(self) -> bool:
+        """It needs values of other layers: `forward` and `step` must be called with a Carry."""
+        return self.geometry.value_residual != 0
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, *, keep: Keep = None, last: int | None = None,
+        carry: Carry | None = None,
+    ) -> Tensor:  # fmt: skip
         """Every position of x (B, N, dim) attends to x, or to another sequence `memory` (B, M, dim): (B, N, dim).
 
         Every query sees all of memory, in a causal model too.
         keep (B, M), bool: False for padding, whose values are ignored (they may be NaN; their gradient is 0). For a
         query that sees no key, `proj` is applied to zeros. Outputs at padded positions of x are meaningless.
         last: only the last `last` positions of x are queries, and only their outputs are returned.
+        carry: the same object for every layer of one forward pass, in order, where `uses_carry`; see `new_carry`.
         """
         if not x.shape[1]:
             return x  # no tokens, no outputs
@@ -183,7 +195,10 @@ class Attention(nn.Module):
             x, memory = (source, None) if memory is None else (x, source)
             options["keep"] = keep
         queries = last if self.partial_queries else None
-        mixed = self.mix(*self.arguments(x, memory, queries), source, **options)
+        q, k, v = self.arguments(x, memory, queries)
+        mixed = self.mix(q, k, v, source, **options)
+        if self.uses_carry and memory is None:
+            mixed = self._with_first_values(mixed, v, carry)
         y = self._merge(mixed, x if queries is None else x[:, -queries:])
         return y if last is None or self.partial_queries else y[:, -last:]
 
@@ -200,12 +215,17 @@ class Attention(nn.Module):
             must = f"a bool tensor (batch, keys) = {tuple(source.shape[:2])}, True for tokens and False for padding"
             raise ValueError(f"keep must be {must}, got {keep.dtype} {tuple(keep.shape)}")
 
-    def step(self, x: Tensor, state: State, position: int | None = None) -> tuple[Tensor, State]:
+    def step(
+        self, x: Tensor, state: State, position: int | None = None, carry: Carry | None = None
+    ) -> tuple[Tensor, State]:
         """One more token: (B, 1, dim) -> (B, 1, dim), equal to that position of `forward` over all tokens so far.
         position: the number of tokens before it, needed where the model rotates by position."""
         if self.geometry.rotary_base is not None and position is None:
             raise ValueError("step(x, state, position) needs the token's position: this layer has rotary positions")
-        mixed, state = self.mix_step(*self.arguments(x, first=position or 0), x, state)
+        q, k, v = self.arguments(x, first=position or 0)
+        mixed, state = self.mix_step(q, k, v, x, state)
+        if self.uses_carry:
+            mixed = self._with_first_values(mixed, v, carry)
         return self._merge(mixed, x), state
 
     def arguments(
@@ -244,6 +264,19 @@ class Attention(nn.Module):
         k, v = F.linear(source, weight[of_q:], None if bias is None else bias[of_q:]).split(widths[1:], dim=-1)
         return q, k, v
 
+    def _with_first_values(self, mixed: Tensor, v: Tensor, carry: Carry | None) -> Tensor:
+        """mixed + value_residual (v of the first layer - v), of the positions of the queries (Nguyen et al. 2023, arXiv
+        2312.00751): it keeps the tokens of deep layers apart."""
+        if carry is None:
+            raise ValueError(
+                "this layer needs values of the first one: give every layer the same carry=new_carry(layer)"
+            )
+        if carry.first_values is None:
+            carry.first_values = v
+            return mixed
+        queries = slice(v.shape[2] - mixed.shape[2], None)
+        return mixed + self.geometry.value_residual * (carry.first_values[:, :, queries] - v[:, :, queries])
+
     def _merge(self, mixed: Tensor, x: Tensor) -> Tensor:
         """The output (B, N, dim) of mixed values (B, H, N, K), gated by the input x of the queries."""
         merged = mixed.transpose(1, 2).flatten(-2)
@@ -259,6 +292,11 @@ class Attention(nn.Module):
 def layers_of(model: nn.Module) -> list[Attention]:
     """The attention layers of a model, in order."""
     return [module for module in model.modules() if isinstance(module, Attention)]
+
+
+def new_carry(layer: Attention) -> Carry | None:
+    """The `carry` of the next forward pass of a model with such layers; None where they need none."""
+    return Carry() if layer.uses_carry else None
 
 
 def bottom_right_causal(queries: int, keys: int, device: torch.device) -> Tensor:

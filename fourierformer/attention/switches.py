@@ -1,11 +1,13 @@
 """Switches that a model sets for all of its attention layers, whichever mechanism they have.
 
 `Attention` makes their modules and applies them around `mix`: `qk_norm`, then `rotary_base` to queries and keys, `gate`
-to the output. At their defaults a layer has no such module and computes as without them.
+to the output, `value_residual` to the mixed values. At their defaults a layer has no such module and computes as
+without them.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,6 +21,15 @@ Gate = Literal["none", "head", "element"]
 
 SMALLEST_NORM = 1e-6  # shorter vectors are divided by it
 FIRST_SHARPNESS, LARGEST_SHARPNESS = 10.0, 100.0
+
+
+@dataclass
+class Carry:
+    """Values of one layer for the layers above it, in one forward pass of a model: it makes a new object for every pass
+    and gives it to every layer in turn. An argument, because an attribute of a module would break compilation by layer
+    and copies of a model in several threads."""
+
+    first_values: Tensor | None = None  # (B, H, M, D) of the first layer
 
 
 def check_switches(geometry: Any) -> None:

@@ -38,6 +38,10 @@ class Switches:
 
     qk_norm: Literal["none", "l2", "rms", "cosine"] = "none"
     gate: Literal["none", "head", "element"] = "none"
+    value_residual: float = 0.0
+
+    def __post_init__(self):
+        check_range("model.value_residual", self.value_residual, 0)
 
     def _switches(self) -> dict[str, Any]:
         """Their values, as facts of a Geometry."""
@@ -69,6 +73,7 @@ class LMConfig(TextSwitches):
     rotary_base: float = 10000.0  # the slowest of the rotations takes nearly 2 pi rotary_base tokens
 
     def __post_init__(self):
+        super().__post_init__()
         _check_counts(self, "layers", "dim", "heads", "inner", "length")
         _check_text(self)
         check_range("model.rotary_base", self.rotary_base, 1)
@@ -108,6 +113,7 @@ class Seq2SeqConfig(TextSwitches):
     dropout: float
 
     def __post_init__(self):
+        super().__post_init__()
         _check_counts(self, "layers", "dim", "heads", "inner", "source_length", "target_length")
         _check_text(self)
 
@@ -177,6 +183,7 @@ class ViTConfig(Switches):
     pool: Literal["class_token", "average"] = "class_token"  # input of the head; average: the mean of the patches
 
     def __post_init__(self):
+        super().__post_init__()
         _check_counts(self, "depth", "image_size", "patch", "dim", "heads")
         check_range("model.mlp_ratio", self.mlp_ratio, 0, 1000, above_low=True)
         check_range("model.drop_path", self.drop_path, 0, 1)

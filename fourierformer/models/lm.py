@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
-from fourierformer.attention.base import State
+from fourierformer.attention.base import State, new_carry
+from fourierformer.attention.switches import Carry
 from fourierformer.marks import mark
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
 from fourierformer.models.config import LMConfig, Seq2SeqConfig
@@ -76,14 +77,17 @@ class TransformerLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.feed_forward_norm = norm_layer(config)
 
-    def forward(self, h: Tensor, last: int | None = None, keep: Tensor | None = None) -> Tensor:
+    def forward(
+        self, h: Tensor, last: int | None = None, keep: Tensor | None = None, carry: Carry | None = None
+    ) -> Tensor:
         """(B, N, dim) -> (B, N, dim), or the `last` positions only. keep (B, N): False for padding."""
         residual = h if last is None else h[:, -last:]
-        return self._after_attention(residual, self.attention(self._before_attention(h), last=last, keep=keep))
+        mixed = self.attention(self._before_attention(h), last=last, keep=keep, carry=carry)
+        return self._after_attention(residual, mixed)
 
-    def step(self, h: Tensor, state: State, position: int) -> tuple[Tensor, State]:
+    def step(self, h: Tensor, state: State, position: int, carry: Carry | None = None) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.attention.step(self._before_attention(h), state, position)
+        mixed, state = self.attention.step(self._before_attention(h), state, position, carry)
         return self._after_attention(h, mixed), state
 
     def _before_attention(self, h: Tensor) -> Tensor:
@@ -102,6 +106,11 @@ def start_all(layers: Iterable[nn.Module], batch: int) -> list[State] | None:
     states = [cast("Attention", layer.attention).start(batch) for layer in layers]
     found = [state for state in states if state is not None]
     return found if len(found) == len(states) else None
+
+
+def carry_of(layers: nn.ModuleList) -> Carry | None:
+    """What one forward pass carries from layer to layer of a stack."""
+    return new_carry(cast("Attention", layers[0].attention))
 
 
 class TextModel(nn.Module):
@@ -133,9 +142,10 @@ class TextModel(nn.Module):
         """The last layer's output: token ids (B, N) -> (B, N, dim), or (B, last, dim), computed by the last layer for
         those positions only. keep (B, N): False for padding, on the left."""
         h = self.dropout(self._embedded(tokens, slice(-tokens.shape[1], None)))
+        carry = carry_of(self.layers)
         for layer in self.layers[:-1]:
-            h = layer(h, keep=keep)
-        return self.dropout(self.final_norm(self.layers[-1](h, last, keep)))
+            h = layer(h, keep=keep, carry=carry)
+        return self.dropout(self.final_norm(self.layers[-1](h, last, keep, carry)))
 
     def _embedded(self, tokens: Tensor, place: slice) -> Tensor:
         """(B, N) -> (B, N, dim). place: the positions of the tokens in a full window."""
@@ -172,9 +182,9 @@ class WordLM(TextModel):
     def step(self, token: Tensor, position: int, states: list[State]) -> tuple[Tensor, list[State]]:
         """log p of the next token (B, V) after `token` (B,) at this position of a full window, and the next states."""
         h = self._embedded(token[:, None], slice(position, position + 1))
-        after = []
+        after, carry = [], carry_of(self.layers)
         for layer, state in zip(cast("Iterable[TransformerLayer]", self.layers), states, strict=True):
-            h, state = layer.step(h, state, position)
+            h, state = layer.step(h, state, position, carry)
             after.append(state)
         return self.output.log_probabilities(self.final_norm(h)[:, 0], self.embedding.weight), after
 

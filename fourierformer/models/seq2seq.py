@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
+from fourierformer.attention.switches import Carry
 from fourierformer.models.config import Part, Seq2SeqConfig
 from fourierformer.models.lm import (
     TransformerLayer,
+    carry_of,
     feed_forward,
     initialise,
     norm_layer,
@@ -43,13 +45,15 @@ class DecoderLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.feed_forward_norm = norm_layer(config)
 
-    def forward(self, h: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+    def forward(self, h: Tensor, memory: Tensor, keep: Tensor, carry: Carry | None = None) -> Tensor:
         """h (B, T, dim), the encoder's output (B, S, dim), keep (B, S): False for padding."""
-        return self._after_attention(h, self.attention(h), memory, keep)
+        return self._after_attention(h, self.attention(h, carry=carry), memory, keep)
 
-    def step(self, h: Tensor, memory: Tensor, keep: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self, h: Tensor, memory: Tensor, keep: Tensor, state: State, carry: Carry | None = None
+    ) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.attention.step(h, state)
+        mixed, state = self.attention.step(h, state, carry=carry)
         return self._after_attention(h, mixed, memory, keep), state
 
     def _after_attention(self, h: Tensor, mixed: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
@@ -91,16 +95,16 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source: Tensor, keep: Tensor) -> Tensor:
         """The encoder's output: (B, S) -> (B, S, dim)."""
-        h = self._embedded(source)
+        h, carry = self._embedded(source), carry_of(self.encoder)
         for layer in self.encoder:
-            h = layer(h, keep=keep)
+            h = layer(h, keep=keep, carry=carry)
         return h
 
     def logits(self, inputs: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
         """Logits of the token after each of the inputs: (B, T) -> (B, T, V)."""
-        h = self._embedded(inputs)
+        h, carry = self._embedded(inputs), carry_of(self.decoder)
         for layer in self.decoder:
-            h = layer(h, memory, keep)
+            h = layer(h, memory, keep, carry)
         return self._output(h)
 
     def start(self, batch: int) -> list[State] | None:
@@ -111,9 +115,9 @@ class EncoderDecoder(nn.Module):
         self, token: Tensor, position: int, memory: Tensor, keep: Tensor, states: list[State]
     ) -> tuple[Tensor, list[State]]:
         """Logits of the next token (B, V), given one more `token` (B,) at this position, and the next states."""
-        h, after = self._embedded(token[:, None], position), []
+        h, after, carry = self._embedded(token[:, None], position), [], carry_of(self.decoder)
         for layer, state in zip(cast("Iterable[DecoderLayer]", self.decoder), states, strict=True):
-            h, state = layer.step(h, memory, keep, state)
+            h, state = layer.step(h, memory, keep, state, carry)
             after.append(state)
         return self._output(h)[:, 0], after
 

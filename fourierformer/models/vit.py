@@ -17,6 +17,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
+from fourierformer.attention.base import new_carry
+from fourierformer.attention.switches import Carry
 from fourierformer.errors import SetupError
 from fourierformer.marks import marks_of
 from fourierformer.models.config import ViTConfig
@@ -60,9 +62,19 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio))
         self.drop_path2 = StochasticDepth(drop_path)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x)))
+    def forward(self, x: Tensor, carry: Carry | None = None) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), carry=carry))
         return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+
+class Blocks(nn.Sequential):
+    """Blocks one after the other, with what one forward pass carries from each to those after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        carry = new_carry(cast("Attention", self[0].attn))
+        for block in self:
+            x = block(x, carry)
+        return x
 
 
 class ViT(VisionTransformer):
@@ -108,7 +120,7 @@ def build_vit(
     )  # fmt: skip
     model.config = config
     rates = cast("list[float]", calculate_drop_path_rates(config.drop_path, config.depth))  # lists are for stages
-    model.blocks = nn.Sequential(
+    model.blocks = Blocks(
         *(Block(attention(config.geometry(layer=i, seed=seed)), config.mlp_ratio, rate) for i, rate in enumerate(rates))
     )
     model.init_weights(needs_reset=False)  # again, now that the blocks are ours: timm's law for every Linear
