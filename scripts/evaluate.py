@@ -1,12 +1,13 @@
 """Measure a trained run again: perplexity under a protocol, top-1 and top-5, or the share of correct answers.
 
 python scripts/evaluate.py runs/wt103_small/... --split test --protocol sliding
+python scripts/evaluate.py runs/wt103_small/... --word-swap 0.025
 python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weights ema
 """
 
 import argparse
 
-from fourierformer.errors import SetupError
+from fourierformer.data.text.spec import SWAPPED
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
@@ -17,6 +18,8 @@ def main() -> None:
     add_run_options(parser)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument("--protocol", help="a protocol of its task, for text only; default: what a paper would quote")
+    swap = "swap this share of the words of the text, which is then the protocol sliding_swapped (or another)"
+    parser.add_argument("--word-swap", type=float, metavar="SHARE", help=swap)
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
     parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
     arguments = parser.parse_args()
@@ -26,14 +29,15 @@ def main() -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    from fourierformer.runs.parts import open_run
+    from fourierformer.runs.parts import chosen_evaluation, open_run
     from fourierformer.runs.spec import stored_spec
     from fourierformer.tracking.console import ConsoleTracker
     from fourierformer.training.precision import autocast
 
     options = {"data_root": arguments.data_root, "limit": arguments.limit} | chosen_weights(arguments)
-    parts, step = open_run(arguments.run, arguments.device, **options)
-    split, protocol = evaluation(arguments, parts)
+    parts, step = open_run(arguments.run, arguments.device, word_swap=arguments.word_swap, **options)
+    split, protocol = chosen_evaluation(parts, arguments.run, arguments.split, arguments.protocol)
+    protocol += SWAPPED if arguments.word_swap else ""
     console = ConsoleTracker(1, 1, arguments.run.name)
     try:
         with autocast(parts.device, parts.trainer.precision):
@@ -52,19 +56,6 @@ def evaluate(arguments: argparse.Namespace) -> None:
     if own_limit and arguments.limit is None:
         unit = parts.task.limit_key.removeprefix("max_")
         echo(f"note: the run's own results are of {own_limit:,} {unit}: --limit {own_limit} measures those")
-
-
-def evaluation(arguments: argparse.Namespace, parts) -> tuple[str, str]:
-    """Split and protocol; by default those that a paper would quote."""
-    known = parts.objective.protocols
-    split = arguments.split or ("test" if "test" in parts.corpus.splits else "valid")
-    if arguments.protocol and not known:
-        raise SetupError(f"{arguments.run} can be evaluated in one way only: leave out --protocol")
-    if arguments.protocol and arguments.protocol not in known:
-        raise SetupError(f"{arguments.run} is measured with --protocol {' or '.join(known)}, not {arguments.protocol}")
-    if split not in parts.corpus.splits:
-        raise SetupError(f"{arguments.run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
-    return split, arguments.protocol or (known[-1] if known else "")
 
 
 if __name__ == "__main__":

@@ -118,14 +118,21 @@ def open_run(
     *,
     data_root: str | None = None,
     limit: int | None = None,
+    word_swap: float | None = None,
     last: bool = False,
     averaged: bool = False,
 ) -> tuple[RunObjects, int]:
     """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step. `limit` bounds its
-    evaluations (tokens or images), `last` takes the newest checkpoint, `averaged` the EMA's weights."""
+    evaluations (tokens or images), `word_swap` is the share of words swapped in them, `last` takes the newest
+    checkpoint, `averaged` the EMA's weights."""
     spec = stored_spec(run_dir)
     config_hash = spec.hash
-    spec = with_changes(spec, trainer={"device": device}, evaluation={task_of(spec).limit_key: limit})
+    evaluation: dict = {task_of(spec).limit_key: limit}
+    if word_swap is not None:
+        if not hasattr(spec.evaluation, "word_swap"):
+            raise SetupError(f"{run_dir}: its task, {spec.task}, has no words to swap: no --word-swap")
+        evaluation["word_swap"] = word_swap
+    spec = with_changes(spec, trainer={"device": device}, evaluation=evaluation)
     if data_root:
         if not hasattr(spec.data, "root"):
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
@@ -137,6 +144,19 @@ def open_run(
         parts.model.load_state_dict(weights_of(state, run_dir, averaged))
     parts.model.eval()
     return parts, step
+
+
+def chosen_evaluation(parts: RunObjects, run: Path, split: str | None, protocol: str | None) -> tuple[str, str]:
+    """Split and protocol of a script's --split and --protocol; by default those that a paper would quote."""
+    known = parts.objective.protocols
+    split = split or ("test" if "test" in parts.corpus.splits else "valid")
+    if protocol and not known:
+        raise SetupError(f"{run} can be evaluated in one way only: leave out --protocol")
+    if protocol and protocol not in known:
+        raise SetupError(f"{run} is measured with --protocol {' or '.join(known)}, not {protocol}")
+    if split not in parts.corpus.splits:
+        raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
+    return split, protocol or (known[-1] if known else "")
 
 
 def stored_checkpoint(run: Path, config_hash: str, *, last: bool = False) -> tuple[int, dict]:

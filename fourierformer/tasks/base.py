@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from fourierformer.config import RunSpec
+from fourierformer.errors import SetupError
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,12 @@ class Metric:
         # a diverged model's perplexity needs its size, not its decimals
         text = f"{value:.3g}" if abs(value) >= 1e7 else f"{value:,.{self.decimals}f}"
         return f"{text} {self.unit}" if unit and self.unit else text
+
+
+def refuse_word_swap(share: float, reason: str) -> None:
+    """SetupError if words are to be swapped where there is no running text of words to predict."""
+    if share:
+        raise SetupError(f"evaluation.word_swap={share}, but {reason}: evaluation.word_swap=0")
 
 
 class AnyCorpus(Protocol):

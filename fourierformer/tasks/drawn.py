@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, check_range
-from fourierformer.tasks.base import Column, Task
+from fourierformer.tasks.base import Column, Task, refuse_word_swap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class DrawnEvaluation:
     protocols: list[str]
     tokens_per_forward: int
     max_tokens: int | None  # only the first sequences with so many tokens, at least one
+    word_swap: float = 0.0  # not possible here
 
     task: ClassVar[str]
     known: ClassVar[tuple[str, ...]]  # protocols
@@ -24,6 +25,7 @@ class DrawnEvaluation:
     def __post_init__(self):
         check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
         check_range("evaluation.max_tokens", self.max_tokens, 1)
+        refuse_word_swap(self.word_swap, f"task={self.task} has no text")
         if set(self.protocols) - set(self.known):
             raise SetupError(
                 f"evaluation.protocols=[{','.join(self.protocols)}]: those of task={self.task} are "

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fourierformer.config import RunSpec
-from fourierformer.data.text.spec import METRIC_OF_UNIT, TextData
+from fourierformer.data.text.spec import METRIC_OF_UNIT, SWAPPED, TextData
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import LMConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Column, Metric, Task
+from fourierformer.tasks.base import Column, Metric, Task, refuse_word_swap
 
 if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
@@ -26,10 +26,13 @@ class LanguageEvaluation:
     protocols: list[Literal["segment", "overlapping", "sliding"]]
     tokens_per_forward: int
     max_tokens: int | None
+    word_swap: float = 0.0  # the share of swapped words in further measurements; 0 = none of them
 
     def __post_init__(self):
         check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
         check_range("evaluation.max_tokens", self.max_tokens, 100)  # 10 streams of a few tokens each
+        if not 0 <= self.word_swap <= 1:
+            raise SetupError(f"evaluation.word_swap={self.word_swap}: a share of the words, from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,11 @@ class LanguageSpec(RunSpec):
     model: LMConfig
     data: TextData
     evaluation: LanguageEvaluation
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.data.unit != "word":
+            refuse_word_swap(self.evaluation.word_swap, f"data={self.data.name} is read as {self.data.unit}s")
 
 
 class Language(Task[LanguageSpec]):
@@ -53,11 +61,16 @@ class Language(Task[LanguageSpec]):
         Metric("ppl", "perplexity", "ppl", 2, logarithmic=True),
         Metric("bpc", "bits per character", "bpc", 4),
         Metric("bpd", "bits per dimension", "bpd", 4),
+        Metric("ppl_unswapped", "perplexity of unswapped words", "ppl unswapped", 2, logarithmic=True),
     )
-    protocols: ClassVar[tuple[str, ...]] = ("segment", "overlapping", "sliding")
+    secondary_metrics: ClassVar[tuple[str, ...]] = ("ppl_unswapped",)
+    protocols: ClassVar[tuple[str, ...]] = (
+        *("segment", "overlapping", "sliding"),
+        *("segment_swapped", "overlapping_swapped", "sliding_swapped"),
+    )
     preferred_protocols: ClassVar[tuple[str, ...]] = ("sliding", "overlapping", "segment")
     default_columns = (("valid", "segment"), ("test", "segment"))
-    scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens")
+    scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens", "swapped")
     limit_key = "max_tokens"
     pipeline = "text-generation"
 
@@ -131,6 +144,7 @@ class Language(Task[LanguageSpec]):
             device=device,
             tokens_per_forward=spec.evaluation.tokens_per_forward,
             max_tokens=spec.evaluation.max_tokens,
+            word_swap=spec.evaluation.word_swap,
             processes=processes,
             seed=spec.seed,
         )
@@ -160,10 +174,14 @@ class Language(Task[LanguageSpec]):
         return f"{corpus.name}: found, {tokens:,} training tokens, vocabulary {corpus.vocab_size:,}"
 
     def scored_text(self, numbers: dict) -> str:
-        return f"context {numbers['context']}, stride {numbers['stride']}, {numbers['tokens']} tokens scored"
+        scored = f"context {numbers['context']}, stride {numbers['stride']}, {numbers['tokens']} tokens scored"
+        words = numbers.get("swapped", "")
+        return f"{scored}, {words} words swapped" if words[:1].isdigit() else scored  # a table has a dash for no number
 
     def measured_at_end(self, spec: LanguageSpec) -> list[Column]:
-        return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]
+        protocols = spec.evaluation.protocols
+        ends = ("", SWAPPED) if spec.evaluation.word_swap else ("",)
+        return [(split, name + end) for split in spec.evaluation.splits for end in ends for name in protocols]
 
 
 def _check_images(spec: LanguageSpec, corpus: Corpus | None) -> None:

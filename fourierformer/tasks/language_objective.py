@@ -8,9 +8,13 @@ overlapping: the window moves by an eighth of the context instead, and of every 
          positions that see seven eighths of the context or more. Nearly the number of `sliding`, context / 8 times as
          fast.
 
+sliding_swapped and the like score a text in which a share of the words is swapped (data/text/swap.py), targets
+included: all positions together, and those alone whose target was not swapped.
+
 An image is a sequence and a segment of its own: every pixel value is scored, and no window covers two images.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +26,9 @@ from torch import Tensor
 
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.sequences import ShuffledSequences, shifted
-from fourierformer.data.text.spec import METRIC_OF_UNIT
+from fourierformer.data.text.spec import METRIC_OF_UNIT, SWAPPED
 from fourierformer.data.text.streams import OrderedStreams, windows
+from fourierformer.data.text.swap import swap_words
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.models.mlm import MaskedLM
@@ -59,6 +64,7 @@ class TokenObjective(Objective):
         device: torch.device,
         tokens_per_forward: int = 16384,
         max_tokens: int | None = None,
+        word_swap: float = 0.0,
         processes: Processes | None = None,
         seed: int = 0,
     ):
@@ -75,6 +81,7 @@ class TokenObjective(Objective):
         self.samples_per_step = global_batch_size * self.length
         self.tokens_per_forward = tokens_per_forward  # in an evaluation: bounds its memory
         self.max_tokens = max_tokens  # evaluations use only the first so many tokens (of images at least one)
+        self.word_swap = word_swap  # the share of swapped words under sliding_swapped and the like
 
     def samples_after(self, steps: int) -> int:
         """Tokens in the first `steps` steps, exactly."""
@@ -109,36 +116,82 @@ class LanguageObjective(TokenObjective):
         return {"valid_loss": result["nll"], self.primary: result[self.metric]}
 
     def check_measure(self, split: str, protocol: str) -> None:
-        batches, _ = self._scored(self.corpus.splits[split], protocol)
+        batches, _ = self._scored(self.corpus.splits[split], protocol.removesuffix(SWAPPED))
         next(iter(batches))
 
-    @torch.inference_mode()
     def measure(
         self, model: WordLM, split: str, protocol: str, poll: Poll, on_progress: OnProgress
     ) -> dict[str, float | int]:
         """Mean NLL and perplexity of a split, with the numbers that make it comparable."""
-        batches, positions = self._scored(self.corpus.splits[split], protocol)
-        context = self._context(self.corpus.splits[split], protocol)
-        # stays on the device, one host sync at the end: [sum of the losses, positions]
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        if protocol.endswith(SWAPPED):
+            return self.measure_swapped(
+                model, split, protocol.removesuffix(SWAPPED), self.word_swap, poll=poll, on_progress=on_progress
+            )
+        return self._measure(model, split, protocol, self.corpus.splits[split], None, poll, on_progress)
+
+    def measure_swapped(
+        self,
+        model: WordLM,
+        split: str,
+        protocol: str,
+        share: float,
+        *,
+        seed: int = 0,
+        poll: Poll,
+        on_progress: OnProgress,
+    ) -> dict[str, float | int]:
+        """The same of a text in which a share of the words is swapped, with the number of these words and the
+        perplexity of the positions whose target is not swapped."""
+        tokens, words = swap_words(self.corpus, split, share, seed)
+        kept = tokens == self.corpus.splits[split]
+        numbers = self._measure(model, split, protocol, tokens, kept, poll, on_progress)
+        return numbers | {"swapped": int(words[: self.max_tokens].sum())}
+
+    @torch.inference_mode()
+    def _measure(
+        self,
+        model: WordLM,
+        split: str,
+        protocol: str,
+        tokens: np.ndarray,
+        kept: np.ndarray | None,
+        poll: Poll,
+        on_progress: OnProgress,
+    ) -> dict[str, float | int]:
+        """`kept`: which tokens are those of the original text, (N,); None if all are."""
+        batches, positions = self._scored(tokens, protocol)
+        # cut like the tokens, so that each batch of targets has a mask
+        masks = itertools.repeat(None) if kept is None else (mask for _, mask in self._scored(kept, protocol)[0])
+        context = self._context(tokens, protocol)
+        # stays on the device, one host sync at the end: [sum of the losses, positions], and the same of kept targets
+        totals = torch.zeros(4, dtype=torch.float64, device=self.device)
         done = 0
         with evaluating(model):
-            for (inputs, targets), own in self.divided(batches, poll):
+            for ((inputs, targets), mask), own in self.divided(zip(batches, masks, strict=False), poll):
                 done += targets.numel()
                 if own:
                     batch = self._to_device(inputs, targets)
-                    totals[0] += model(batch.tokens, batch.targets, batch.rare).sum(dtype=torch.float64)
+                    losses = model(batch.tokens, batch.targets, batch.rare)
+                    totals[0] += losses.sum(dtype=torch.float64)
                     totals[1] += targets.numel()
+                    if mask is not None:
+                        chosen = mask.flatten().nonzero()[:, 0]
+                        totals[2] += losses[chosen.to(self.device)].sum(dtype=torch.float64)
+                        totals[3] += len(chosen)
                 on_progress(f"{split} {protocol}", done, positions)
-        total, count = self.processes.sum(totals).tolist()
-        nll, count = total / count, int(count)
-        return {
+        total, count, total_kept, count_kept = self.processes.sum(totals).tolist()
+        nll = total / count
+        numbers = {
             "nll": nll,
             self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
-            "tokens": count,
+            "tokens": int(count),
             "context": context,
             "stride": {"segment": context, "overlapping": self.stride, "sliding": 1}[protocol],
         }
+        if kept is not None:
+            nll = total_kept / count_kept if count_kept else math.nan
+            numbers |= {"nll_unswapped": nll, f"{self.metric}_unswapped": math.exp(min(nll, 700.0))}
+        return numbers
 
     @property
     def stride(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fourierformer.errors import SetupError
 from fourierformer.models.config import MaskedLMConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Metric
+from fourierformer.tasks.base import Metric, refuse_word_swap
 from fourierformer.tasks.language import Language, LanguageEvaluation, LanguageSpec
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class MaskedEvaluation(LanguageEvaluation):
     def __post_init__(self):
         super().__post_init__()
+        refuse_word_swap(self.word_swap, "words are swapped for models that predict the next word")
         if other := [name for name in self.protocols if name != "segment"]:
             raise SetupError(
                 f"evaluation.protocols has {other[0]}, but masked words are predicted from both sides, in whole "

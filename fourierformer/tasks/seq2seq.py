@@ -12,7 +12,7 @@ from fourierformer.data.text.pairs import VOCABULARY, PairsCorpus, PairsData, lo
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import Part, Seq2SeqConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Column, Metric, Task
+from fourierformer.tasks.base import Column, Metric, Task, refuse_word_swap
 
 if TYPE_CHECKING:
     from fourierformer.attention import Attention, Geometry
@@ -28,10 +28,12 @@ class Seq2SeqEvaluation:
     protocols: list[str]
     tokens_per_forward: int  # of sources and answers together
     max_tokens: int | None  # likewise: only the first pairs with so many tokens, at least one
+    word_swap: float = 0.0  # not possible here
 
     def __post_init__(self):
         check_range("evaluation.tokens_per_forward", self.tokens_per_forward, 1)
         check_range("evaluation.max_tokens", self.max_tokens, 1)
+        refuse_word_swap(self.word_swap, "answers are read letter by letter")
         if set(self.protocols) - {"greedy"}:
             raise SetupError(
                 f"evaluation.protocols=[{','.join(self.protocols)}], but answers are decoded greedily: "

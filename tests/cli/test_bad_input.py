@@ -79,6 +79,7 @@ WRONG = {
     "run_dir='~no_such_user/x'": "there is no user of that name",
     "evaluation.protocols=[slide]": "expected a list of 'segment' or 'overlapping' or 'sliding'",
     "evaluation.max_tokens=1": "evaluation.max_tokens=1: must be at least 100",
+    "evaluation.word_swap=2": "evaluation.word_swap=2: a share of the words, from 0 to 1",
 }
 
 

@@ -11,7 +11,7 @@ from fourierformer import attention, checking
 from fourierformer import config as configs
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
-from fourierformer.runs.spec import read_spec, stored_spec, with_changes
+from fourierformer.runs.spec import read_spec, stored_spec, task_of, with_changes
 from tests.helpers.command_line import CONFIGS, REPOSITORY, one_job
 
 
@@ -172,6 +172,35 @@ def test_a_knob_that_came_later_leaves_earlier_runs_their_hash(attention, later,
     assert configs.config_hash(spec.values | {"attention": older}) == spec.hash
     changed = {"attention": spec.values["attention"] | {later: not spec.attention.knobs[later]}}
     assert configs.config_hash(spec.values | changed) != spec.hash
+
+
+def test_swapped_words_leave_earlier_runs_their_hash(tmp_path):
+    spec = read_spec(composed())
+    older = {key: value for key, value in spec.values["evaluation"].items() if key != "word_swap"}
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(spec.values | {"evaluation": older}))
+    assert stored_spec(tmp_path) == spec
+    assert configs.config_hash(spec.values | {"evaluation": older}) == spec.hash
+    swapped = read_spec(composed("evaluation.word_swap=0.025"))
+    assert swapped.hash != spec.hash
+    assert task_of(swapped).measured_at_end(swapped)[:4] == [
+        *(("valid", "segment"), ("valid", "sliding"), ("valid", "segment_swapped"), ("valid", "sliding_swapped"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reason"),
+    [
+        ("data=builtin_bytes", "data=builtin_bytes is read as bytes"),
+        ("experiment=builtin_pixels", "data=builtin_pixels is read as pixels"),
+        ("experiment=builtin_mlm", "words are swapped for models that predict the next word"),
+        ("experiment=builtin_seq2seq", "answers are read letter by letter"),
+        ("experiment=recall", "task=recall has no text"),
+        ("experiment=regression", "task=regression has no text"),
+    ],
+)
+def test_words_are_swapped_in_language_models_of_words_only(chosen, reason):
+    with pytest.raises(SetupError, match=f"evaluation.word_swap=0.1, but {reason}: evaluation.word_swap=0"):
+        read_spec(composed(chosen, "evaluation.word_swap=0.1"))
 
 
 # -- identity -------------------------------------------------------------------------------------------------------

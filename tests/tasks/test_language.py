@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fourierformer import attention
+from fourierformer.data.text.swap import swap_words
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.language_objective import LanguageObjective
@@ -36,6 +37,12 @@ def measured(task, model, protocol, split="valid"):
 
 
 def literal_windows(model: WordLM, tokens: np.ndarray, length: int, stride: int = 1) -> tuple[float, int]:
+    """The mean loss and the number of the positions."""
+    scored = literal_losses(model, tokens, length, stride)
+    return sum(scored.values()) / len(scored), len(scored)
+
+
+def literal_losses(model: WordLM, tokens: np.ndarray, length: int, stride: int = 1) -> dict[int, float]:
     """One window at a time, each position counted in the first window that holds it; stride 1: the authors' evaluation,
     where the first window counts whole and every other its last position."""
     model.eval()
@@ -48,7 +55,7 @@ def literal_windows(model: WordLM, tokens: np.ndarray, length: int, stride: int 
             nll = -log_p.gather(1, window[1:, None]).double()
             for offset in range(length):
                 scored.setdefault(start + offset, nll[offset].item())
-    return sum(scored.values()) / len(scored), len(scored)
+    return scored
 
 
 @pytest.mark.parametrize(("world", "micro"), [(1, None), (1, 3), (2, 1)])
@@ -178,6 +185,47 @@ def test_samples_after_counts_the_short_slice():
     assert [task.samples_after(n) for n in (1, 4, 5, 6)] == [24, 96, 118, 142]
     shapes = [task.order.batch(step)[0].numel() for step in range(6)]
     assert sum(shapes) == 142
+
+
+# -- swapped words ----------------------------------------------------------------------------------------------------
+
+
+def task_of_words(**options):
+    """A text of 9 lines of 9 words, of a vocabulary of 60."""
+    tokens = random_tokens(90)
+    tokens[tokens == 0] = 1
+    tokens[9::10] = 0
+    task, model = task_for(tokens, 12, **options)
+    task.corpus.words = ["<eos>", "<unk>", "AAA", *(f"w{number}" for number in range(57))]
+    task.corpus.ids = {word: number for number, word in enumerate(task.corpus.words)}
+    return task, model
+
+
+def test_swapped_words_are_inputs_and_targets_and_unswapped_targets_count_apart():
+    task, model = task_of_words(word_swap=0.3)
+    original = task.corpus.splits["valid"]
+    tokens, words = swap_words(task.corpus, "valid", 0.3)
+    result = measured(task, model, "sliding_swapped")
+    losses = literal_losses(model, tokens, 12)  # of the token after each position
+    kept = [loss for position, loss in losses.items() if tokens[position + 1] == original[position + 1]]
+    assert len(kept) < len(losses) == result["tokens"] == 89
+    assert result["nll"] == pytest.approx(sum(losses.values()) / 89, abs=1e-5)
+    assert result["nll_unswapped"] == pytest.approx(sum(kept) / len(kept), abs=1e-5)
+    assert result["ppl_unswapped"] == pytest.approx(math.exp(result["nll_unswapped"]))
+    assert result["swapped"] == words.sum() == 9 * 2
+
+
+@pytest.mark.parametrize("protocol", ["segment", "overlapping", "sliding"])
+def test_no_swapped_words_give_the_clean_numbers_exactly(protocol):
+    task, model = task_of_words(max_tokens=70)
+    clean = measured(task, model, protocol)
+    swapped = measured(task, model, f"{protocol}_swapped")
+    assert swapped == clean | {"swapped": 0, "nll_unswapped": clean["nll"], "ppl_unswapped": clean["ppl"]}
+
+
+def test_swapped_words_are_counted_up_to_the_limit():
+    task, model = task_of_words(max_tokens=70, word_swap=0.3)
+    assert measured(task, model, "segment_swapped")["swapped"] == 7 * 2
 
 
 class Uniform(torch.nn.Module):

@@ -9,6 +9,7 @@ from fourierformer.errors import SetupError
 COUNTS = ("train", "valid", "test", "vocabulary", "lines", "sequence")
 # the metric of a model of these tokens: exp(mean loss) for words, mean loss / ln 2 for the others
 METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}
+SWAPPED = "_swapped"  # the end of a protocol's name where a share of the words is swapped (swap.py)
 
 
 @dataclass(frozen=True, kw_only=True)
