@@ -6,9 +6,9 @@ python scripts/head_redundancy.py runs/wt103_small/lm_small-fourier-s1-<hash> [R
 import argparse
 from pathlib import Path
 
-from fourierformer.errors import SetupError, UserError, check_range
+from fourierformer.errors import UserError, check_range
 from fourierformer.printing import echo
-from fourierformer.results import collect
+from fourierformer.results.runs import runs_among
 from fourierformer.runs.console_io import exit_on_user_error
 
 
@@ -44,14 +44,6 @@ def compare_heads(arguments: argparse.Namespace) -> None:
         write_numbers(arguments.json, report)
     if refused:
         raise refused[0]
-
-
-def runs_among(paths: list[Path]) -> list[Path]:
-    """Run directories at or below these paths; of runs/builtin/*, files and runs that were set aside are left out."""
-    runs = [run.path for run in collect(path for path in paths if not path.is_file()) if run.state != "set aside"]
-    if not runs:
-        raise SetupError(f"no runs among {', '.join(map(str, paths))}")
-    return runs
 
 
 def table(split: str, numbers: dict) -> str:

@@ -218,6 +218,14 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
     return [read_run(path) for path in sorted(directories.values())]
 
 
+def runs_among(paths: list[Path]) -> list[Path]:
+    """Run directories at or below these paths; of runs/builtin/*, files and runs that were set aside are left out."""
+    runs = [run.path for run in collect(path for path in paths if not path.is_file()) if run.state != "set aside"]
+    if not runs:
+        raise SetupError(f"no runs among {', '.join(map(str, paths))}")
+    return runs
+
+
 def _head_numbers(values: dict) -> dict[str, float]:
     means, spreads = (values[kind] if isinstance(values.get(kind), dict) else {} for kind in ("mean", "sd"))
     spread = _head_means(spreads).get("head_distance")
