@@ -4,7 +4,7 @@ All random numbers of a step depend on (seed, step) and on their row or mix grou
 same for any number of processes and any micro-batch size.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ from fourierformer.seeds import seed_of
 from fourierformer.training.objective import Objective, OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
+# (images, labels, numbers of the images in their split) -> images that are measured in their place
+Perturb = Callable[[Tensor, Tensor, Tensor], Tensor]
 UNREADABLE = 0.001  # share of a split that may be unreadable: 1,281 images of ImageNet; its known damage is far less
 
 
@@ -66,6 +68,7 @@ class ClassificationObjective(Objective):
         self.max_images = max_images  # evaluations use so many, drawn at random but always the same
         self.classes = model.num_classes
         self.branches = 2 * model.config.depth if model.config.drop_path else 0  # that stochastic depth may drop
+        self.mean, self.std = data.mean, data.std
         self.transforms = {"train": train_transform(data, augment, size), "valid": eval_transform(data, augment, size)}
         self.workers = worker_count(data, processes.local_world)
         self.mixup = _mixup(augment, self.classes) if augment.mixing else None
@@ -155,18 +158,39 @@ class ClassificationObjective(Objective):
         self, model: nn.Module, split: str, protocol: str, poll: Poll, on_progress: OnProgress
     ) -> dict[str, float | int]:
         """Cross-entropy and accuracies in per cent of a split, centre crops, each image once over all processes."""
+        return self._measure(model, split, self.images_per_forward, None, poll, on_progress)
+
+    @torch.no_grad()  # an attack takes gradients of images, which inference_mode would not give
+    def measure_attacked(
+        self, model: nn.Module, split: str, attack: Perturb, poll: Poll, on_progress: OnProgress
+    ) -> dict[str, float | int]:
+        """The same of images that `attack` has changed, in batches of at most as many images as in training."""
+        together = max(len(part.rows) for part in self.order.micro_batches(0))
+        return self._measure(model, split, min(together, self.images_per_forward), attack, poll, on_progress)
+
+    def _measure(
+        self,
+        model: nn.Module,
+        split: str,
+        images_per_forward: int,
+        attack: Perturb | None,
+        poll: Poll,
+        on_progress: OnProgress,
+    ) -> dict[str, float | int]:
         planned, world = self._planned(split), self.processes.world
         # stays on the device, one host sync at the end: [sum of losses, correct in one guess, in five, images]
         totals = torch.zeros(4, dtype=torch.float64, device=self.device)
         with evaluating(model):
-            for number, batch in enumerate(self._evaluation_batches(split), start=1):
+            for number, batch in enumerate(self._evaluation_batches(split, images_per_forward), start=1):
                 poll()  # equally often on every process: one that has no images left gets None
                 if batch is not None:
                     self.unreadable[split].update(batch.unreadable)
                 if batch is not None and len(batch.rows):
                     images, labels = to_device(self.device, batch.images, batch.labels)
+                    if attack:
+                        images = attack(images, labels, batch.rows)
                     totals += _scores(model(images).float(), labels)
-                on_progress(f"{split} images", min(number * self.images_per_forward * world, planned), planned)
+                on_progress(f"{split} images", min(number * images_per_forward * world, planned), planned)
         nll, top1, top5, images = self.processes.sum(totals).tolist()
         self._check_readable(split, planned - int(images), planned)
         if split == "valid":
@@ -187,11 +211,11 @@ class ClassificationObjective(Objective):
         read = (batch.images for batch in batches if batch is not None and len(batch.rows))
         return min(most, len(images)), (to_device(self.device, crops)[0] for crops in read)
 
-    def _evaluation_batches(self, split: str) -> Iterator[ImageBatch | None]:
+    def _evaluation_batches(self, split: str, together: int) -> Iterator[ImageBatch | None]:
         return evaluation_batches(
             self.corpus.splits[split],
             self.transforms["valid"],
-            batch=self.images_per_forward,
+            batch=together,
             workers=self.workers,
             rank=self.processes.rank,
             world=self.processes.world,

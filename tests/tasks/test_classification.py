@@ -226,6 +226,49 @@ def test_a_poll_can_stop_an_evaluation():
         make_task(model).measure(model, "valid", "", stop, lambda *progress: None)
 
 
+# -- attacks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("micro", [None, 3])
+def test_attacked_images_are_measured_in_the_place_of_the_images(micro):
+    """The attack gets the labels and numbers of its images, and a batch of training at most."""
+    logits = random_logits(50)
+    model, sizes = Oracle(logits), []
+    task = make_task(model, micro=micro, per_forward=1000)
+    labels_of = FakeSet(50).labels
+
+    def shifted(images, labels, rows):
+        """Image i becomes image i + 1."""
+        sizes.append(len(images))
+        assert labels.tolist() == labels_of[rows].tolist()
+        numbers = (rows + 1) % 50
+        images = images.clone()
+        images[:, 1, 0, 0] = numbers / 255
+        return images
+
+    result = task.measure_attacked(model, "valid", shifted, lambda: None, lambda *progress: None)
+    assert result == counted(np.roll(logits, -1, axis=0), labels_of)
+    assert sum(sizes) == 50
+    assert max(sizes) == (micro or BATCH)
+
+
+def test_an_attack_that_changes_nothing_leaves_the_numbers_and_can_take_gradients():
+    model = small_vit()
+    task = make_task(model)
+
+    def unmoved(images, labels, rows):
+        assert not model.training
+        with torch.enable_grad():
+            images = images.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(model(images).sum(), images)
+        assert gradient.abs().max() > 0
+        return images.detach()
+
+    clean = measured(task, model)
+    assert task.measure_attacked(model, "valid", unmoved, lambda: None, lambda *progress: None) == clean
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 # -- mixing -----------------------------------------------------------------------------------------------------------
 
 
