@@ -18,7 +18,7 @@ from fourierformer.training.signals import note_signals
 # in the order of use; the other scripts are for work on the repository itself
 SCRIPTS = (
     *("doctor", "prepare_data", "tune", "sweep_status", "report", "make_tables"),
-    *("evaluate", "generate", "export", "head_redundancy", "show_attention"),
+    *("evaluate", "generate", "export", "head_redundancy", "robustness", "show_attention"),
 )
 
 
