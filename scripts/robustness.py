@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError, UserError, check_range
 from fourierformer.files import write_csv
+from fourierformer.printing import echo
 from fourierformer.provenance import header
 from fourierformer.results.runs import runs_among
 from fourierformer.runs.console_io import exit_on_user_error
@@ -52,14 +53,14 @@ def attack_runs(arguments: argparse.Namespace) -> None:
     rows: list[dict] = []
     refused: list[UserError] = []
     for number, run in enumerate(runs, 1):
-        print(f"[{number}/{len(runs)}] {run}", flush=True)
+        echo(f"[{number}/{len(runs)}] {run}", flush=True)
         try:
             # two runs of one name are told apart by their folders
             name = run.name if [other.name for other in runs].count(run.name) == 1 else str(run)
             rows += rows_of_run(run, name, arguments, rows)
         except UserError as error:  # the other runs are still measured
             refused.append(error)
-            print(f"left out: {error}")
+            echo(f"left out: {error}")
     if rows:
         show(rows, arguments.out)
     if refused:
@@ -100,14 +101,14 @@ def show(rows: list[dict], out: Path) -> None:
     from fourierformer.report.robustness import robustness_chart
     from fourierformer.results.metrics import metric
 
-    print(table(rows))
+    echo(table(rows))
     columns = dict.fromkeys(key for row in rows for key in row)
     write_csv(out / "robustness.csv", rows, header("scripts/robustness.py"), columns=columns, digits=7)
     lines = {name: points(rows, name, rows[0]["primary"]) for name in attacks_of(rows)}
     space = next((row["space"] for row in rows if row["space"]), "")
     x_label = f"eps, in 1/255 of the {space} space" if space else "share of swapped words"
     picture = robustness_chart(lines, metric(rows[0]["primary"]), x_label)
-    print("\n".join(map(str, [out / "robustness.csv", *picture.save(out)])))
+    echo("\n".join(map(str, [out / "robustness.csv", *picture.save(out)])))
 
 
 def attacks_of(rows: list[dict]) -> list[str]:
