@@ -282,7 +282,7 @@ def test_memory_must_have_the_batch_and_the_width_of_x(memory):
 
 
 def test_who_can_attend_to_another_sequence_and_ignore_padding():
-    cannot = {"aft_conv", "aft_full", "aft_local", "fast_weight", "delta_net", "gated_delta_net"}
+    cannot = {"aft_conv", "aft_full", "aft_local", "fast_weight", "delta_net", "gated_delta_net", "retnet"}
     assert cannot.isdisjoint(attention.available(cross=True))
     can = {"softmax", "gaussian", "fourier", "fourier_linear", "performer_trig", "rfa", "taylor", "dpfp", "aft_simple"}
     assert can <= set(attention.available(causal=True, cross=True, padding=True))

@@ -26,6 +26,9 @@ GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
         ("delta_net", {}, C * D + 9 * C),
         ("delta_net", {"conv": 0}, C * D),
         ("gated_delta_net", {}, C * D + 9 * C),
+        ("retnet", {}, C * D),
+        ("ssd", {}, C * D),
+        ("gla", {}, C * D),
         ("bpt", {}, 2 * (40 + 20 + 10 + 5 + 3 + 2 + 1) * C),  # tokens and nodes of the tree
         ("mca", {"ratio": 3}, 2 * (13 + 2) * C),  # 13 blocks, and at most 2 tokens of the next
         # of 8 + 1 near tokens, (12 + 4 - 4) / 2 + 1 windows and 3 tokens of the next

@@ -11,6 +11,9 @@ With N tokens, M features and D coordinates per value, the formula has three for
 
 A gate lets the past decay (Peng et al. 2021, arXiv 2103.02143, section 3.2): A_ij exp(L_i - L_j) with
 L = cumsum(log_decay) in float64, since differences of long sums cancel. They are never positive: nothing overflows.
+Without a denominator, `decayed_sums` allows a decay per feature too: A_ij = sum_c fq_ic fk_jc exp(L_ic - L_jc) (Yang et
+al. 2023, arXiv 2312.06635), with all of exp(L_ic - L_jc) inside a chunk of FEATURE_CHUNK tokens, since exp(-L_jc) alone
+would overflow: 2 N M D + 8 N (2 M + D) multiplications, 8 M numbers of memory per token.
 """
 
 from typing import Literal, TypedDict
@@ -19,12 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fourierformer.attention.base import Keep, State, sees_nothing, to_float32
+from fourierformer.attention.base import Keep, State, bottom_right_causal, sees_nothing, to_float32
 from fourierformer.attention.engines.evaluation import EvaluationMean
 
 Form = Literal["auto", "parallel", "chunk"]
 PARALLEL_UP_TO = 256  # keys; beyond, auto takes chunks: both take the same time at 256 (one core, D = 16)
 CHUNK = 64  # tokens
+FEATURE_CHUNK = 8  # tokens, where features decay one by one; auto takes chunks beyond; 16 take twice the time
 
 
 class Options(TypedDict, total=False):
@@ -60,6 +64,7 @@ def linear_attention(
             out = ~keep[:, None]
             key_weight = keep[:, None].to(fk.dtype) if key_weight is None else key_weight.masked_fill(out, 0.0)
             log_decay = None if log_decay is None else log_decay.masked_fill(out, 0.0)
+        log_decay = None if log_decay is None else log_decay[..., None]
         sums = _sums(fq, fk, _weigh(v, key_weight), causal, form, log_decay)
         visible = _visible(fq, fk, causal, form, log_decay, key_weight) if floor else None
         if floor_share is not None and visible is not None and keep is None:
@@ -75,6 +80,7 @@ def linear_maps(
     _check(causal, log_decay)
     with torch.autocast(fq.device.type, enabled=False):
         fq, fk, log_decay, key_weight = to_float32(fq, fk, log_decay, key_weight)
+        log_decay = None if log_decay is None else log_decay[..., None]
         weights = _weights(fq, fk, causal, log_decay)
         if key_weight is not None:
             weights = weights * key_weight[..., None, :]
@@ -103,6 +109,32 @@ def linear_step(
         past = past + fk.mT @ _weigh(v, key_weight)
         visible = visible + (1 if key_weight is None else key_weight)
         return _normalised(fq @ past, visible, floor, eps).to(dtype), (past, visible)
+
+
+def decayed_sums(
+    fq: Tensor, fk: Tensor, v: Tensor, log_decay: Tensor, *, form: Form = "auto", keep: Keep = None
+) -> Tensor:
+    """sum_{j <= i} A_ij v_j, causal, without a denominator: fq (B, H, n, M), fk (B, H, N, M), v (B, H, N, D), log_decay
+    (B, H, N, 1) or, one for each feature, (B, H, N, M) -> (B, H, n, D), dtype of v. n < N: the last positions.
+
+    `keep`: keys that are left out add nothing, and the past does not decay at their positions.
+    """
+    with torch.autocast(v.device.type, enabled=False):
+        dtype = v.dtype
+        fq, fk, v, log_decay = to_float32(fq, fk, v, log_decay)
+        if keep is not None:
+            out = ~keep[:, None, :, None]
+            fk, log_decay = fk.masked_fill(out, 0.0), log_decay.masked_fill(out, 0.0)
+        return _sums(fq, fk, v, True, form, log_decay).to(dtype)
+
+
+def decayed_step(fq: Tensor, fk: Tensor, v: Tensor, log_decay: Tensor, state: State) -> tuple[Tensor, State]:
+    """decayed_sums for one more token: arguments of length 1 -> (B, H, 1, D) and the next state S (B, H, M, D)."""
+    with torch.autocast(v.device.type, enabled=False):
+        dtype = v.dtype
+        fq, fk, v, log_decay = to_float32(fq, fk, v, log_decay)
+        past = log_decay.mT.exp() * state[0] + fk.mT @ v
+        return (fq @ past).to(dtype), (past,)
 
 
 def _check(causal: bool, log_decay: Tensor | None) -> None:
@@ -142,31 +174,43 @@ def _visible(
 
 
 def _sums(fq: Tensor, fk: Tensor, values: Tensor, causal: bool, form: Form, log_decay: Tensor | None) -> Tensor:
-    """sum_j A_ij values_j."""
-    if form == "parallel" or (form == "auto" and causal and fk.shape[-2] <= PARALLEL_UP_TO):
+    """sum_j A_ij values_j; log_decay (B, H, N, 1 or M)."""
+    up_to = FEATURE_CHUNK if _by_feature(log_decay) else PARALLEL_UP_TO
+    if form == "parallel" or (form == "auto" and causal and fk.shape[-2] <= up_to):
         return _weights(fq, fk, causal, log_decay) @ values
     if not causal:
         return fq @ (fk.mT @ values)
     before = fk.shape[-2] - fq.shape[-2]  # keys that every query sees
     seen = fk[:, :, :before]
     if log_decay is not None:
-        level = levels(log_decay[..., :before, None])
-        seen, log_decay = seen * kept(level[..., -1:, :] - level, fk.dtype), log_decay[..., before:]
+        level = levels(log_decay[..., :before, :])
+        seen, log_decay = seen * kept(level[..., -1:, :] - level, fk.dtype), log_decay[..., before:, :]
     past = seen.mT @ values[:, :, :before]
     return _chunked(fq, fk[:, :, before:], values[:, :, before:], past, log_decay)
 
 
+def _by_feature(log_decay: Tensor | None) -> bool:
+    return log_decay is not None and log_decay.shape[-1] > 1
+
+
 def _weights(fq: Tensor, fk: Tensor, causal: bool, log_decay: Tensor | None) -> Tensor:
-    """A (B, H, n, N), without key_weight, not normalised."""
-    weights = fq @ fk.mT
+    """A (..., n, N), without key_weight, not normalised; log_decay (..., N, 1 or M)."""
     if not causal:
-        return weights
-    weights = weights.tril(fk.shape[-2] - fq.shape[-2])
-    return weights if log_decay is None else weights * fading(levels(log_decay[..., None]), fq.shape[-2], fq.dtype)
+        return fq @ fk.mT
+    before = fk.shape[-2] - fq.shape[-2]
+    if log_decay is None:
+        return (fq @ fk.mT).tril(before)
+    level, queries = levels(log_decay), fq.shape[-2]
+    if not _by_feature(log_decay):
+        return (fq @ fk.mT).tril(before) * fading(level, queries, fq.dtype)
+    difference = level[..., -queries:, None, :] - level[..., None, :, :]
+    future = ~bottom_right_causal(queries, fk.shape[-2], fk.device)[..., None]
+    fade = kept(difference.masked_fill(future, -torch.inf), fq.dtype)
+    return ((fade * fk[..., None, :, :]) @ fq[..., None])[..., 0]
 
 
 def levels(log_decay: Tensor) -> Tensor:
-    """L (..., N, 1), the sum of log_decay (..., N, 1) up to each token."""
+    """L (..., N, 1 or M), the sum of log_decay up to each token."""
     return log_decay.cumsum(-2, dtype=torch.float64)
 
 
@@ -176,23 +220,25 @@ def kept(difference: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fading(level: Tensor, queries: int, dtype: torch.dtype) -> Tensor:
-    """exp(L_i - L_j) for the last `queries` positions i and all j <= i; 1 for j > i, where exp could overflow."""
+    """exp(L_i - L_j) for the last `queries` positions i and all j <= i; 1 for j > i, where exp could overflow. Levels
+    (..., N, 1)."""
     difference = level[..., -queries:, :] - level.mT
     return kept(difference.tril(level.shape[-2] - queries), dtype)
 
 
 def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Tensor | None) -> Tensor:
     """Causal sums of as many queries as keys; `past` (B, H, M, D') are the sums over earlier keys."""
-    tokens = fq.shape[-2]
-    fq, fk, values = (in_chunks(t) for t in (fq, fk, values))
-    inside = (fq @ fk.mT).tril()
+    tokens, size = fq.shape[-2], FEATURE_CHUNK if _by_feature(log_decay) else CHUNK
+    fq, fk, values = (in_chunks(t, size) for t in (fq, fk, values))
+    log_decay = None if log_decay is None else in_chunks(log_decay, size)
+    inside = _weights(fq, fk, True, log_decay)
     if log_decay is None:
         states = torch.cat([past[:, :, None], (fk.mT @ values)[:, :, :-1]], dim=2).cumsum(2)
     else:
-        level = levels(in_chunks(log_decay[..., None]))  # since the start of the chunk
-        end, dtype = level[..., -1:, :], fq.dtype
-        states = _faded_states(past, (fk * kept(end - level, dtype)).mT @ values, kept(end, dtype))
-        inside, fq = inside * fading(level, CHUNK, dtype), fq * kept(level, dtype)
+        level, dtype = levels(log_decay), fq.dtype  # since the start of the chunk
+        end = level[..., -1:, :]
+        states = _faded_states(past, (fk * kept(end - level, dtype)).mT @ values, kept(end, dtype).mT)
+        fq = fq * kept(level, dtype)
     return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
 
 

@@ -17,13 +17,13 @@ from fourierformer.attention.engines.features import (
     positive_exponents,
     unit_norm,
 )
+from fourierformer.attention.engines.head_norm import head_norm
 from fourierformer.attention.engines.recurrence import Form
 from fourierformer.attention.mechanisms.dpfp import check_nu, dpfp_features
 from fourierformer.errors import check_range
 from fourierformer.seeds import seed_of
 
 SUM_EPS = 1e-5  # added to the sum of features: those of dpfp can all be 0
-NORM_EPS = 1e-5  # of the RMSNorm of what is read
 
 Feature = Literal["dpfp", "elu", "performer"]
 
@@ -163,8 +163,7 @@ class DeltaNet(DeltaAttention):
         return unit_norm(q), unit_norm(k), v
 
     def _read(self, mixed: Tensor, x: Tensor) -> Tensor:
-        mixed = mixed / math.sqrt(self.geometry.head_dim)
-        return F.rms_norm(mixed, (mixed.shape[-1],), self.scale.to(mixed.dtype), eps=NORM_EPS)
+        return head_norm(mixed / math.sqrt(self.geometry.head_dim), self.scale)
 
 
 @register("gated_delta_net", "as delta_net, and the memory decays at every token by a gate; the output is gated too")

@@ -3,12 +3,12 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
 from fourierformer.attention.engines.dot_product import dot_product_attention
+from fourierformer.attention.engines.head_norm import head_norm
 from fourierformer.errors import SetupError
 from fourierformer.marks import mark
 
@@ -52,8 +52,7 @@ class Differential(Attention):
             for halves in zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)
         )
         difference = first - self.share().to(first.dtype) * second
-        normed = F.rms_norm(difference, (difference.shape[-1],), self.scale.to(first.dtype), eps=1e-5)
-        return (1 - self.first) * normed
+        return (1 - self.first) * head_norm(difference, self.scale)
 
     def diagnostics(self) -> dict[str, float]:
         return {"second_map": self.share().item()}
