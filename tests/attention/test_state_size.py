@@ -17,6 +17,7 @@ GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
         ("routing", {}, 2 * N * C),
         ("grouped_query", {"kv_heads": 2}, 2 * N * 2 * D),
         ("synthesizer", {}, N * C),  # no keys
+        ("hard_gaussian", {}, N * C),  # values alone
         ("none", {}, 0),
         ("mgk", {}, 3 * N * C),  # two keys
         ("mgk", {"second": "shift"}, 2 * N * C),
