@@ -77,7 +77,7 @@ def spec_of_values(values: dict) -> RunSpec:
     """The spec of a stored config, of this version or of an earlier one."""
     from fourierformer.attention import knobs
 
-    chosen = values["attention"]
+    chosen = values.get("attention")
     if isinstance(chosen, dict) and isinstance(chosen.get("name"), str):  # add the knobs of later versions
         defaults = {knob: parameter.default for knob, parameter in knobs(chosen["name"]).items()}
         values = values | {"attention": defaults | chosen}
@@ -112,6 +112,8 @@ def meta_layer(spec: RunSpec) -> Attention:
 def _of_values(values: dict) -> RunSpec:
     """Plain values as a spec, checked without torch."""
     chosen = values.get("attention")
+    if not isinstance(chosen, dict | None):
+        raise SetupError(f"'attention' must be a config group, got {chosen!r}")
     name = (chosen or {}).get("name")
     if name is None and chosen is not None:
         raise SetupError("the yaml of the chosen attention lacks its name: write `name: ...` as its class registers it")
@@ -132,7 +134,9 @@ def _of_values(values: dict) -> RunSpec:
 def _check_groups(task: Task, values: dict) -> None:
     """SetupError for a model or data group of another task, before one of its keys fails with a misleading message."""
     for section in ("model", "data"):
-        chosen = values.get(section) or {}
+        chosen = values.get(section)
+        if not isinstance(chosen, dict):
+            continue  # check_config refuses it
         owners = [other for other in tasks() if set(chosen) == set(schema(other.spec)[section])]
         if owners and task not in owners:
             owner, origin = owners[0], f"{section}={chosen.get('name')} (of {values.get('experiment_name')})"

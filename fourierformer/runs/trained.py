@@ -7,18 +7,20 @@ FOLDER/README.md            the model card
 """
 
 import json
+import math
 import re
 import sys
 import tempfile
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from fourierformer import __version__
-from fourierformer.config import RunSpec
-from fourierformer.errors import SetupError, UserError, first_line
+from fourierformer.checking import has_type
+from fourierformer.config import RunSpec, flatten
+from fourierformer.errors import SetupError, UserError, first_line, short
 from fourierformer.files import atomic_write_text, read_json, replacing
 from fourierformer.printing import echo
 from fourierformer.results.card import model_card
@@ -26,9 +28,11 @@ from fourierformer.results.runs import read_run
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import misfit, pick_device, stored_checkpoint, weights_of
 from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
+from fourierformer.tasks import AnyCorpus
 from fourierformer.tasks.trained import TrainedModel
 
 WEIGHTS, CONFIG, FACTS = "model.safetensors", "config.json", "data.json"  # the files of an exported model
+PLAUSIBLE = 2**20  # a size of a model of which no tensor in the file needs to be evidence: a window, a seed
 HUB = "hub:"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -68,12 +72,44 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
     outputs equal those of `load_run` bit by bit."""
     folder = _folder(name)
     config, facts = read_export(folder)
-    spec = spec_of_values(config["run"])
+    spec, corpus = _described(folder, config["run"], facts)
+    return _assembled(folder, spec, corpus, load_file(folder / WEIGHTS), config["step"], device)
+
+
+def _described(folder: Path, run: dict, facts: dict) -> tuple[RunSpec, AnyCorpus]:
+    """The spec and the corpus of an exported model. SetupError unless they describe a model whose weights have the
+    sizes of those in the file: memory must not be allocated for whatever sizes an edited config.json has."""
+    sizes = _sizes(folder / WEIGHTS)
+    most = max(PLAUSIBLE, sum(map(math.prod, sizes.values())))
+    limits = dict.fromkeys(("model.layers", "model.depth"), len(sizes))  # a layer has a tensor at least
+    for key, value in flatten({section: run.get(section) for section in ("model", "attention")}):
+        if isinstance(value, int) and value > limits.get(key, most):
+            raise SetupError(f"{folder / CONFIG}: {key}={value} does not fit the weights in {WEIGHTS}: restore a copy")
     try:
-        weights = load_file(folder / WEIGHTS)
+        spec = spec_of_values(run)
+        task = task_of(spec)
+        corpus = task.corpus_of(spec, facts)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            described = task.build_model(spec, attention_of(spec), corpus).state_dict()
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise SetupError(f"{folder}: {CONFIG} and {FACTS} describe no model ({short(error)}): restore a copy") from None
+    for name in sorted(sizes.keys() | described.keys()):
+        wanted = tuple(described[name].shape) if name in described else None
+        if wanted != sizes.get(name):
+            reason = f"size mismatch for {name}: {wanted} by its {CONFIG}, {sizes.get(name)} in {WEIGHTS}"
+            raise SetupError(f"{folder}: its weights do not fit its model ({reason}): restore a copy")
+    return spec, corpus
+
+
+def _sizes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The sizes of the tensors in a file, which it states at its beginning."""
+    try:
+        if not path.is_file():  # reading a pipe would wait for ever
+            raise OSError("there is no such file")
+        with safe_open(path, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError) as error:
-        raise SetupError(f"{folder / WEIGHTS} cannot be read ({error}): restore it from a copy") from None
-    return _assembled(folder, spec, task_of(spec).corpus_of(spec, facts), weights, config["step"], device)
+        raise SetupError(f"{path} cannot be read ({first_line(error)}): restore it from a copy") from None
 
 
 def read_export(folder: Path) -> tuple[dict, dict]:
@@ -87,7 +123,7 @@ def read_export(folder: Path) -> tuple[dict, dict]:
         config, facts = read_json(folder / CONFIG) or {}, read_json(folder / FACTS)
     except UserError as error:
         raise SetupError(str(error)) from None
-    if not {"run", "step"} <= config.keys() or facts is None:
+    if not (isinstance(config.get("run"), dict) and has_type(config.get("step"), int)) or facts is None:
         lacking = f"it has no {FACTS}, or no run or step in {CONFIG}"
         raise SetupError(f"{folder} was not written by scripts/export.py: {lacking}")
     return config, facts

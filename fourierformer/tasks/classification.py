@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from fourierformer.checking import has_type, type_text
 from fourierformer.config import RunSpec
 from fourierformer.data.images.spec import AugmentConfig, ImageData
-from fourierformer.errors import check_range
+from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import ViTConfig
 from fourierformer.tasks import register
 from fourierformer.tasks.base import Metric, Task
@@ -99,7 +100,10 @@ class Classification(Task[VisionSpec]):
     def corpus_of(self, spec: VisionSpec, facts: dict) -> ImageCorpus:
         from fourierformer.data.images.corpus import ImageCorpus
 
-        return ImageCorpus(name=spec.data.name, classes=facts["classes"], splits={}, notes=[])
+        classes = facts.get("classes")
+        if not (has_type(classes, list[str]) and classes):
+            raise SetupError(f"data.json: classes={str(classes)[:60]!r}: expected {type_text(list[str])}")
+        return ImageCorpus(name=spec.data.name, classes=classes, splits={}, notes=[])
 
     def export_config(self, spec: VisionSpec, model, corpus: ImageCorpus) -> dict:
         """For timm.create_model("local-dir:..."): integrations/timm.py."""

@@ -127,7 +127,8 @@ def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_p
         file.truncate(100)
     with pytest.raises(SetupError, match=r"model\.safetensors cannot be read .*: restore it from a copy"):
         fourierformer.from_pretrained(tmp_path / "copy")
-    facts = json.loads((folder / "data.json").read_text()) | {"vocabulary": 7}
+    facts = json.loads((folder / "data.json").read_text())
+    facts |= {"vocabulary": 7, "words": facts["words"][:7]}
     (tmp_path / "copy/data.json").write_text(json.dumps(facts))
     shutil.copy(folder / "model.safetensors", tmp_path / "copy")
     with pytest.raises(SetupError, match=r"its weights do not fit its model \(size mismatch for"):

@@ -9,10 +9,11 @@ OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
+from fourierformer.checking import has_type, type_text
 from fourierformer.data import hub, prepared
 from fourierformer.data.prepared import Say, disk_errors, find_prepared, open_prepared
 from fourierformer.data.text import builtin, pixels
@@ -21,9 +22,18 @@ from fourierformer.data.text.sources import SPLITS, Source, describe_missing, lo
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.data.text.words import EOS, UNK, line_words
-from fourierformer.errors import SetupError
+from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
 
 __all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corpus", "windows"]
+
+# the keys of `Corpus.facts` with their types
+FACTS: dict[str, object] = {
+    "unit": Literal["word", "byte", "pixel"],
+    "vocabulary": int,
+    "words": list[str] | None,
+    "source": Literal["files", "builtin"] | None,
+    "sequence": int | None,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +58,14 @@ class Corpus:
 
     @classmethod
     def of_facts(cls, name: str, facts: dict) -> Self:
-        """The corpus of these `facts`, without any split."""
+        """The corpus of these `facts`, without any split. SetupError for facts that no corpus has."""
+        for key, hint in FACTS.items():
+            if key not in facts or not has_type(facts[key], hint):
+                raise SetupError(f"data.json: {key}={str(facts.get(key))[:60]!r}: expected {type_text(hint)}")
+        words, size = facts["words"], facts["vocabulary"]
+        check_range("data.json: vocabulary", size, 1, LARGEST_COUNT + 1)
+        if words is not None and len(words) != size:
+            raise SetupError(f"data.json: it has {len(words):,} words, but a vocabulary of {size:,}")
         known = {"unit": facts["unit"], "vocab_size": facts["vocabulary"], "sequence": facts["sequence"]}
         settings = {"source": facts["source"]}
         corpus = cls(name=name, **known, splits={}, manifest={"settings": settings}, notes=[], folder=Path())

@@ -40,7 +40,7 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: FourierFormerConfig):
         super().__init__(config)
-        if not config.run or config.run.get("task") != Language.name:
+        if not isinstance(config.run, dict) or config.run.get("task") != Language.name:
             raise SetupError("config.json holds no run of a language model: write it with scripts/export.py")
         spec = spec_of_values(config.run)
         # on the CPU, also where transformers builds without memory: buffers that are not saved need their values
