@@ -14,14 +14,28 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
+from fourierformer.checking import has_type, type_text
 from fourierformer.data.location import DataLocation
-from fourierformer.data.text.sources import Source
+from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
-from fourierformer.errors import SetupError
+from fourierformer.errors import LARGEST_COUNT, SetupError
 from fourierformer.files import checksum, file_sha256, open_own
 
 FORMAT = 1
+WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4}  # bytes of a token by dtype
+# the keys of a manifest that are read, with their types
+FORM: dict[str, object] = {
+    "name": str,
+    "fingerprint": str,
+    "settings": dict,
+    "inputs": list,
+    "dtype": Literal["uint8", "uint16", "uint32"],
+    "counts": dict[str, int],
+    "outputs": dict,
+    "notes": list[str],
+}
 Say = Callable[[str], None]  # prints a line
 
 
@@ -66,7 +80,8 @@ def _find_without_text(data: TextData, manifests: dict[Path, dict]) -> Path | No
 
 def other_roots(data: TextData) -> str:
     """Part of the message about missing text: the roots of existing prepared copies."""
-    roots = {_peek(folder).get("origin", {}).get("root") for folder in _folders(data)} - {None}
+    origins = (_peek(folder).get("origin") for folder in _folders(data))
+    roots = {str(origin["root"]) for origin in origins if isinstance(origin, dict) and origin.get("root") is not None}
     if not roots:
         return f"nothing is prepared in {data.cache}"
     return f"{data.cache} has only copies made from another root or with other settings ({', '.join(sorted(roots))})"
@@ -77,7 +92,7 @@ def _peek(folder: Path) -> dict:
         return {}
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
 
@@ -109,6 +124,8 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     if manifest.get("checksum") != checksum(body):
         raise refuse(folder, "has a manifest.json that was changed after it was written")
+    if reason := _misshapen(data, manifest):
+        raise refuse(folder, f"has a manifest.json that no preparation wrote ({reason})")
     expected = f"{manifest['name']}-{fingerprint(manifest['settings'], manifest['inputs'])}"
     if expected != folder.name or manifest["settings"] != data.settings:
         raise refuse(folder, f"has a manifest.json that belongs to another text or other settings ({expected})")
@@ -120,6 +137,26 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
         if thorough and file_sha256(folder / name) != facts["sha256"]:
             raise refuse(folder, f"is damaged: the content of {name} does not match its sha256")
     return manifest
+
+
+def _misshapen(data: TextData, manifest: dict) -> str | None:
+    """The first value of a manifest with another type or size than `prepare` writes; None if there is none. Anybody can
+    compute a right checksum."""
+    for key, hint in FORM.items():
+        if not has_type(manifest.get(key), hint):
+            return f"{key}={str(manifest.get(key))[:60]!r}: expected {type_text(hint)}"
+    counts, outputs, width = manifest["counts"], manifest["outputs"], WIDTHS[manifest["dtype"]]
+    for name, facts in outputs.items():
+        if not (isinstance(facts, dict) and has_type(facts.get("size"), int) and has_type(facts.get("sha256"), str)):
+            return f"outputs has no size and sha256 of {name}"
+    needed = ["vocabulary", *SPLITS, *(["sequence"] if data.unit == "pixel" else [])]
+    for name in needed:
+        if not 1 <= counts.get(name, 0) < (LARGEST_COUNT if name == "vocabulary" else 2**63):
+            return f"counts of {name}: {counts.get(name)}"
+    for split in SPLITS:
+        if outputs.get(f"{split}.bin", {}).get("size") != width * counts[split]:
+            return f"{split}.bin is not of {counts[split]} numbers of {width} bytes"
+    return None if data.unit != "word" or "vocabulary.txt" in outputs else "outputs has no vocabulary.txt"
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -13,10 +14,13 @@ import pytest
 
 from fourierformer.data import prepared
 from fourierformer.data.text import prepare as preparing
-from fourierformer.data.text.corpus import TextData, check_available, load_corpus
+from fourierformer.data.text.corpus import TextData, check_available, load_corpus, quick_fingerprint
 from fourierformer.data.text.sources import local_source
 from fourierformer.errors import SetupError
+from fourierformer.files import checksum
 from tests.helpers.networks import silent_network
+
+MISSING = object()
 
 
 def tree(folder: str) -> list[str]:
@@ -85,6 +89,62 @@ def test_damage_is_refused_with_the_folder_to_delete(small, harm, text_is_there)
     if text_is_there:  # the way out works
         shutil.rmtree(folder)
         assert len(load_corpus(small).splits["train"]) == 18
+
+
+WRONG = [None, [], [1], {}, "text", 7, -1, math.nan, {"train": None}, {"a": {"b": []}}]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        *((key, WRONG) for key in ("name", "settings", "inputs", "dtype", "counts", "outputs")),
+        ("notes", [None, "text", 7, {}, [1], [None]]),
+        ("fingerprint", [None, [], {}, 7]),
+        ("dtype", ["object", "O", "float32", "uint64", "i4", "nothing", "uint8", ["uint16"]]),
+        *((f"counts.{name}", [None, [], "7", -1, 0, 2**70, 1.5]) for name in ("train", "vocabulary")),
+        ("counts.test", [19]),
+        ("outputs.train.bin", [None, [], {}, {"size": "7", "sha256": 7}, {"size": 7}]),
+    ],
+)
+@pytest.mark.parametrize("text_is_there", [True, False], ids=["with text", "without text"])
+def test_a_manifest_of_somebody_else_is_one_line_and_then_prepared_anew(small, key, values, text_is_there):
+    folder = load_corpus(small).folder
+    original = (folder / "manifest.json").read_text()
+    root = Path(small.root)
+    if not text_is_there:
+        root.rename(root.with_name("away"))
+    for value in [*values, MISSING]:
+        forge(folder, original, key, value)
+        # with other settings it is not the copy that is looked for; loading meets it under its name
+        for call in (load_corpus,) if key == "settings" else (load_corpus, check_available, quick_fingerprint):
+            with pytest.raises(SetupError) as error:
+                call(small)
+            assert "\n" not in str(error.value) or "is missing" in str(error.value)
+    if text_is_there:
+        shutil.rmtree(folder)
+        assert len(load_corpus(small).splits["train"]) == 18
+
+
+@pytest.mark.parametrize("value", [None, [], 7, "text", {}, {"root": []}, {"root": {}}, {"root": None}])
+def test_an_origin_of_another_form_is_no_origin(small, value):
+    folder = load_corpus(small).folder
+    forge(folder, (folder / "manifest.json").read_text(), "origin", value)
+    shutil.rmtree(small.root)
+    with pytest.raises(SetupError, match="Data 'small' is missing"):
+        load_corpus(small)
+
+
+def forge(folder: Path, original: str, key: str, value: object) -> None:
+    """Set a dotted key of a manifest, or remove it, with the checksum of the result."""
+    manifest = json.loads(original)
+    *outer, last = key.split(".", 1)
+    section = manifest[outer[0]] if outer else manifest
+    if value is MISSING:
+        del section[last]
+    else:
+        section[last] = value
+    del manifest["checksum"]
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksum": checksum(manifest)}))
 
 
 def test_a_manifest_under_another_name_is_refused(small):
