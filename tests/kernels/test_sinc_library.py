@@ -114,6 +114,57 @@ def test_others_must_not_be_able_to_write_where_code_is_loaded_from(compiler, ca
     assert Path(library.load()._name).parent == tmp_path / "temporary" / f"fourierformer-{os.getuid()}"
 
 
+def plant(path: Path) -> None:
+    """Put a new file in the place of a library, with its checksum: one that is loaded must not be changed."""
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    library.load.cache_clear()
+
+
+def another_owner(path: Path) -> None:
+    plant(path)
+    os.chown(path, 12345, 12345)
+
+
+def writable_for_others(path: Path) -> None:
+    plant(path)
+    path.chmod(0o777)
+
+
+def link_of_another_owner(path: Path) -> None:
+    plant(path)
+    shutil.move(path, path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+    os.lchown(path, 12345, 12345)
+
+
+@pytest.mark.parametrize("planted", [another_owner, writable_for_others, link_of_another_owner])
+def test_a_library_that_others_may_have_planted_is_built_again(compiler, cache, planted):
+    if planted is not writable_for_others and os.geteuid() != 0:
+        pytest.skip("only root may give files away")
+    compiler()
+    path = Path(library.load()._name)
+    planted(path)
+    library.load()
+    assert compiler.calls() == 2
+    facts = path.lstat()
+    assert facts.st_uid == os.getuid()
+    assert not facts.st_mode & 0o022
+
+
+def test_a_library_is_trusted_under_every_umask(compiler, cache):
+    before = os.umask(0)
+    try:
+        compiler()
+        library.load()
+        library.load.cache_clear()
+        library.load()
+    finally:
+        os.umask(before)
+    assert compiler.calls() == 1
+
+
 def test_a_compiler_that_fails_is_quoted(compiler, cache):
     compiler(before="echo 'in file sinc.cpp' >&2; echo 'fatal error: no such header' >&2; exit 1")
     with pytest.raises(Unavailable, match=r"the compiler .* failed: fatal error: no such header"):

@@ -115,13 +115,14 @@ def _digest(words: list[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-def _trusted(folder: Path) -> bool:
-    """Whether the folder belongs to this user (or root) and others cannot write it: code is loaded from no other."""
+def _trusted(path: Path) -> bool:
+    """Whether a folder or file, and a link to it, belongs to this user (or root) and others cannot write it: code is
+    loaded from no other."""
     try:
-        facts = folder.stat()
+        facts, link = path.stat(), path.lstat()
     except OSError:
         return False
-    return facts.st_uid in (os.getuid(), 0) and not facts.st_mode & 0o022
+    return {facts.st_uid, link.st_uid} <= {os.getuid(), 0} and not facts.st_mode & 0o022
 
 
 def _writable(folder: Path) -> bool:
@@ -134,8 +135,10 @@ def _writable(folder: Path) -> bool:
 
 
 def _open(path: Path) -> ctypes.CDLL | None:
-    """Load a file whose checksum is right, else None: loading half a file may end the process."""
+    """Load a file that is ours and whose checksum is right, else None: loading half a file may end the process."""
     try:
+        if not _trusted(path):  # it may have been planted while others could write the folder
+            return None
         return ctypes.CDLL(str(path)) if path.with_suffix(".sha256").read_text() == file_sha256(path) else None
     except OSError:
         return None
@@ -163,6 +166,7 @@ def _build(path: Path, compiler: str) -> ctypes.CDLL:
         problem = _run([compiler, *FLAGS, *vectors, str(SOURCES / "sinc.cpp"), "-o", str(built)])
         if problem or not built.exists():
             raise Unavailable(f"the compiler {compiler} failed: {problem or 'it wrote no library'}")
+        built.chmod(0o755)  # under another umask others could write it
         built.with_suffix(".sha256").write_text(file_sha256(built))
         built.replace(path)
         built.with_suffix(".sha256").replace(path.with_suffix(".sha256"))
