@@ -33,6 +33,7 @@ from fourierformer.tasks.trained import TrainedModel
 
 WEIGHTS, CONFIG, FACTS = "model.safetensors", "config.json", "data.json"  # the files of an exported model
 PLAUSIBLE = 2**20  # a size of a model of which no tensor in the file needs to be evidence: a window, a seed
+UNFINISHED = ".unfinished"  # in the folder while it is written: after a kill the same command replaces what is there
 HUB = "hub:"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -155,7 +156,8 @@ def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged:
     """Write the model of a run into the folder `to`, or upload it to "hub:owner/name". Returns its path or address."""
     if not str(to).startswith(HUB):
         folder = Path(to)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        in_use = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        if in_use and not (folder / UNFINISHED).is_file():
             raise SetupError(f"{folder} exists and is not empty: choose another folder")
         _write(Path(run), folder, last=last, averaged=averaged)
         return str(folder)
@@ -184,12 +186,16 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / UNFINISHED).touch()
         # not save_file: its files can be read by their owner only
         with replacing(folder / WEIGHTS) as file:
             file.write(save(weights, metadata={"format": "pt"}))
         atomic_write_text(folder / FACTS, json.dumps(facts, ensure_ascii=False) + "\n")
         atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
         atomic_write_text(folder / "README.md", card)
+        for path in folder.glob(".*.tmp"):  # left by a killed export
+            path.unlink()
+        (folder / UNFINISHED).unlink()
     except OSError as error:
         raise SetupError(f"{folder} cannot be written ({error.strerror or error}): choose another folder") from None
 

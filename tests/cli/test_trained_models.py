@@ -1,5 +1,6 @@
 """Trained models away from their data: loaded in two lines, exported, uploaded, loaded by other libraries."""
 
+import itertools
 import json
 import math
 import re
@@ -15,6 +16,7 @@ from PIL import Image
 import fourierformer
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
+from fourierformer.runs import trained
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import open_run
 from fourierformer.runs.trained import export_run
@@ -106,6 +108,29 @@ def test_an_exported_model_equals_its_run_bit_by_bit(exported, without_data):
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # whoever reads one file reads the weights too
     machine = str(run.parent.parent.parent)  # no path of the machine that trained it travels
     assert not [path for path in folder.glob("*[nd]") if machine in path.read_text(errors="replace")]
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_killed_export_is_replaced_by_the_same_command(exported, tmp_path, monkeypatch, written):
+    run, folder = exported
+    killed, count = tmp_path / "model", itertools.count()
+
+    def kill(path, text):
+        if next(count) == written:
+            (path.parent / f".{path.name}.123.tmp").write_text(text[:10])
+            raise KeyboardInterrupt  # nothing of ours handles it
+        path.write_text(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trained, "atomic_write_text", kill)
+        with pytest.raises(KeyboardInterrupt):
+            export_run(run, killed)
+    export_run(run, killed)
+    assert {path.name: path.read_bytes() for path in killed.iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
+    with pytest.raises(SetupError, match="exists and is not empty"):
+        export_run(run, killed)
 
 
 def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_path):
