@@ -61,9 +61,17 @@ def short(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error) if str(error).strip() else 'no message'}"
 
 
+def os_error_text(error: OSError) -> str:
+    """'FILE: the reason', with a long name cut."""
+    name = str(error.filename or "the disk")
+    return f"{name if len(name) < 500 else name[:100] + '...'}: {error.strerror or error}"
+
+
 def out_of_memory_text(error: Exception) -> str | None:
     """The message for an out-of-memory error, else None. torch, not loaded here, has a class for it on GPUs only."""
     text = one_line(error)
+    if isinstance(error, ImportError | OSError) and re.search("failed to map segment|[Cc]annot allocate memory", text):
+        return f"there is not enough memory to load torch ({text[:100]}): raise the limit (ulimit -v, or the job's)"
     on_cpu = re.search(r"can't allocate memory|not enough memory|Storage size calculation overflowed", text)
     if not (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or on_cpu):
         return None

@@ -187,7 +187,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     for kernel, width, nodes, precise, log in kinds:
         kind = (kernel, width, nodes, precise, log)
         for arch in args.arch or SHARED_MEMORY:
-            tiles = [Tile(*map(int, tile.split(","))) for tile in args.tile or []] or candidates(*kind, arch // 10)
+            tiles = args.tile or candidates(*kind, arch // 10)
             if kernel == "forward" and not args.tile:
                 tiles = [*tiles, few_rows(width, nodes, log)]
             for tile in tiles:
@@ -196,13 +196,22 @@ def cases(args: argparse.Namespace) -> list[Case]:
     return chosen
 
 
+def tile_of(text: str) -> Tile:
+    """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
+    numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
+    if len(numbers) != 3 or any(n.bit_count() != 1 for n in numbers) or min(numbers[:2]) < 16 or numbers[2] > 32:
+        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected {wanted}")
+    return Tile(*numbers)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", action="append", choices=["forward", "queries", "keys"])
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
-    parser.add_argument("--tile", action="append", help="rows,columns,warps instead of the table's")
+    parser.add_argument("--tile", action="append", type=tile_of, help="rows,columns,warps instead of the table's")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
     parser.add_argument("--keep", action="store_true", help="where some keys are left out")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fourierformer.errors import first_line, one_line, short
+from fourierformer.errors import first_line, one_line, out_of_memory_text, short
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,11 @@ from fourierformer.errors import first_line, one_line, short
 def test_an_error_is_one_line(message, whole, first, named):
     error = OSError(message)
     assert (one_line(error), first_line(error), short(error)) == (whole, first, named)
+
+
+@pytest.mark.parametrize("kind", [ImportError, OSError])  # of an extension module, and of ctypes
+def test_a_library_that_does_not_fit_into_the_address_space_is_too_little_memory(kind):
+    text = out_of_memory_text(kind("libtorch_cpu.so: failed to map segment from shared object"))
+    assert text.startswith("there is not enough memory to load torch (libtorch_cpu.so: failed to map")
+    assert "ulimit -v" in text
+    assert out_of_memory_text(kind("no such module")) is None

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from fourierformer.errors import UserError, out_of_memory_text
+from fourierformer.errors import UserError, os_error_text, out_of_memory_text
 from fourierformer.printing import echo
 
 
@@ -22,7 +22,8 @@ def print_error(message: object, code: int) -> int:
 
 @contextlib.contextmanager
 def exit_on_user_error():
-    """A context for scripts: a UserError inside it ends the process with its message and exit code, not a traceback."""
+    """A context for scripts: a UserError inside it, an error of the disk or too little memory ends the process with one
+    line and an exit code, not with a traceback."""
     survive_closed_streams()
     try:
         yield
@@ -31,6 +32,9 @@ def exit_on_user_error():
     except Exception as error:
         if reason := out_of_memory_text(error):
             sys.exit(print_error(reason, 1))
+        if isinstance(error, OSError):
+            way_out = "Choose a file or folder that this user can read, or write to"
+            sys.exit(print_error(f"{os_error_text(error)}. {way_out}", 2))
         raise
 
 

@@ -1,5 +1,6 @@
 """Start Hydra, and end the process: an exit code, and for every error one line on stderr, Hydra's errors included."""
 
+import errno
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.config import flatten, sections
-from fourierformer.errors import Interrupted, UserError, did_you_mean, first_line, interruption_behind
+from fourierformer.errors import Interrupted, UserError, did_you_mean, first_line, interruption_behind, os_error_text
 from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS
@@ -104,7 +105,9 @@ def _ended(action: Callable[[], int | None]) -> int:
             return print_error(explain(error), 2)
         if isinstance(error, OSError):
             way_out = "Make room, or choose another folder: runs_root=/some/path"
-            return print_error(f"{error.filename}: {error.strerror}. {way_out}", 2)
+            if error.errno == errno.ENAMETOOLONG:
+                way_out = "A value that names a file is at most 255 bytes long"
+            return print_error(f"{os_error_text(error)}. {way_out}", 2)
         if type(error).__module__.startswith(("joblib", "submitit")):  # the process of a job was killed
             return print_error(first_line(error), 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError

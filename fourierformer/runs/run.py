@@ -167,7 +167,9 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         return error.exit_code if silent else print_error(f"{label}{error}", error.exit_code), str(error)
     except Interrupted as stop:
         return _stopped(stop, job)
-    except OSError as error:  # a disk error without a message of its own
+    except OSError as error:  # a disk error without a message of its own, or too little memory for a library
+        if short := out_of_memory_text(error):
+            return print_error(f"{label}{short}", 1), short
         reason = f"{error.filename or 'the disk'}: {error.strerror or error}"
         return print_error(f"{label}{reason}. Make room or fix the permissions; the same command resumes.", 1), reason
     except Exception as error:
