@@ -19,7 +19,7 @@ from yaml import AliasEvent, YAMLError, parse
 
 from fourierformer.checking import Schema
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range, one_line
-from fourierformer.files import checksum
+from fourierformer.files import checksum, require_small
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
 
 # Keys of paths, output and convenience, which do not change what a run computes. They are not part of the hash: a
@@ -241,13 +241,8 @@ def from_yaml(path: Path) -> dict:
 
     way_out = "Restore it from a copy, or move the run aside with fresh=true."
     try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            raise ValueError("it is not a file")
-        text = path.read_text(encoding="utf-8")
-        if "*" in text and any(isinstance(event, AliasEvent) for event in parse(text)):
-            raise ValueError("it has YAML aliases, which no run writes and which may expand without end")
-        values = OmegaConf.to_container(OmegaConf.load(StringIO(text)))  # not resolved: it may be of somebody else
-        checksum(values)  # TypeError for what is no plain value
+        require_small(path)
+        values = OmegaConf.to_container(OmegaConf.load(path))
     except (FileNotFoundError, NotADirectoryError):
         raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:

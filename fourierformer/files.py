@@ -96,8 +96,7 @@ def json_object(path: Path) -> dict:
     """The object in a JSON file; FileNotFoundError if there is none, ValueError with the reason if it is damaged. A
     file without a checksum (of an earlier version, or written by hand) is accepted."""
     try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            raise ValueError("it is not a file")
+        require_small(path)
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
@@ -108,6 +107,16 @@ def json_object(path: Path) -> dict:
     if values.pop(CHECKSUM, None) not in (None, checksum(values)):
         raise ValueError("its content does not match its checksum: it was changed after it was written")
     return values
+
+
+def require_small(path: Path, largest: int = 2**28) -> None:
+    """ValueError for anything but a plain file of at most so many bytes: reading a pipe would wait for ever, and a file
+    with holes can be larger than the memory. FileNotFoundError if there is none."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a file")
+    if status.st_size > largest:
+        raise ValueError(f"it has {status.st_size:,} bytes, and such a file has at most {largest:,}")
 
 
 def checksum(values: object) -> str:

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from fourierformer.errors import SetupError
-from fourierformer.files import json_object
-from fourierformer.tracking.jsonl import read_lines
+from fourierformer.files import json_object, require_small
+from fourierformer.tracking.jsonl import LARGEST, read_lines
 
 SCHEMA = 1
 HOW_TO_MAKE_ONE = (
@@ -292,14 +292,13 @@ def _read_json(path: Path, problems: list[str]) -> dict | None:
 
 def _read_rows(path: Path) -> tuple[list[dict], list[str]]:
     """The rows of a metrics file, and a remark on lines that are damaged (a kill while writing leaves half a line)."""
-    if path.exists() and not path.is_file():
-        return [], [f"{path.name} cannot be read: it is not a file"]
     try:
+        require_small(path, LARGEST)
         data = path.read_bytes()
     except FileNotFoundError:
         return [], []
-    except OSError as error:
-        return [], [f"{path.name} cannot be read: {error.strerror}"]
+    except (OSError, ValueError) as error:
+        return [], [f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"]
     lines = read_lines(data)
     lost = len(lines.damaged) + (not data.endswith(b"\n") and bool(data))
     return lines.rows, [f"{path.name}: {lost} damaged line{'s' if lost > 1 else ''} left out"] if lost else []

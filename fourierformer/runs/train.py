@@ -13,7 +13,7 @@ from functools import partial
 
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
-from fourierformer.files import read_json
+from fourierformer.files import read_json, require_small
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.job_names import Name
@@ -178,8 +178,9 @@ def wandb_id(directory: RunDirectory) -> str:
     another. In a wandb sweep its agent chooses the id, and waits for a run of this id."""
     if os.environ.get("WANDB_SWEEP_ID") and os.environ.get("WANDB_RUN_ID"):
         return os.environ["WANDB_RUN_ID"]
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        stored = directory.wandb_id.read_text().strip() if directory.wandb_id.is_file() else ""
+    with contextlib.suppress(OSError, ValueError):
+        require_small(directory.wandb_id)
+        stored = directory.wandb_id.read_text().strip()
         if re.fullmatch("[0-9a-f]{12}", stored):
             return stored
     drawn = uuid.uuid4().hex[:12]

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fourierformer.errors import UserError
-from fourierformer.files import open_own
+from fourierformer.files import open_own, require_small
 
+LARGEST = 2**32  # bytes, of ten million rows
 CHECK = re.compile(rb', "check": "([0-9a-f]{16})"}$')
 
 
@@ -65,7 +66,11 @@ class JsonlTracker:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+b", buffering=0, opener=open_own)  # noqa: SIM115 (closed in close)
+            require_small(self.path, LARGEST)
             self._check = read_lines(self._drop_torn_line()).check
+        except ValueError as error:
+            way_out = "Restore it from a copy, or start again with fresh=true."
+            raise UserError(f"{self.path} is damaged ({error}). {way_out}") from error
         except OSError as error:
             raise self._failure(error) from error
 

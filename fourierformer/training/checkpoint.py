@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from fourierformer.errors import UserError, one_line
-from fourierformer.files import atomic_write_text, file_sha256
+from fourierformer.files import atomic_write_text, file_sha256, require_small
 from fourierformer.printing import echo
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
@@ -254,8 +254,7 @@ def _loaded(path: Path) -> tuple[dict | None, str]:
 
 def _manifest(path: Path) -> dict:
     file = path / "MANIFEST.json"
-    if file.exists() and not file.is_file():  # reading a pipe would wait for ever
-        raise ValueError("it is not a file")
+    require_small(file)
     return json.loads(file.read_text())
 
 

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from fourierformer.data.images.corpus import load_images
-from fourierformer.data.images.sets import to_rgb
+from fourierformer.data.images.folder import FolderSet
+from fourierformer.data.images.sets import Unreadable, to_rgb
 from fourierformer.data.text.corpus import load_corpus
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
@@ -99,6 +100,26 @@ def test_a_large_label_in_parquet_is_refused(tmp_path):
         datasets.Dataset.from_dict(rows).to_parquet(tmp_path / f"{split}.parquet")
     with pytest.raises(SetupError, match=r"column 'label': a label is 1,099,511,627,776"):
         load_images(image_data("imagenet", root=str(tmp_path), cache=str(tmp_path / "cache"), expect=None))
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link to a device", "a file with holes"])
+def test_only_plain_files_of_a_bounded_size_are_images(kind, tmp_path):
+    """Reading the others would wait for ever, or fill the memory."""
+    path = tmp_path / "class" / "image.png"
+    path.parent.mkdir()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a link to a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 40 * 2**30)
+    images = FolderSet(tmp_path)
+    with pytest.raises(
+        Unreadable, match="it has 42,949,672,960 bytes" if kind == "a file with holes" else "not a file"
+    ):
+        images.read(0)
+    assert images.content(0) == b""
 
 
 def test_a_link_that_leads_back_is_refused(tmp_path):

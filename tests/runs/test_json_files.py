@@ -5,11 +5,14 @@ import os
 
 import pytest
 
+from fourierformer.config import from_yaml
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import read_csv, read_json, write_json
+from fourierformer.results import collect
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.sweep import read_record
 from fourierformer.runs.train import wandb_id
+from fourierformer.tracking.jsonl import JsonlTracker
 
 VALUES = {"schema": 1, "results": {"test": {"sliding": {"ppl": 61.25, "tokens": 245_568}}}, "notes": ["é", None, True]}
 
@@ -50,6 +53,22 @@ def test_what_is_no_object_is_named(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError, match=r"status.json is damaged \(.+\): restore it from a copy, or delete it"):
         read_json(path)
+
+
+def test_a_file_larger_than_the_memory_is_named_and_not_read(tmp_path):
+    """With holes, it takes no room on the disk."""
+    for name in ("status.json", "config.yaml", "metrics.jsonl"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 40 * 2**30)
+    size = "it has 42,949,672,960 bytes"
+    with pytest.raises(UserError, match=f"status.json is damaged .{size}"):
+        read_json(tmp_path / "status.json")
+    with pytest.raises(SetupError, match=f"config.yaml cannot be read .{size}"):
+        from_yaml(tmp_path / "config.yaml")
+    with pytest.raises(UserError, match=f"metrics.jsonl is damaged .{size}"):
+        JsonlTracker(tmp_path / "metrics.jsonl")
+    (run,) = collect(tmp_path)
+    assert any(f"metrics.jsonl cannot be read: {size}" in remark for remark in run.remarks())
 
 
 def in_the_way(path, kind: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, listed
 from fourierformer.errors import SetupError
+from fourierformer.files import require_small
 
 
 class FolderSet(ImageSet):
@@ -53,4 +54,6 @@ class FolderSet(ImageSet):
         return os.path.join(self.folder, self.names[index])
 
     def open(self, index: int) -> str:
-        return self.name_of(index)
+        name = self.name_of(index)
+        require_small(Path(name))  # a pipe or a device would be read for ever
+        return name
