@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
 
 from fourierformer.config import NOT_HASHED
 from fourierformer.printing import echo
@@ -47,9 +48,17 @@ def values_of_command() -> str:
     """'lr=0.002 layers=2': single values that the command of this run sets and that change its numbers."""
     if not HydraConfig.initialized():
         return ""
-    (values,) = _expanded(HydraConfig.get().overrides.task)
+    (values,) = _expanded(overrides_of(HydraConfig.get()))
     single = {k: v for k, v in values.items() if "." in k and k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
     return differing_values([single, {}])[0][:LONGEST]
+
+
+def overrides_of(hydra: DictConfig) -> list[str]:
+    """The overrides of a command as they were written: reading them one by one would resolve interpolations in them,
+    which are relative to another place."""
+    written = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    assert isinstance(written, list)
+    return [str(override) for override in written]
 
 
 def _expanded(overrides: Iterable[str]) -> list[dict[str, object]]:

@@ -27,8 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
+from fourierformer.runs.job_names import Name, names, overrides_of
 from fourierformer.printing import echo
-from fourierformer.runs.job_names import Name, names
 from fourierformer.training.signals import SIGNALS, exit_code, forget_signal, note, noted_signal, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
@@ -47,7 +47,7 @@ class SweepRecord(Callback):
         with contextlib.suppress(HydraException, OmegaConfBaseException, OSError):
             SweepRecord.current.mkdir(parents=True, exist_ok=True)
             parameters = config.hydra.sweeper.get("params") or {}
-            named = names([*(f"{k}={v}" for k, v in parameters.items()), *config.hydra.overrides.task])
+            named = names([*(f"{k}={v}" for k, v in parameters.items()), *overrides_of(config.hydra)])
             atomic_write_text(SweepRecord.current / "jobs.json", json.dumps({"names": named}))
 
 
@@ -65,7 +65,7 @@ class Job:
 
     def __init__(self):
         hydra = HydraConfig.get()
-        self.record, self.number, self.overrides = Path(hydra.sweep.dir), hydra.job.num, list(hydra.overrides.task)
+        self.record, self.number, self.overrides = Path(hydra.sweep.dir), hydra.job.num, overrides_of(hydra)
         self.name = _name_of(self.number, read_names(self.record))
         self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
         self.write()

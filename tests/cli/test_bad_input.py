@@ -228,3 +228,11 @@ def test_what_is_for_the_other_script_names_the_right_command(train, arguments, 
     error = capfd.readouterr().err
     assert right in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("override", ["scale.vision=${..seed}", "schedule.warmup_steps=${..seed}"])
+@pytest.mark.parametrize("several", [[], ["-m"]])
+def test_a_relative_interpolation_is_a_value(override, several, tmp_path):
+    """It is relative to its place in the config, not to the list of overrides."""
+    arguments = ["debug=smoke", "attention=softmax", "dry_run=true", f"runs_root={tmp_path}", override]
+    assert train_lm(*several, *arguments) == 0
