@@ -10,6 +10,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
@@ -189,6 +190,24 @@ def wandb_id(directory: RunDirectory) -> str:
     return drawn
 
 
+def backend_of(parts: RunObjects) -> str:
+    """The implementation of the attention and its device, as a checkpoint remembers it."""
+    return f"{parts.backend} on {parts.device.type}"
+
+
+def check_same_backend(recorded: object, parts: RunObjects, run: Path) -> None:
+    """SetupError where a run would go on with another implementation on the same kind of device, because the cache of
+    a kernel is full, for example: its weights would differ from those of an undisturbed run. Earlier versions recorded
+    none; another device is the user's choice."""
+    before, _, device = str(recorded).partition(" on ")
+    if device == parts.device.type and before != parts.backend:
+        raise SetupError(
+            f"{run} was trained with the attention's backend '{before}', and here only '{parts.backend}' can run "
+            "(`python scripts/doctor.py` gives the reason): its weights would not be those of an undisturbed run. Make "
+            f"'{before}' available, and the same command resumes; or start again with fresh=true."
+        )
+
+
 def make_loop(
     parts: RunObjects, trackers, checkpoints, stop, *, on_progress=ignore, on_log=ignore, on_advice=warnings.warn
 ) -> TrainingLoop:
@@ -209,6 +228,7 @@ def make_loop(
         checkpoints=checkpoints,
         stop=stop,
         data_fingerprint=parts.data_fingerprint,
+        backend=backend_of(parts),
         processes=parts.processes,
         on_progress=on_progress,
         on_log=on_log,
@@ -241,6 +261,8 @@ def _fit(
         _, state = checkpoint
         recorded = state.get("data_fingerprint")
         on_first(lambda: check_same_data(parts.spec, directory.path, recorded, parts.data_fingerprint))
+        backend = state.get("backend")
+        on_first(lambda: check_same_backend(backend, parts, directory.path))
         with refuse_other_shapes(directory.path):
             loop.restore(state)
         state.clear()  # else it would keep a second copy of weights and moments for the whole training

@@ -65,6 +65,7 @@ class TrainingLoop:
     checkpoints: Checkpoints
     stop: StopSignal
     data_fingerprint: str | None = None  # of the training data, kept in every checkpoint
+    backend: str | None = None  # the implementation of the attention, likewise
     processes: Processes = field(default_factory=Processes)
     on_progress: OnProgress = lambda label, done, total: None
     on_log: Callable[[Progress], None] = lambda progress: None
@@ -262,6 +263,7 @@ class TrainingLoop:
             "objective": self.objective.state_dict(),
             "random": torch.get_rng_state(),
             "data_fingerprint": self.data_fingerprint,
+            "backend": self.backend,
             "metrics_offset": self.tracker.position(),
             "metrics_check": self.tracker.last_check,
         }

@@ -298,6 +298,26 @@ def test_checkpoints_of_earlier_versions_are_resumed(copied, smoke, finished):
     assert rows(run) == rows(finished[1])
 
 
+def test_a_run_does_not_go_on_with_another_backend_of_its_attention(smoke, tmp_path, monkeypatch, capfd):
+    """Such as where the cache of a compiled kernel is full. A new run takes the other one and says so."""
+    name = "fourierformer.attention.mechanisms.softmax.Softmax.backend_name"
+    command = [*smoke, f"runs_root={tmp_path}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(name, lambda *_: "compiled")
+        assert train_lm(*command) == 0
+    run = only_run(tmp_path)
+    (run / "summary.json").unlink()
+    before = (run / "metrics.jsonl").read_bytes()
+    assert train_lm(*command) == 2
+    error = capfd.readouterr().err
+    assert f"{run} was trained with the attention's backend 'compiled', and here only 'torch' can run" in error
+    assert error.count("\n") == 1
+    assert (run / "metrics.jsonl").read_bytes() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(name, lambda *_: "compiled")
+        assert train_lm(*command) == 0
+
+
 def test_only_damaged_checkpoints_are_an_error(copied, smoke, capfd):
     root, run = copied
     (run / "summary.json").unlink()
