@@ -242,7 +242,11 @@ def from_yaml(path: Path) -> dict:
     way_out = "Restore it from a copy, or move the run aside with fresh=true."
     try:
         require_small(path)
-        values = OmegaConf.to_container(OmegaConf.load(path))
+        text = path.read_text(encoding="utf-8")
+        if "*" in text and any(isinstance(event, AliasEvent) for event in parse(text)):
+            raise ValueError("it has YAML aliases, which no run writes and which may expand without end")
+        values = OmegaConf.to_container(OmegaConf.load(StringIO(text)))  # not resolved: it may be of somebody else
+        checksum(values)  # TypeError for what is no plain value
     except (FileNotFoundError, NotADirectoryError):
         raise SetupError(f"{path.parent} is not a run directory: {_why_no_run(path.parent, path.name)}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, YAMLError, OmegaConfBaseException) as error:

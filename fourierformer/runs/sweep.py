@@ -27,8 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
-from fourierformer.runs.job_names import Name, names, overrides_of
 from fourierformer.printing import echo
+from fourierformer.runs.job_names import Name, names, overrides_of
 from fourierformer.training.signals import SIGNALS, exit_code, forget_signal, note, noted_signal, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
