@@ -18,7 +18,8 @@ from fourierformer.results.statistics import holm
 HERE = Path(__file__).resolve().parent
 SIZES = {"recall_32": "data.pairs=32 data.length=64 data.queries=null", "recall_128": ""}
 CHOICE = 1  # seed of the choice of the rate
-SEEDS = {"recall_32": range(11, 16), "recall_128": range(11, 14), "recall_pairs": range(11, 14)}
+SEEDS = {"recall_32": range(11, 16), "recall_128": range(11, 16), "recall_pairs": range(11, 14)}
+FEWEST = 3  # seeds, where time did not suffice for all
 PAIRS = {
     pairs: f"data.pairs={pairs} data.length={pairs + min(pairs, 32)} data.queries={min(pairs, 32)}"
     for pairs in (8, 16, 64)
@@ -89,9 +90,9 @@ def _commands(name: str, overrides: str, rates: pd.Series) -> list[str]:
 
 
 def measured(rows: pd.DataFrame, size: str) -> pd.DataFrame:
-    """Runs of the measurement: those of the fresh seeds, which all have the chosen rate, where all seeds are there."""
+    """Runs of the measurement: those of the fresh seeds, which all have the chosen rate, where enough seeds are there."""
     runs = rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS[size])]
-    return runs[runs.groupby("attention")["seed"].transform("size") == len(SEEDS[size])]
+    return runs[runs.groupby("attention")["seed"].transform("size") >= FEWEST]
 
 
 def verdicts(runs: pd.DataFrame, key: str) -> pd.DataFrame:
