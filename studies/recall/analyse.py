@@ -32,6 +32,7 @@ RENAMED = {
     "results.valid.curve.state": "state",
     "results.test.1x.pairs": "pairs",
 }
+NAMED = 5.0  # per cent; marks below are not named in the figure
 CURVES = {
     "softmax": "#222222",
     "gaussian": "#0072b2",
@@ -180,7 +181,9 @@ def draw_states(rows: pd.DataFrame) -> None:
         axis.errorbar(values["state"], values["mean"], yerr=errors, **style)
         if "softmax" in values.index:
             axis.axvline(values.loc["softmax", "state"], color="#222222", linewidth=0.8, linestyle=":")
-        label(axis, values.sort_values("mean", ascending=False))
+        label(axis, values[values["mean"] >= NAMED].sort_values("mean", ascending=False))
+        unnamed = (values["mean"] < NAMED).sum()
+        axis.text(1, 8, f"{unnamed} attentions below {NAMED:.0f} %", fontsize=7, color="#555555")
         axis.set(xscale="log", ylim=(-4, 104), xlabel="numbers kept between tokens", ylabel="accuracy on test, %")
     save(figure, "states")
 
