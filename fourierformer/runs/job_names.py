@@ -5,10 +5,11 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from fourierformer.config import NOT_HASHED
 from fourierformer.printing import echo
@@ -53,7 +54,7 @@ def values_of_command() -> str:
     return differing_values([single, {}])[0][:LONGEST]
 
 
-def overrides_of(hydra: DictConfig) -> list[str]:
+def overrides_of(hydra: HydraConf) -> list[str]:
     """The overrides of a command as they were written: reading them one by one would resolve interpolations in them,
     which are relative to another place."""
     written = OmegaConf.to_container(hydra.overrides.task, resolve=False)
