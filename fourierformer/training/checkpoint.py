@@ -55,7 +55,7 @@ class Checkpoints:
         aside = target.with_name(target.name + ".tmp")
         needed = state_bytes(state)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(exist_ok=True)  # not its parents: a checkpoint alone is no run
             self._delete_leftovers()
             free = shutil.disk_usage(self.directory).free
             if free < needed:
@@ -65,6 +65,9 @@ class Checkpoints:
             _sync_directory(self.directory)
         except OSError as error:
             _discard(aside, target)
+            if not self.directory.parent.exists():
+                way_out = "Move it back, and the same command resumes; without it, that command begins again."
+                raise UserError(f"{self.directory.parent} was removed or renamed during the run. {way_out}") from error
             available = "unknown"
             with contextlib.suppress(OSError):
                 available = _human(shutil.disk_usage(self.directory).free)

@@ -318,6 +318,29 @@ def test_a_run_does_not_go_on_with_another_backend_of_its_attention(smoke, tmp_p
         assert train_lm(*command) == 0
 
 
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.filterwarnings("ignore:.*status.json could not be written")
+def test_a_directory_removed_or_renamed_during_the_run_is_named(smoke, tmp_path, monkeypatch, capfd, finished, removed):
+    """Nothing of it is made again: checkpoints alone would be refused by the same command as foreign files."""
+    original, aside = Checkpoints.save, tmp_path / "aside"
+
+    def save(self, step, state, best=False):
+        if step == 4:
+            shutil.rmtree(self.directory.parent) if removed else self.directory.parent.rename(aside)
+        return original(self, step, state, best)
+
+    command = [*smoke, f"run_dir={tmp_path / 'run'}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save)
+        assert train_lm(*command) == 1
+    assert f"error: {tmp_path / 'run'} was removed or renamed during the run. Move it back" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+    if not removed:
+        aside.rename(tmp_path / "run")
+    assert train_lm(*command) == 0
+    assert rows(tmp_path / "run") == rows(finished[1])
+
+
 def test_only_damaged_checkpoints_are_an_error(copied, smoke, capfd):
     root, run = copied
     (run / "summary.json").unlink()
