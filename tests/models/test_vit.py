@@ -74,7 +74,7 @@ def test_parameter_counts_of_the_paper_models(shape, name, count):
 
 def test_the_configs_are_the_papers():
     paper = {"image_size": 224, "patch": 16, "depth": 12, "mlp_ratio": 4.0, "drop_path": 0.1}
-    paper |= {"position": "learned", "pool": "class_token", "qk_norm": "none", "gate": "none"}
+    paper |= {"position": "learned", "pool": "class_token", "qk_norm": "none", "gate": "none", "value_residual": 0.0}
     assert asdict(config("deit_tiny")) == {"name": "deit_tiny", "dim": 192, "heads": 3, **paper}
     assert asdict(config("deit_small")) == {"name": "deit_small", "dim": 384, "heads": 6, **paper}
     for size in ("tiny", "small"):
