@@ -15,6 +15,7 @@ State = tuple[Tensor, ...]
 Keep = Tensor | None  # (B, M) bool, False for keys that no query may see, such as padding; None: all keys are visible
 Projected = tuple[Tensor, Tensor, Tensor]  # q, k, v
 NOT_STATED = "not stated"
+PASS_CARRY = "give every layer of a forward pass the same carry=new_carry(layer)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Attention(nn.Module):
     qk_norm_ok: bool | str = True
     rotary_ok: bool | str = "it was written for queries and keys that no rotation changes"
     needs_grid: ClassVar[bool] = False
+    reads_below: ClassVar[bool] = False  # mix(..., below=) gets the values of the layer below, None in the first layer
     longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
@@ -165,7 +167,7 @@ class Attention(nn.Module):
     @property
     def uses_carry(self) -> bool:
         """It needs values of other layers: `forward` and `step` must be called with a Carry."""
-        return self.geometry.value_residual != 0
+        return self.reads_below or self.geometry.value_residual != 0
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, keep: Keep = None, last: int | None = None,
@@ -196,8 +198,10 @@ class Attention(nn.Module):
             options["keep"] = keep
         queries = last if self.partial_queries else None
         q, k, v = self.arguments(x, memory, queries)
+        if self.reads_below and memory is None:
+            options["below"] = self._values_below(v, carry)
         mixed = self.mix(q, k, v, source, **options)
-        if self.uses_carry and memory is None:
+        if self.geometry.value_residual and memory is None:
             mixed = self._with_first_values(mixed, v, carry)
         y = self._merge(mixed, x if queries is None else x[:, -queries:])
         return y if last is None or self.partial_queries else y[:, -last:]
@@ -224,7 +228,7 @@ class Attention(nn.Module):
             raise ValueError("step(x, state, position) needs the token's position: this layer has rotary positions")
         q, k, v = self.arguments(x, first=position or 0)
         mixed, state = self.mix_step(q, k, v, x, state)
-        if self.uses_carry:
+        if self.geometry.value_residual:
             mixed = self._with_first_values(mixed, v, carry)
         return self._merge(mixed, x), state
 
@@ -276,6 +280,15 @@ class Attention(nn.Module):
             return mixed
         queries = slice(v.shape[2] - mixed.shape[2], None)
         return mixed + self.geometry.value_residual * (carry.first_values[:, :, queries] - v[:, :, queries])
+
+    def _values_below(self, v: Tensor, carry: Carry | None) -> Tensor | None:
+        """The values of the layer below, in whose place those of this layer are kept for the next one."""
+        if carry is None:
+            if self.geometry.layer:
+                raise ValueError("this layer needs values of the one below: " + PASS_CARRY)
+            return None  # the first layer, alone
+        below, carry.values_below = carry.values_below, v
+        return below
 
     def _merge(self, mixed: Tensor, x: Tensor) -> Tensor:
         """The output (B, N, dim) of mixed values (B, H, N, K), gated by the input x of the queries."""

@@ -29,7 +29,8 @@ class Carry:
     and gives it to every layer in turn. An argument, because an attribute of a module would break compilation by layer
     and copies of a model in several threads."""
 
-    first_values: Tensor | None = None  # (B, H, M, D) of the first layer
+    first_values: Tensor | None = None  # (B, H, M, D) of the first layer, with value_residual
+    values_below: Tensor | None = None  # of the layer before, for mechanisms with `reads_below`
 
 
 def check_switches(geometry: Any) -> None:

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fourierformer.attention import Attention, Geometry
+from fourierformer.attention.switches import Carry
 from fourierformer.data.recall.sequences import NOTHING, Sequences
 from fourierformer.models.config import RecallConfig
+from fourierformer.models.lm import carry_of
 
 
 class RecallLayer(nn.Module):
@@ -26,8 +28,8 @@ class RecallLayer(nn.Module):
             wider, narrower = nn.Linear(config.dim, config.inner), nn.Linear(config.inner, config.dim)
             self.feed_forward = nn.Sequential(nn.LayerNorm(config.dim), wider, nn.GELU(), narrower)
 
-    def forward(self, h: Tensor) -> Tensor:
-        h = h + self.attention(self.attention_norm(h))
+    def forward(self, h: Tensor, carry: Carry | None = None) -> Tensor:
+        h = h + self.attention(self.attention_norm(h), carry=carry)
         return h if self.feed_forward is None else h + self.feed_forward(h)
 
 
@@ -69,8 +71,9 @@ class RecallModel(nn.Module):
         else:
             assert self.key_projection is not None
             h = h + self.key_projection(batch.vectors)
+        carry = carry_of(self.layers)
         for layer in self.layers:
-            h = layer(h)
+            h = layer(h, carry)
         return h.take_along_dim(batch.places[..., None], 1)
 
     def compile_blocks(self, **options) -> None:
