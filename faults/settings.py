@@ -25,7 +25,7 @@ from tests.helpers.command_line import IMAGES, MODEL, only_run, rows, started, t
 STEPS = ("trainer.steps=6", "trainer.eval_every=3", "trainer.save_every=2")
 # what a state may have otherwise: the offset counts digits of rates; a stop between a step and its evaluation saves
 # before the evaluation, which is then made again
-OTHERWISE = ("metrics_offset", "progress")
+OTHERWISE = ("metrics_offset", "metrics_check", "progress")
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def _commands(name: str, overrides: str, rates: pd.Series) -> list[str]:
 
 
 def measured(rows: pd.DataFrame, size: str) -> pd.DataFrame:
-    """Runs of the measurement: those of the fresh seeds, which all have the chosen rate, where enough seeds are there."""
+    """Runs of the measurement: those of the fresh seeds, all at the chosen rate, where enough seeds are there."""
     runs = rows[(rows["experiment"] == size) & rows["seed"].isin(SEEDS[size])]
     return runs[runs.groupby("attention")["seed"].transform("size") >= FEWEST]
 
