@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fourierformer.errors import Interrupted, SetupError, UserError, first_line
+from fourierformer.printing import echo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,7 +174,7 @@ def _server(address: str, rank: int, world: int) -> "Store":
 
     minutes = f"{START_PATIENCE.total_seconds() / 60:g} minutes"
     if rank == 0:
-        print(f"waiting for all {world} processes of this run, at most {minutes}", file=sys.stderr, flush=True)
+        echo(f"waiting for all {world} processes of this run, at most {minutes}", file=sys.stderr, flush=True)
     alone = "Start them with torchrun; to train in one process, unset RANK and WORLD_SIZE"
     try:
         store = next(dist.rendezvous(address, rank, world, timeout=START_PATIENCE))[0]

@@ -189,7 +189,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
         for arch in args.arch or SHARED_MEMORY:
             tiles = args.tile or candidates(*kind, arch // 10)
             if kernel == "forward" and not args.tile:
-                tiles = [*tiles, few_rows(width, nodes, log)]
+                tiles = [*tiles, few_rows(width, nodes, log, arch // 10)]
             for tile in tiles:
                 steps = chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
                 chosen.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))

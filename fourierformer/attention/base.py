@@ -203,6 +203,7 @@ class Attention(nn.Module):
         mixed = self.mix(q, k, v, source, **options)
         if self.geometry.value_residual and memory is None:
             mixed = self._with_first_values(mixed, v, carry)
+        del q, k, v  # free their memory before the last projection
         y = self._merge(mixed, x if queries is None else x[:, -queries:])
         return y if last is None or self.partial_queries else y[:, -last:]
 

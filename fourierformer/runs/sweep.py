@@ -114,7 +114,8 @@ def read_record(record: Path) -> list[dict]:
         job: dict = {}
         with contextlib.suppress(OSError, ValueError):
             job = json_object(path)
-        known = job if isinstance(job.get("pid"), int) else {}
+        pid = job.get("pid")
+        known = job if isinstance(pid, int) and pid > 0 else {}  # a signal to 0 or -1 goes to many processes
         jobs.append({"number": int(path.stem), "pid": 0, "host": "an unknown machine"} | known)
     return jobs
 

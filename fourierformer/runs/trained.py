@@ -186,7 +186,7 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / UNFINISHED).touch()
+        atomic_write_text(folder / UNFINISHED, "")
         # not save_file: its files can be read by their owner only
         with replacing(folder / WEIGHTS) as file:
             file.write(save(weights, metadata={"format": "pt"}))

@@ -41,21 +41,11 @@ def refusal(name: str, causal: bool) -> str | None:
 TEXT = [(n, c) for c in (True, False) for n in NAMES if n in attention.available(causal=c, grid=False)]
 ROTARY = [(n, c) for n, c in TEXT if refusal(n, c) is None]
 REFUSED = {  # causal or not
-    *(
-        "aft_conv",
-        "aft_full",
-        "aft_local",
-        "aft_simple",
-        "clustered",
-        "dpfp",
-        "elliptical",
-        "etc",
-        "fast_weight",
-        "fnet",
-    ),
-    *("fourier", "fourier_first_coordinate", "fourier_head", "fourier_linear", "fourier_matched", "fourier_sink"),
-    *("fourier_vector", "gaussian_full", "isab", "linear_elu", "linear_relu", "local_gaussian", "local_linear_fourier"),
-    *("lsh", "luna", "mca", "mom_fourier", "performer", "performer_trig", "rfa", "routing", "sac", "synthesizer"),
+    *("aft_conv", "aft_full", "aft_local", "aft_simple", "clustered", "delta_net", "dpfp", "elliptical"),
+    *("etc", "fast_weight", "fnet", "fourier", "fourier_first_coordinate", "fourier_head", "fourier_linear"),
+    *("fourier_matched", "fourier_sink", "fourier_vector", "gated_delta_net", "gaussian_full", "gla"),
+    *("hard_gaussian", "isab", "linear_elu", "linear_relu", "local_gaussian", "local_linear_fourier", "lsh"),
+    *("luna", "mca", "mom_fourier", "performer", "performer_trig", "rfa", "routing", "sac", "synthesizer"),
 }
 
 

@@ -24,8 +24,8 @@ from tests.helpers.one_by_one import one_by_one
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 KINDS = ["l2", "rms", "cosine"]
 REFUSE_QK_NORM = {
-    *("aft_conv", "aft_full", "aft_local", "aft_simple", "fnet", "isab", "lsh", "luna", "none", "poolingformer"),
-    *("rfa", "synthesizer"),
+    *("aft_conv", "aft_full", "aft_local", "aft_simple", "fnet", "hard_gaussian", "isab", "lsh", "luna"),
+    *("none", "poolingformer", "rfa", "synthesizer"),
 }
 NORMED = [(n, c) for n, c in CHOICES if n not in REFUSE_QK_NORM]
 

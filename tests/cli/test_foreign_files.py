@@ -15,6 +15,7 @@ from fourierformer.config import config_hash, from_yaml
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json, write_json
 from fourierformer.runs.trained import export_run
+from fourierformer.training.checkpoint import Checkpoints
 from scripts import evaluate, export, generate, make_tables, report, show_attention, sweep_status
 from tests.helpers.command_line import only_run, train_lm
 
@@ -49,9 +50,11 @@ def texts(*folders: Path) -> str:
 
 
 def with_config(run: Path, copy: Path, **changes: object) -> Path:
-    """A copy of a run with another config, and with the hash of that config."""
-    shutil.copytree(run, copy)
+    """A copy of a run with another config, and with the hash of that config in every file that has one."""
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
     values = from_yaml(run / "config.yaml") | changes
+    step, state = Checkpoints(run / "checkpoints").latest()
+    Checkpoints(copy / "checkpoints", config_hash=config_hash(values)).save(step, state, best=True)
     (copy / "config.yaml").write_text(yaml.safe_dump(values))
     for name in ("meta.json", "summary.json"):
         write_json(copy / name, read_json(copy / name) | {"config_hash": config_hash(values)})

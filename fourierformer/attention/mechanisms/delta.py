@@ -110,6 +110,7 @@ class DeltaNet(DeltaAttention):
     Differs from the source in its positions: those of the model, where the source has none.
     """
 
+    rotary_ok = "its queries and keys pass a convolution and silu after they would be rotated"
     cost, state, source = "N D C", "C D + 9 C", "Yang et al. 2024, arXiv 2406.06484"
 
     def __init__(self, geometry: Geometry, *, conv: int = 4, negative: bool = False, form: Form = "auto"):

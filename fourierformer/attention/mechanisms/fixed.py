@@ -19,6 +19,7 @@ class HardGaussian(WeightedAttention):
     Differs from the source in its width, which is a knob (there 1).
     """
 
+    qk_norm_ok = rotary_ok = "it has no queries and no keys"
     cross_ok = "its weights belong to distances between the tokens of one sequence"
     state, source = "N C", "You et al. 2020, arXiv 2005.00742"
 

@@ -44,6 +44,7 @@ class GatedLinear(Attention):
     def __init__(self, geometry: Geometry, *, decay: Decay = "head", form: Form = "auto"):
         super().__init__(geometry)
         self.form = form
+        self.rotary_ok = "every coordinate of its keys decays by itself" if decay == "feature" else True
         self.decay: nn.Module | None = None
         if decay == "token":
             self.decay = TokenDecay(geometry)

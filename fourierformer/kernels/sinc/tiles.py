@@ -30,11 +30,12 @@ class Tile:
 FEW_ROWS = 16  # up to so many queries, one against a window for example, get smaller tiles
 
 
-def few_rows(width: int, nodes: int, log: bool) -> Tile:
-    """The tile for up to FEW_ROWS queries: by disassembly, half mode spills no registers on capability 9.0."""
+def few_rows(width: int, nodes: int, log: bool, major: int) -> Tile:
+    """The tile for up to FEW_ROWS queries: by disassembly, half mode spills no registers on 8.0 and 9.0."""
     if nodes == 0:
         return Tile(FEW_ROWS, 64, 4)
-    return Tile(FEW_ROWS, 32, 2) if nodes == 32 and log and width > 32 else Tile(FEW_ROWS, 64, 2)
+    small = major == 8 or (nodes == 32 and log and width > 32)
+    return Tile(FEW_ROWS, 32 if small else 64, 2)
 
 
 def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int) -> list[Tile]:
@@ -97,7 +98,7 @@ def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object
     name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
     tiles = candidates(name, settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], major)
     if name == "forward" and rows <= FEW_ROWS:
-        tiles = [few_rows(settings["WIDTH"], settings["NODES"], settings["LOG"])]
+        tiles = [few_rows(settings["WIDTH"], settings["NODES"], settings["LOG"], major)]
     tile = choose(tiles, heads, rows, processors)
     settings["CHUNK"] = chunk(name, tile, settings["STORED"], settings["LOG"], major)
     settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons
