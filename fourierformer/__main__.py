@@ -10,6 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
+from fourierformer import __version__
 from fourierformer.errors import did_you_mean
 from fourierformer.printing import echo
 from fourierformer.provenance import SHARE
@@ -27,6 +28,8 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         echo(help_text())
+    elif name == "--version":
+        echo(f"fourierformer {__version__}")
     elif name == "train":
         _train(arguments)
     elif name in SCRIPTS:

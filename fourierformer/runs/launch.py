@@ -128,6 +128,11 @@ def explain(error: Exception) -> str:
     text = str(error)
     if NO_NAME in text:
         return _no_name()
+    path = re.search(r"Could not find '(\w+)/(/[^']*)'", text)
+    if path:
+        group, folder = path.groups()
+        hint = f". A data set in a folder: data=NAME data.root={folder}" if group == "data" else ""
+        return f"{group}={folder}: a config group takes the name of one of its files, not a path{hint}"
     options = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
     if options:
         return _unknown_option(options[1], options[2], text)
@@ -138,10 +143,11 @@ def explain(error: Exception) -> str:
     if foreign:
         group, name, lacking = foreign.groups()
         script = Path(sys.argv[0]).name
-        owner = next((task for task in tasks() if lacking in sections(task.spec)), None)
-        right = f". Its command: {owner.command} {group}={name}" if owner else ""
+        right = f". Its command: {_command_with(lacking)} {group}={name}"
         return f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have{right}"
     group = re.search(r"Could not override '([^']+)'", text)
+    if group and group[1] in _groups():
+        return f"{Path(sys.argv[0]).name} has no {group[1]}=: it belongs to {_command_with(group[1])}"
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
     several = re.search(r"Ambiguous value for argument '([^']+)'", text)
@@ -169,6 +175,11 @@ def _no_name() -> str:
             none = f" ('~{group}' leaves it out)" if wrong[0] == "null" else ""
             return f"{group}={wrong[0]}: no such {group}{none}. Options: {', '.join(options)}"
     return f"a config group ({', '.join(groups)}) takes the name of one of its files, or is left out: '~debug'"
+
+
+def _command_with(group: str) -> str:
+    """The command of a task whose config has this group."""
+    return next((task.command for task in tasks() if group in sections(task.spec)), "another program")
 
 
 def _groups() -> list[str]:

@@ -137,8 +137,11 @@ def _check_groups(task: Task, values: dict) -> None:
         chosen = values.get(section)
         if not isinstance(chosen, dict):
             continue  # check_config refuses it
-        owners = [other for other in tasks() if set(chosen) == set(schema(other.spec)[section])]
+        known = {other: set(schema(other.spec)[section]) for other in tasks()}
+        owners = [other for other, keys in known.items() if keys == set(chosen)]
+        owners = owners or [other for other, keys in known.items() if keys < set(chosen)]  # an experiment adds its own
         if owners and task not in owners:
-            owner, origin = owners[0], f"{section}={chosen.get('name')} (of {values.get('experiment_name')})"
+            owner = max(owners, key=lambda other: len(known[other]))
+            origin = f"{section}={chosen.get('name')} (of {values.get('experiment_name')})"
             command = f"experiment={owner.experiment}" if owner.script == task.script else f"python {owner.script}"
             raise SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")

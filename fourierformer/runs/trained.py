@@ -8,6 +8,7 @@ FOLDER/README.md            the model card
 
 import json
 import math
+import os
 import re
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from fourierformer import __version__
 from fourierformer.checking import has_type
 from fourierformer.config import RunSpec, flatten
 from fourierformer.errors import SetupError, UserError, first_line, short
-from fourierformer.files import atomic_write_text, read_json, replacing
+from fourierformer.files import atomic_write_text, open_own, read_json, replacing
 from fourierformer.printing import echo
 from fourierformer.results.card import model_card
 from fourierformer.results.runs import read_run
@@ -139,7 +140,7 @@ def _folder(name: Path | str) -> Path:
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(str(name)))
+        return Path(huggingface_hub.snapshot_download(str(name), allow_patterns=[WEIGHTS, CONFIG, FACTS, "README.md"]))
     except (OSError, ValueError) as error:  # not found, no network, no such name
         raise SetupError(f"{name}: no such folder, and downloading it failed: {first_line(error)}") from None
 
@@ -186,7 +187,7 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write_text(folder / UNFINISHED, "")
+        os.close(open_own(str(folder / UNFINISHED), os.O_CREAT | os.O_WRONLY))
         # not save_file: its files can be read by their owner only
         with replacing(folder / WEIGHTS) as file:
             file.write(save(weights, metadata={"format": "pt"}))

@@ -186,7 +186,7 @@ def test_the_hub_and_back(exported, tmp_path, monkeypatch):
     run, folder = exported
     monkeypatch.setattr(StandIn, "root", tmp_path, raising=False)
     monkeypatch.setattr(huggingface_hub, "HfApi", StandIn)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, allow_patterns: str(tmp_path / name))
     assert export_run(run, "hub:someone/small-model") == "https://huggingface.co/someone/small-model"
     monkeypatch.chdir(tmp_path / "someone")  # where no folder has the repository's name
     model = fourierformer.from_pretrained("someone/small-model", "cpu")

@@ -121,6 +121,7 @@ def test_debug_wins_over_every_experiment_and_the_command_line_over_both(name, t
     ("script", "override", "way_out"),
     [
         ("train_lm", "model=deit_tiny", r"model=deit_tiny .* is not for task=language: python train_vit.py"),
+        ("train_vit", "model=lm_tiny", r"model=lm_tiny .* is not for task=vision: python train_lm.py"),
         ("train_vit", "experiment=wt103_small", r"model=lm_small .* is not for task=vision: python train_lm.py"),
         ("train_vit", "data=wikitext2", r"data=wikitext2 .* is not for task=vision"),
     ],
