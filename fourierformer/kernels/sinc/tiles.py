@@ -51,6 +51,8 @@ def candidates(kernel: str, width: int, nodes: int, precise: bool, log: bool, ma
     plain = nodes == 16 and not precise
     if kernel == "forward":
         large = plain and width <= 64 and (major == 8 or not log)
+        if large and width > 32 and not log:  # 64 columns spill
+            return [Tile(64, 32, 4)]
         return [Tile(64, 64 if large else 32 if major > 8 else 16, 4)]
     if nodes and not precise and width <= 32 and major > 8:
         return [Tile(64, 32, 8) if width % 4 else Tile(64, 64, 4)]
