@@ -131,6 +131,8 @@ def draw(rows: pd.DataFrame) -> None:
         ("family_regression", arm, "ratio", "error / error of the GP posterior", f"regression, {arm}") for arm in ARMS
     ]
     panels = [panel for panel in panels if (measured(rows, panel[0])["arm"] == panel[1]).any()]
+    if not panels:
+        return
     figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 5.6), squeeze=False, layout="constrained")
     for axis, (experiment, arm, key, label, title) in zip(axes[0], panels, strict=True):
         runs = measured(rows, experiment)
