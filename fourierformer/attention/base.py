@@ -1,14 +1,14 @@
-"""The attention contract: the facts of the model (Geometry) and the methods of a mechanism (Attention)."""
+"""The attention contract: the methods of a mechanism (Attention), for the facts of a model (Geometry)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fourierformer.attention.switches import Carry, Gate, QKNorm, QKNormKind, check_switches, of_vectors, rotated
+from fourierformer.attention.geometry import Geometry as Geometry  # where mechanisms import it from, too
+from fourierformer.attention.switches import Carry, QKNorm, of_vectors, rotated
 from fourierformer.errors import SetupError
 
 State = tuple[Tensor, ...]
@@ -16,43 +16,6 @@ Keep = Tensor | None  # (B, M) bool, False for keys that no query may see, such 
 Projected = tuple[Tensor, Tensor, Tensor]  # q, k, v
 NOT_STATED = "not stated"
 PASS_CARRY = "give every layer of a forward pass the same carry=new_carry(layer)"
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """The dimensions of a model, passed to every mechanism.
-
-    Examples:
-        >>> from fourierformer.attention import Geometry
-        >>> Geometry(dim=192, heads=3, length=197, causal=False, grid=(14, 14), prefix=1).head_dim
-        64
-    """
-
-    dim: int
-    heads: int
-    length: int  # the longest sequence the model will see
-    causal: bool
-    bias: bool = False  # biases in the projections: none in the language model, some in the ViT
-    grid: tuple[int, int] | None = None  # patches as (rows, columns), vision only
-    prefix: int = 0  # tokens before the grid (class token, registers)
-    layer: int = 0
-    seed: int = 0
-    # Switches of the model (switches.py), which Attention applies around every mechanism
-    qk_norm: QKNormKind = "none"
-    gate: Gate = "none"
-    rotary_base: float | None = None  # positions as rotations of queries and keys; None: without
-    value_residual: float = (
-        0.0  # multiple of the first layer's values minus the layer's own that is added to the mixture
-    )
-
-    def __post_init__(self):
-        if self.dim % self.heads:
-            raise SetupError(f"dim {self.dim} is not divisible by heads {self.heads}: choose heads that divide dim")
-        check_switches(self)
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
 
 
 class Attention(nn.Module):

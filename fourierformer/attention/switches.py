@@ -8,13 +8,11 @@ without them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from fourierformer.errors import SetupError
 
 QKNormKind = Literal["none", "l2", "rms", "cosine"]
 Gate = Literal["none", "head", "element"]
@@ -31,16 +29,6 @@ class Carry:
 
     first_values: Tensor | None = None  # (B, H, M, D) of the first layer, with value_residual
     values_below: Tensor | None = None  # of the layer before, for mechanisms with `reads_below`
-
-
-def check_switches(geometry: Any) -> None:
-    """SetupError for a value that a switch of this Geometry cannot have."""
-    for switch, kind in (("qk_norm", QKNormKind), ("gate", Gate)):
-        if (value := getattr(geometry, switch)) not in get_args(kind):
-            raise SetupError(f"model.{switch}={value!r}: expected {' or '.join(map(repr, get_args(kind)))}")
-    if geometry.rotary_base is not None and geometry.head_dim % 2:
-        problem = f"{geometry.head_dim} coordinates per head are an odd number"
-        raise SetupError(f"model.position=rotary rotates pairs of coordinates, and {problem}: change model.heads")
 
 
 def of_vectors(x: Tensor, width: int, function: Callable[[Tensor], Tensor], most: int | None = None) -> Tensor:

@@ -86,7 +86,7 @@ class Checkpoints:
         self._delete_leftovers()
         if not self._damaged:
             self._prune()
-        for path in set(self._complete()) - self._intact - self._damaged:
+        for path in (path for path in self._complete() if path not in self._intact | self._damaged):
             try:
                 problem = _problem(path)
             except PermissionError as error:

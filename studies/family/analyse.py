@@ -13,6 +13,7 @@ import yaml
 
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results.documents import write_parts
+from studies.figures import save_figure
 from studies.recall.analyse import RENAMED, verdicts
 from studies.regression.analyse import compared
 
@@ -107,7 +108,7 @@ def _spread(values: pd.Series) -> str:
 
 
 def regression_table(rows: pd.DataFrame) -> str:
-    """Errors over that of the GP posterior, with the verdict against the Gaussian."""
+    """Errors divided by the error of the GP posterior, with the verdict against the Gaussian."""
     runs = measured(rows, "family_regression").assign(rho=0.9)
     found = compared(runs, ["arm", "rho"])
     ratios = runs.groupby(["attention", "arm"])["ratio"].agg(["mean", "std"])
@@ -140,14 +141,12 @@ def draw(rows: pd.DataFrame) -> None:
         order = runs.groupby("attention")[key].mean().sort_values(ascending=key == "area").index
         for place, name in enumerate(order):
             values = runs[runs["attention"] == name][key]
-            axis.plot(
-                values, [place] * len(values), "o", markersize=4, color="#222222" if name in CONTROLS else "#0072b2"
-            )
+            colour = "#222222" if name in CONTROLS else "#0072b2"
+            axis.plot(values, [place] * len(values), "o", markersize=4, color=colour)
         axis.set_yticks(range(len(order)), order, fontsize=8)
         axis.set(xlabel=label, title=title, xscale="linear" if key == "area" else "log")
         axis.grid(axis="x", linewidth=0.3)
-    for suffix, metadata in (("svg", {"Date": None}), ("png", None)):
-        figure.savefig(HERE / f"figure.{suffix}", dpi=150, metadata=metadata)
+    save_figure(figure, HERE / "figure")
 
 
 def parts() -> dict[str, str]:

@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from fourierformer.results.documents import write_parts
+from studies.figures import save_figure
 
 HERE = Path(__file__).resolve().parent
 REAL_DATA = HERE.parent / "real_data"  # runs of the first plan in the same setting
@@ -121,8 +122,7 @@ def draw(rows: pd.DataFrame, by_rate: pd.DataFrame) -> None:
     ticks = sorted(by_rate.index.get_level_values("lr").unique())
     bottom.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
     bottom.minorticks_off()
-    for suffix, metadata in (("svg", {"Date": None}), ("png", None)):
-        figure.savefig(HERE / f"figure.{suffix}", dpi=150, metadata=metadata)
+    save_figure(figure, HERE / "figure")
 
 
 if __name__ == "__main__":

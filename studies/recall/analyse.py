@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 
 from fourierformer.results.documents import write_parts
 from fourierformer.results.statistics import holm
+from studies.figures import save_figure
 
 HERE = Path(__file__).resolve().parent
 SIZES = {"recall_32": "data.pairs=32 data.length=64 data.queries=null", "recall_128": ""}
@@ -185,7 +186,7 @@ def draw_states(rows: pd.DataFrame) -> None:
         unnamed = (values["mean"] < NAMED).sum()
         axis.text(1, 8, f"{unnamed} attentions below {NAMED:.0f} %", fontsize=7, color="#555555")
         axis.set(xscale="log", ylim=(-4, 104), xlabel="numbers kept between tokens", ylabel="accuracy on test, %")
-    save(figure, "states")
+    save_figure(figure, HERE / "states")
 
 
 def label(axis, values: pd.DataFrame) -> None:
@@ -220,7 +221,7 @@ def draw_curves(rows: pd.DataFrame) -> None:
             axis.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
         axis.set(xlabel="step", ylabel="accuracy on valid, %")
         axis.legend(frameon=False, fontsize=8)
-    save(figure, "curves")
+    save_figure(figure, HERE / "curves")
 
 
 def draw_pairs(rows: pd.DataFrame) -> None:
@@ -238,13 +239,7 @@ def draw_pairs(rows: pd.DataFrame) -> None:
     axis.set(xlabel="pairs", ylabel="accuracy on test, %", xticks=[8, 16, 32, 64, 128])
     axis.xaxis.set_major_formatter("{x:.0f}")
     axis.legend(frameon=False, fontsize=8, loc="lower left")
-    save(figure, "pairs")
-
-
-def save(figure, name: str) -> None:
-    for suffix, metadata in (("svg", {"Date": None}), ("png", None)):
-        figure.savefig(HERE / f"{name}.{suffix}", dpi=150, metadata=metadata)
-    plt.close(figure)
+    save_figure(figure, HERE / "pairs")
 
 
 def parts() -> dict[str, str]:

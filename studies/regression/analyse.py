@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 
 from fourierformer.results.documents import write_parts
 from fourierformer.results.statistics import holm
+from studies.figures import save_figure
 
 HERE = Path(__file__).resolve().parent
 LEVEL, MARGIN = 0.05, np.log(1.02)
@@ -149,8 +150,7 @@ def draw(rows: pd.DataFrame) -> None:
         axis.set(xlabel="correlation of the features", title=f"projections: {arm}", ylim=(1.45, 3.05))
     axes[0].set_ylabel("error / error of the GP posterior")
     axes[1].legend(frameon=False, fontsize=8)
-    for suffix, metadata in (("svg", {"Date": None}), ("png", None)):
-        figure.savefig(HERE / f"figure.{suffix}", dpi=150, metadata=metadata)
+    save_figure(figure, HERE / "figure")
 
 
 def parts() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A run of a fraction of a second: a text of a few thousand words, prepared once."""
 
 import random
+import shutil
 
 import pytest
 import torch
@@ -38,3 +39,11 @@ def finished(smoke, tmp_path_factory):
     root = tmp_path_factory.mktemp("finished")
     assert train_lm(*smoke, f"runs_root={root}") == 0
     return root, only_run(root)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A finished run that a test may change: (its runs_root, its directory)."""
+    root, run = finished
+    shutil.copytree(root, tmp_path / "runs")
+    return tmp_path / "runs", tmp_path / "runs" / run.relative_to(root)

@@ -35,14 +35,6 @@ def other_text(text_folder, tmp_path) -> Path:
     return folder
 
 
-@pytest.fixture
-def copied(finished, tmp_path):
-    """A finished run that a test may change: (its runs_root, its directory)."""
-    root, run = finished
-    shutil.copytree(root, tmp_path / "runs")
-    return tmp_path / "runs", tmp_path / "runs" / run.relative_to(root)
-
-
 def interrupt(run: Path) -> None:
     """Makes a finished run one that was killed before its summary."""
     (run / "summary.json").unlink()

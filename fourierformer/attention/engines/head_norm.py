@@ -1,4 +1,4 @@
-"""RMSNorm of what a head has mixed, for mechanisms whose weights have no fixed sum."""
+"""RMSNorm of the mixture of a head, for mechanisms whose weights have no fixed sum."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -32,9 +32,10 @@ FEW_ROWS = 16  # up to so many queries, one against a window for example, get sm
 
 def few_rows(width: int, nodes: int, log: bool, major: int) -> Tile:
     """The tile for up to FEW_ROWS queries: by disassembly, half mode spills no registers on 8.0 and 9.0."""
-    if nodes == 0:
+    crowded = log and width > 32
+    if nodes == 0 or (major == 8 and nodes == 16 and crowded):
         return Tile(FEW_ROWS, 64, 4)
-    small = major == 8 or (nodes == 32 and log and width > 32)
+    small = major == 8 or (nodes == 32 and crowded)
     return Tile(FEW_ROWS, 32 if small else 64, 2)
 
 
