@@ -38,6 +38,9 @@ class Geometry:
         for switch, kind in (("qk_norm", QKNormKind), ("gate", Gate)):
             if (value := getattr(self, switch)) not in get_args(kind):
                 raise SetupError(f"model.{switch}={value!r}: expected {' or '.join(map(repr, get_args(kind)))}")
+        if self.rotary_base is not None and self.head_dim % 2:
+            problem = f"{self.head_dim} coordinates per head are an odd number"
+            raise SetupError(f"model.position=rotary rotates pairs of coordinates, and {problem}: change model.heads")
 
     @property
     def head_dim(self) -> int:
