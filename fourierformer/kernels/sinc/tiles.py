@@ -18,13 +18,13 @@ class Tile:
     rows: int
     columns: int
     warps: int
+    stages: int = 1  # all loads are small, and there is little to prefetch
 
     def programs(self, heads: int, rows: int) -> int:
         return heads * triton.cdiv(rows, self.rows)
 
     def options(self) -> dict[str, int]:
-        # One stage: all loads are small, and there is nothing to prefetch.
-        return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": 1}
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": self.stages}
 
 
 FEW_ROWS = 16  # up to so many queries, one against a window for example, get smaller tiles
