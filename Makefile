@@ -6,7 +6,7 @@ PYTHON ?= python3
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench bench-gpu evidence-gpu check-curve report studies docs docs-site clean constraints
+.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench first-contact bench-gpu evidence-gpu check-curve report studies docs docs-site clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -54,7 +54,10 @@ check-curve: setup ## does this installation train as it should? two short runs 
 bench: setup ## time and memory of every attention against the number of tokens, beside softmax (90 minutes at most)
 	$(PY) -m benchmarks.attention
 
-bench-gpu: setup ## one GPU in nine minutes: its kernel tests, kernel times, training steps of the paper's models
+first-contact: setup ## launch every kernel on a GPU, each case in its own process: errors, registers, seconds (one minute)
+	@$(PY) -m benchmarks.first_contact
+
+bench-gpu: setup ## one GPU in nine minutes: first contact, kernel times, training steps of the paper's models, tests
 	@$(PY) -m benchmarks.gpu
 
 # DATA: folder with WikiText-2, or where to download it; PIECE: minutes; ARGS: more overrides

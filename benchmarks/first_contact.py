@@ -219,6 +219,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
+    parser.add_argument("--case", help="only cases of this name")
     default = "results/measured/gpu_contact.csv; on a CPU in runs/"
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"CSV; default: {default}")
     args = parser.parse_args()
@@ -234,9 +235,11 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> bool:
-    with exit_on_user_error():
-        args = arguments()
-    rows = cases(args.device)
+    args = arguments()
+    rows = [row for row in cases(args.device) if args.case in (None, row.case)]
+    if not rows:
+        names = dict.fromkeys(row.case for row in cases(args.device))
+        raise SetupError(f"--case {args.case}: there is no such case. Choose from {', '.join(names)}")
     head = header("-m benchmarks.first_contact", machine=machine(args.device))
     with ThreadPoolExecutor(max(1, args.processes)) as pool, contextlib.suppress(BrokenPipeError):
         places = {pool.submit(finish, row, args.device): number for number, row in enumerate(rows)}
@@ -248,4 +251,5 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main() else 1)
+    with exit_on_user_error():
+        sys.exit(0 if main() else 1)

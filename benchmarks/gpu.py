@@ -1,10 +1,11 @@
-"""Tests and timings of a GPU in nine minutes: python -m benchmarks.gpu (or: make bench-gpu)
+"""First launches, timings and tests on a GPU in nine minutes: python -m benchmarks.gpu (or: make bench-gpu)
 
-Three parts, each with its own process and time limit, so that a failure or hang of one does not affect the others: the
-kernel's tests on the GPU, the kernel beside softmax at the paper's shapes, and training steps of the paper's models
-(benchmarks/paper.py defines those rows). Besides torch, Triton and timm the tests need pytest and hypothesis, and the
-training steps hydra-core; a part whose packages are missing is named, the others run. Rows are written one by one:
-results/measured/gpu_*.csv, all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one is not.
+Four parts, each with its own process and time limit, so that a failure or hang of one does not affect the others: first
+launches of every kernel (benchmarks/first_contact.py), which compile what later parts need; the kernel beside softmax
+at the paper's shapes; training steps of the paper's models (benchmarks/paper.py); the kernel's tests on the GPU.
+Besides torch, Triton and timm the tests need pytest and hypothesis, and the training steps hydra-core; a part whose
+packages are missing is named, the others run. Rows are written one by one: results/measured/gpu_*.csv, all of them as
+tables in gpu_summary.md. Exit code 0: every part is done; 1: one is not.
 
     python -m benchmarks.gpu --device cpu --small     # tiny shapes, a few steps, into runs/: shows that it works
 """
@@ -26,13 +27,24 @@ from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 from fourierformer.runs.console_io import exit_on_user_error
 
-NEEDS = {"tests": ("pytest", "hypothesis"), "kernel": (), "training": ("hydra",)}  # modules besides torch's
+NEEDS = {
+    "contact": (),
+    "kernel": (),
+    "training": ("hydra",),
+    "tests": ("pytest", "hypothesis"),
+}  # modules besides torch's
 TESTS = "tests/kernels/test_sinc_fused.py"
-SHARES = {"tests": 0.24, "kernel": 0.27, "training": 0.47}  # of the minutes; the rest is for starts and tables
+SHARES = {
+    "contact": 0.2,
+    "kernel": 0.22,
+    "training": 0.32,
+    "tests": 0.24,
+}  # of the minutes; the rest is for starts and tables
 LAST_CALL = 40  # seconds before a part's end from which it begins nothing new: a measurement may compile first
 GRACE = 10  # seconds for a part to end after a signal
 KERNEL_COLUMNS = ("shape", "what", "name", "dtype", "ms", "MiB", "time x softmax", "memory x softmax", "of floor")
-FILES = {"tests": "gpu_parts.csv", "kernel": "gpu_kernel.csv", "training": "gpu_training.csv"}
+PARTS = "gpu_parts.csv"
+FILES = {"contact": "gpu_contact.csv", "kernel": "gpu_kernel.csv", "training": "gpu_training.csv"}
 
 
 @dataclass
@@ -45,9 +57,12 @@ class Part:
 
 def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]:
     soft = max(seconds - LAST_CALL, seconds / 2)
+    if name == "contact":
+        tiny = ["--case", "odd width"] if args.small else []
+        return ["benchmarks.first_contact", "--device", args.device, "--out", str(args.out / FILES[name]), *tiny]
     if name == "tests":
-        few = ["-m", "gpu"] if args.small else []
-        several = ["-n", "4"] if importlib.util.find_spec("xdist") and not args.small else []
+        few = ["-m", "gpu"] if args.small else ["-k", "not any_shape"]  # which compiles sixty shapes
+        several = ["-n", "auto"] if importlib.util.find_spec("xdist") and not args.small else []
         return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, f"--junitxml={args.report}", TESTS]
     if name == "kernel":
         chosen = ["portable"] if args.device == "cpu" else ["fused, half", "fused, float32 class"]
@@ -103,7 +118,7 @@ def summary(parts: list[Part], head: str, args: argparse.Namespace) -> str:
     """All tables as Markdown."""
     lines = [f"# {machine(args.device)}", "", *(f"- {line.removeprefix('# ')}" for line in head.splitlines()), ""]
     lines += table([vars(part) for part in parts])
-    for name, columns in {"kernel": KERNEL_COLUMNS, "training": None}.items():
+    for name, columns in {"contact": None, "kernel": KERNEL_COLUMNS, "training": None}.items():
         path = args.out / FILES[name]
         rows = read_csv(path).rows if path.exists() and any(part.name == name for part in parts) else []
         if rows:
@@ -161,13 +176,14 @@ def measure(args: argparse.Namespace) -> list[Part]:
     head = header("-m benchmarks.gpu", machine=machine(args.device))
     parts: list[Part] = []
     for name in args.part or SHARES:
-        (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run
+        if name in FILES:
+            (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run
     with tempfile.TemporaryDirectory() as folder:
         args.report = Path(folder) / "tests.xml"
         for name in args.part or SHARES:
             seconds = min(60 * args.minutes * SHARES[name], deadline - time.monotonic())
             parts.append(run(name, max(seconds, 1.0), args))
-            write_csv(args.out / FILES["tests"], [vars(part) for part in parts], head)
+            write_csv(args.out / PARTS, [vars(part) for part in parts], head)
             (args.out / "gpu_summary.md").write_text(summary(parts, head, args))
     print(f"\n{summary(parts, head, args)}\n{args.out / 'gpu_summary.md'} has these tables; the rows are beside it")
     for part in parts:

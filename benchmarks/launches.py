@@ -28,10 +28,10 @@ from fourierformer.runs.console_io import exit_on_user_error
 CALLS = 10
 SETTINGS = [("lm_small", "half"), ("deit_tiny", "half"), ("lm_medium", "half"), ("lm_small", "precise")]
 KERNELS = ("forward", "queries", "keys")
-TILES = [  # rows, columns, warps, stages
-    (rows, columns, warps, stages)
-    for stages, rows, columns, warps in itertools.product((1, 2), (64, 128), (32, 64, 128), (4, 8))
-    if (rows, columns, warps) not in ((64, 32, 8), (128, 128, 4))
+VARIANTS = [  # rows, columns, warps, stages, coordinates per step
+    (*tile, stages, step)
+    for stages, step in ((2, 4), (3, 4), (3, 2), (2, 2), (1, 4), (4, 4), (2, 8), (3, 8), (1, 8))
+    for tile in ((64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 64, 4), (64, 32, 4), (128, 64, 8))
 ]
 
 
@@ -102,71 +102,89 @@ def launches(shape: str, mode: str) -> Iterator[dict]:
     yield from rows
 
 
-def with_tile(kernel: str, tile) -> None:
-    """Make the tile the only candidate of a kernel, in this process."""
+def with_variant(kernel: str, variant: tuple) -> None:
+    """Use the variant for heads of 16 features in launches of a kernel, in this process."""
     from fourierformer.kernels.sinc import tiles
 
-    given = tiles.candidates
-    tiles.candidates = lambda name, *facts: [tile] if name == kernel else given(name, *facts)
+    chosen = tiles.Tile(*variant)
+
+    def tile(name: str, width: int, nodes: int, *facts, **more) -> tiles.Tile:
+        return chosen if (name, nodes) == (kernel, 16) else GIVEN[0](name, width, nodes, *facts, **more)
+
+    tiles.tile = tile
 
 
-def compile_tile(shape: str, mode: str, kernel: str, numbers: tuple) -> Iterator[str]:
-    """Yield 'done', or the reason why the tile does not compile or launch."""
-    from fourierformer.kernels.sinc.tiles import Tile
+GIVEN: list = []
 
-    try:
-        with_tile(kernel, Tile(*numbers))
-        call = Call(shape, mode)
-        call.forward()
-        if kernel != "forward":
-            call.backward()
-        import torch
 
-        torch.cuda.synchronize()
-        yield "done"
-    except Exception as error:
-        yield short(error)
+def keep_given() -> None:
+    from fourierformer.kernels.sinc import tiles
+
+    if not GIVEN:
+        GIVEN.append(tiles.tile)
+
+
+def compile_variants(items: list[tuple], deadline: float) -> Iterator[tuple]:
+    """Yield (item, 'done' or the reason why it does not compile or launch)."""
+    import torch
+
+    keep_given()
+    calls = {}
+    for item in items:
+        if time.monotonic() > deadline:
+            return
+        *setting, kernel, variant = item
+        try:
+            with_variant(kernel, variant)
+            call = calls.setdefault(tuple(setting), None) or Call(*setting)
+            calls[tuple(setting)] = call
+            call.forward()
+            if kernel != "forward":
+                call.backward()
+            torch.cuda.synchronize()
+            yield item, "done"
+        except Exception as error:
+            yield item, short(error)
 
 
 def sweep(seconds: float) -> Iterator[dict]:
-    """Yield a row per tile that compiles."""
+    """Yield a row per variant that compiles."""
     deadline = time.monotonic() + seconds
-    wanted = [(*setting, kernel, tile) for setting, kernel, tile in itertools.product(SETTINGS, KERNELS, TILES)]
-    wanted.sort(key=lambda item: item[3][3])  # one stage first
+    wanted = [(*setting, kernel, v) for v in dict.fromkeys(VARIANTS) for setting in SETTINGS for kernel in KERNELS]
+    workers = len(os.sched_getaffinity(0))
+    outcomes = []
 
-    def compiled(item: tuple) -> str:
-        if time.monotonic() > deadline:
-            return "no time"
+    def compiled(items: list[tuple]) -> None:
         try:
-            return list(apart(compile_tile, *item, patience=60))[-1]
-        except (Ended, IndexError) as error:
-            return str(error)
+            for outcome in apart(compile_variants, items, deadline, patience=60):
+                outcomes.append(outcome)
+        except Ended as error:
+            print(error, flush=True)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        outcomes = list(pool.map(compiled, wanted))
-    print({text: outcomes.count(text) for text in set(outcomes)}, flush=True)
-    ready = [item for item, outcome in zip(wanted, outcomes, strict=True) if outcome == "done"]
-    yield from apart(time_tiles, sorted(ready))
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(compiled, [wanted[first::workers] for first in range(workers)]))
+    texts = [text for _, text in outcomes]
+    print(len(wanted), {text: texts.count(text) for text in set(texts)}, flush=True)
+    yield from apart(time_variants, sorted((item for item, text in outcomes if text == "done"), key=str))
 
 
-def time_tiles(items: list[tuple]) -> Iterator[dict]:
-    from fourierformer.kernels.sinc import tiles
-
-    given = tiles.candidates
-    for (shape, mode), group in itertools.groupby(items, key=lambda item: item[:2]):
-        call = Call(shape, mode)
-        for *_, kernel, numbers in group:
-            tiles.candidates = given
+def time_variants(items: list[tuple]) -> Iterator[dict]:
+    keep_given()
+    for setting, group in itertools.groupby(items, key=lambda item: item[:2]):
+        call = Call(*setting)
+        for *_, kernel, variant in group:
+            with_variant(kernel, variant)
             call.forward()
-            with_tile(kernel, tiles.Tile(*numbers))
             try:
                 ms = milliseconds(call.forward if kernel == "forward" else call.backward)
             except Exception:
                 traceback.print_exc()
                 continue
+            names = ("rows", "columns", "warps", "stages", "step")
             yield (
-                {"shape": shape, "mode": mode, "kernel": kernel}
-                | dict(zip(("rows", "columns", "warps", "stages"), numbers, strict=True))
+                dict(zip(("shape", "mode"), setting, strict=True))
+                | {"kernel": kernel}
+                | dict(zip(names, variant, strict=True))
                 | {"ms": ms}
             )
 

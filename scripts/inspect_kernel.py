@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from fourierformer.kernels.sinc import features, fused
 from fourierformer.kernels.sinc.op import TIERS
-from fourierformer.kernels.sinc.tiles import Tile, candidates, chunk, few_rows
+from fourierformer.kernels.sinc.tiles import Tile, tile
 from fourierformer.printing import echo
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may use, CUDA programming guide
@@ -42,7 +42,6 @@ class Case:
     precise: bool
     log: bool
     tile: Tile
-    chunk: int
     keep: bool = False  # some keys are left out
 
     def matrix_instruction(self) -> str:
@@ -70,8 +69,9 @@ class Case:
         loaded = max(16, triton.next_power_of_2(self.width))
         settings = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": loaded}
         settings |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
-        settings |= {"PRECISE": self.precise, "NODES": self.nodes, "CHUNK": self.chunk}
-        settings |= {"ROWS": self.tile.rows, "COLUMNS": self.tile.columns} | kept(self.keep)
+        settings |= {"PRECISE": self.precise, "NODES": self.nodes}
+        sizes = {name: value for name, value in self.tile.options().items() if name.isupper()}
+        settings |= sizes | kept(self.keep)
         if self.kernel != "forward":
             settings |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel == "keys"}
         return settings
@@ -99,7 +99,7 @@ class Compiled:
 
 def compile_case(case: Case) -> Compiled:
     kernel = fused.forward if case.kernel == "forward" else fused.backward
-    compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps)
+    compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps, case.tile.stages)
     sass = compiled.asm["sass"]
     registers = 1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0)
     matrix = len(re.findall(rf"\b{case.matrix_instruction()}", sass))
@@ -124,14 +124,16 @@ def spills(sass: str) -> int:
     return len(re.findall(r"\b(?:LDL|STL)\b", sass))
 
 
-def compile_ahead(kernel: triton.JITFunction, settings: dict, arch: int, warps: int) -> triton.compiler.CompiledKernel:
+def compile_ahead(
+    kernel: triton.JITFunction, settings: dict, arch: int, warps: int, stages: int = 1
+) -> triton.compiler.CompiledKernel:
     # as for contiguous tensors: the last stride is 1, all others and all addresses are multiples of 16
     settings |= {name: 1 for name in kernel.arg_names if re.fullmatch("[a-z]_width", name)}
     signature = {name: "constexpr" if name in settings else argument_type(name) for name in kernel.arg_names}
     even = [i for i, n in enumerate(kernel.arg_names) if signature[n][0] == "*" or re.fullmatch(STRIDE, n)]
     aligned = {(i,): [["tt.divisibility", 16]] for i in even}
     source = ASTSource(kernel, signature=signature, constexprs=settings, attrs=aligned)
-    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
     if kernel not in (fused.forward, fused.backward):
         options |= features.EXACT
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
@@ -187,20 +189,18 @@ def cases(args: argparse.Namespace) -> list[Case]:
     for kernel, width, nodes, precise, log in kinds:
         kind = (kernel, width, nodes, precise, log)
         for arch in args.arch or SHARED_MEMORY:
-            tiles = args.tile or candidates(*kind, arch // 10)
-            if kernel == "forward" and not args.tile:
-                tiles = [*tiles, few_rows(width, nodes, log, arch // 10)]
-            for tile in tiles:
-                steps = chunk(kernel, tile, triton.cdiv(width, 4) * 4, log, arch // 10)
-                chosen.append(Case(arch, kernel, width, nodes, precise, log, tile, steps, args.keep))
+            table = [tile(*kind, arch // 10, few) for few in ((False, True) if kernel == "forward" else (False,))]
+            chosen += [Case(arch, *kind, each, args.keep) for each in args.tile or table]
     return chosen
 
 
 def tile_of(text: str) -> Tile:
     """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
     numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
-    if len(numbers) != 3 or any(n.bit_count() != 1 for n in numbers) or min(numbers[:2]) < 16 or numbers[2] > 32:
-        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8"
+    sizes = numbers[:3]
+    powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
+    if not powers or len(numbers) > 5 or not all(numbers) or numbers[4:] not in ([], [1], [2], [4], [8], [16]):
+        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8; stages; a step"
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected {wanted}")
     return Tile(*numbers)
 
@@ -211,23 +211,23 @@ def main() -> None:
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
-    parser.add_argument("--tile", action="append", type=tile_of, help="rows,columns,warps instead of the table's")
+    parser.add_argument("--tile", action="append", type=tile_of, help="rows,columns,warps[,stages[,step]]")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
     parser.add_argument("--keep", action="store_true", help="where some keys are left out")
     parser.add_argument("--check", action="store_true", help="exit 1 for a kernel with a fault")
     args = parser.parse_args()
     wrong = 0
-    columns = "class log arch  rows,columns,warps  registers  spills  shared KiB  per pair  with a mask"
+    columns = "class log arch  rows,...,warps,stages,step  registers  spills  shared KiB  per pair  with a mask"
     echo(f"kernel   width nodes {columns}")
     for case in cases(args):
         compiled = compile_case(case)
         faults = compiled.faults(case)
         wrong += bool(faults)
-        tile = f"{case.tile.rows},{case.tile.columns},{case.tile.warps}"
+        numbers = ",".join(map(str, dataclasses.astuple(case.tile)))
         mode = "f32" if case.precise else "half"
         echo(
-            f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {tile:>18}"
+            f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {numbers:>23}"
             f"  {compiled.registers:9}  {compiled.spills:6}  {compiled.shared / 1024:10.0f}  {compiled.per_pair:8.0f}"
             f"  {compiled.per_pair + compiled.masking:11.0f}  {'; '.join(faults)}",
             flush=True,

@@ -311,23 +311,6 @@ def test_the_table_is_a_quadrature_of_sinc_and_of_its_slope(blocks, reach):
     assert np.abs(sinc_slope - (np.cos(z) / z - np.sin(z) / z**2)).max() < 2e-7
 
 
-@seconds_without_gpu
-@pytest.mark.parametrize(("eps", "precision"), [(0.0, "highest"), (1e-6, "high")])
-def test_the_tile_for_few_programs_gives_the_same(eps, precision, monkeypatch):
-    """The interpreter takes the first tile of each list; here it is the last, over several blocks."""
-    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
-    monkeypatch.setattr(tiles, "choose", lambda candidates, *_: candidates[-1])
-    tensors, doutput = inputs(heads=1, queries=150, width=4, radius=[[2.0] * 4])
-    check_fused(tensors, doutput, precision=precision, eps=eps, causal=True)
-
-
-def test_the_first_tile_of_which_there_are_enough_is_taken():
-    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
-    large, small = tiles.Tile(128, 64, 8), tiles.Tile(64, 64, 4)
-    for heads, rows, chosen in ((66, 256, large), (65, 256, small), (1, 10, small), (132, 1, large)):
-        assert tiles.choose([large, small], heads, rows, processors=132) == chosen
-
-
 @pytest.mark.parametrize("first", [0, 192, 2**19, 2**22])
 def test_offsets_of_features_in_long_sequences(first):
     """From 524,288 tokens on, their number no longer fits 32 bits: 64 coordinates, 32 features, two parts."""

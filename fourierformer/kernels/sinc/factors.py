@@ -125,13 +125,13 @@ def raised(x, POWER: tl.constexpr):
 @triton.jit
 def add_slopes(
     Sums, dscores, XF, YF, Table,
-    ROWS: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
+    ROWS: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Add to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
     STEP: tl.constexpr = PANEL * NODES
     LOST: tl.constexpr = STEP * STORED
-    for start in range(0, STORED, 4):
-        for step in tl.static_range(0, 4, 2):
+    for start in range(0, STORED, CHUNK):
+        for step in tl.static_range(0, CHUNK, 2):
             one = start + step
             X1, X2 = XF + one * STEP, XF + (one + 1) * STEP
             Y1, Y2 = YF + one * STEP, YF + (one + 1) * STEP

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, existing, feature_offsets
+from fourierformer.kernels.sinc.factors import HALF_PI, INTERPRETED, MOST_ROWS, PANEL, existing, feature_offsets
 
 # Launch option of both kernels. An angle is split without loss into a rounded product and its rounding error; fusing
 # the product with a sum would leave it unrounded in one of the two. (tl.fma stays.)
@@ -116,7 +116,7 @@ def _write_nodes(
         lost = tl.fma(x, radius, -scaled)
         for first in tl.static_range(0, NODES, 16):
             T = Table + first * 3 + c
-            sine, cosine = _sine_cosine_quarters(scaled[:, None], lost[:, None], tl.load(T))
+            sine, cosine = _sine_cosine_quarters(scaled[:, None], lost[:, None], tl.load(T), PRECISE)
             root = tl.where(inside, tl.load(T + 16), 0.0)
             at = Features + (d * (PANEL * NODES) + first + c)
             _store(at, cosine * root, STORED * PANEL * NODES, PRECISE)
@@ -132,17 +132,20 @@ def _store(at, values, lost: tl.constexpr, PRECISE: tl.constexpr):
 
 
 @triton.jit
-def _sine_cosine_quarters(x, lost, rate):
-    """Sine and cosine of pi/2 (x + lost) rate to float32 rounding, for |x rate| < 2^22.
-
-    The product is split without loss into the nearest integer and a rest of at most 1/2; Taylor up to (pi/4)^10.
-    """
+def _sine_cosine_quarters(x, lost, rate, PRECISE: tl.constexpr):
+    """Sine and cosine of pi/2 (x + lost) rate for |x rate| < 2^22: to float32 rounding where PRECISE, else to 2^-20,
+    which rounding to float16 hides."""
     to_integer = 12582912.0  # 1.5 * 2^23: adding it rounds
-    turns = x * rate
-    k = (turns + to_integer) - to_integer
-    angle = ((turns - k) + (tl.fma(x, rate, -turns) + lost * rate)) * HALF_PI
+    if not PRECISE:
+        x, lost = 0.25 * x, 0.25 * lost  # whole turns are left out, not quarters
+    product = x * rate
+    k = (product + to_integer) - to_integer
+    # x rate - k with one rounding. tl.fma, because nothing else is fused here (EXACT).
+    angle = tl.fma(lost, rate, tl.fma(x, rate, -k)) * HALF_PI
+    if not PRECISE:
+        return _sine(4.0 * angle), _cosine(4.0 * angle)
     square = angle * angle
-    # tl.fma, because nothing else is fused here (EXACT)
+    # Taylor up to (pi/4)^10
     sine = tl.fma(square, tl.fma(square, tl.fma(square, 1 / 362880, -1 / 5040), 1 / 120), -1 / 6)
     sine = tl.fma(angle * square, sine, angle)
     cosine = tl.fma(square, tl.fma(square, tl.fma(square, -1 / 3628800, 1 / 40320), -1 / 720), 1 / 24)
@@ -152,3 +155,19 @@ def _sine_cosine_quarters(x, lost, rate):
     of_sine, of_cosine = tl.where(odd, cosine, sine), tl.where(odd, sine, cosine)
     of_sine = tl.where((quarter & 2) != 0, -of_sine, of_sine)
     return of_sine, tl.where(((quarter + 1) & 2) != 0, -of_cosine, of_cosine)
+
+
+@triton.jit
+def _sine(x):
+    """sin.approx: absolute error 2^-20.5 for |x| <= pi (PTX)."""
+    if INTERPRETED:
+        return tl.sin(x)
+    return tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _cosine(x):
+    """cos.approx: as _sine."""
+    if INTERPRETED:
+        return tl.cos(x)
+    return tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)

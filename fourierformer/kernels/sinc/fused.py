@@ -236,7 +236,7 @@ def backward(
         if NODES == 0:
             add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH)
         else:
-            add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES)
+            add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES, CHUNK)
     tl.debug_barrier()
     slopes = POWER * tl.load(Sums + entries, mask=(d < STORED)[None, :], other=0.0)
     # The slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.

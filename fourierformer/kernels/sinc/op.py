@@ -51,10 +51,10 @@ class Prepared:
         self.tier = tier
         width, value_width, precise = q.shape[3], v.shape[3], is_precise(q.dtype)
         self.sizes = (q.shape[1], q.shape[2], k.shape[2])  # H, N, M of the kernels
-        self.stored = triton.cdiv(width, 4) * 4
+        self.stored = -(-width // 4) * 4
         shape = {"WIDTH": width, "STORED": self.stored, "PRECISE": precise}
         self.settings = shape | {"POWER": power, "CAUSAL": causal, "LOG": eps < LOG_BELOW}
-        self.settings |= {"V_WIDTH": value_width, "V_LOADED": max(16, triton.next_power_of_2(value_width))}
+        self.settings |= {"V_WIDTH": value_width, "V_LOADED": max(16, power_of_two(value_width))}
         per_token = (1 + precise) * self.stored * max(TIERS)
         self.q_features, self.k_features = (
             x.new_empty(len(tier), per_token * padded(x.shape[2]), dtype=torch.float16) for x in (q, k)
@@ -75,13 +75,18 @@ def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
     _, heads, queries, width = q.shape
     features.choose_nodes[(len(tier),)](
         q, k, radius, tier, *q.stride(), *k.stride(), heads, queries, k.shape[2],
-        WIDTH=width, LOADED=triton.next_power_of_2(width), **features.EXACT,
+        WIDTH=width, LOADED=power_of_two(width), **features.EXACT,
     )  # fmt: skip
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not below `number`. Triton's own takes the host several microseconds."""
+    return 1 << (number - 1).bit_length()
 
 
 def padded(tokens: int) -> int:
     """`tokens` rounded up to the rows of the largest tile, for which features exist."""
-    return triton.cdiv(tokens, MOST_ROWS) * MOST_ROWS
+    return -(-tokens // MOST_ROWS) * MOST_ROWS
 
 
 def leave_out(keep: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -153,7 +158,7 @@ def sinc_backward(
         shared = Prepared(q, k, v, radius, tier, keep, power, eps, causal)
         delta = torch.empty_like(norm)
         sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
-        blocks = [triton.cdiv(t.shape[2], BACKWARD_ROWS) for t in (q, k)]
+        blocks = [-(-t.shape[2] // BACKWARD_ROWS) for t in (q, k)]
         moments = norm.new_zeros(len(tier), sum(blocks), q.shape[3])
         sides = (  # queries first: they leave delta for the keys
             (q, k, doutput, v, shared.q_features, shared.k_features, dq),
@@ -167,7 +172,7 @@ def sinc_backward(
                     output, lost, norm, delta, sums, dx, dv, moments,
                     *x.stride(), *y.stride(), *a.stride(), *b.stride(), x_features.shape[1], y_features.shape[1],
                     sums.shape[1], moments[0].numel(), keys * blocks[0] * q.shape[3], *shared.sizes,
-                    LOADED=triton.next_power_of_2(shared.stored), KEYS=bool(keys),
+                    LOADED=power_of_two(shared.stored), KEYS=bool(keys),
                 )  # fmt: skip
         dradius = moments.sum(1).unflatten(0, q.shape[:2]).sum(0)
     return dq, dk, dv, dradius
