@@ -15,13 +15,13 @@ MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 40
 # Executed per pair of query and key by one lane, counted in the machine code by scripts/inspect_kernel.py.
 # (direction, precision): {width: instructions}; backward is both launches together. Without an entry there is no floor.
 INSTRUCTIONS_PER_PAIR = {
-    ("forward", "half"): {16: 27, 32: 53, 64: 100},
-    ("backward", "half"): {16: 273, 32: 521, 64: 1028},
-    ("forward", "precise"): {16: 47, 32: 80, 64: 149},
-    ("backward", "precise"): {16: 387, 32: 746, 64: 2578},
+    ("forward", "half"): {16: 33, 32: 59, 64: 111},
+    ("backward", "half"): {16: 308, 32: 646, 64: 1281},
+    ("forward", "precise"): {16: 55, 32: 117, 64: 224},
+    ("backward", "precise"): {16: 451, 32: 904, 64: 1775},
 }
 # Executed per token and coordinate by the kernel that writes features, counted likewise, for 16 features.
-INSTRUCTIONS_PER_FEATURES = {"half": 312, "precise": 624}
+INSTRUCTIONS_PER_FEATURES = {"half": 160, "precise": 340}
 FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
 TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
 FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kernel

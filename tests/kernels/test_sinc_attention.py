@@ -165,20 +165,20 @@ def test_an_unknown_backend_names_the_known_ones():
         choose_backend(torch.zeros(1), "cuda")
 
 
-def on_a_gpu(capability, monkeypatch):
+def on_a_gpu(major, monkeypatch):
     """What `choose_backend` looks at of a tensor on an NVIDIA GPU of that compute capability."""
-    monkeypatch.setattr(sinc, "_compute_capability", lambda device: capability)
+    monkeypatch.setattr(sinc, "_compute_capability_major", lambda device: major)
     return SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, is_cuda=True)
 
 
 def test_auto_is_fused_on_a_gpu_that_can(monkeypatch):
     monkeypatch.setattr(sinc, "HAS_TRITON", True)
-    assert choose_backend(on_a_gpu((8, 0), monkeypatch)) == ("fused", "Triton on a GPU")
-    name, reason = choose_backend(on_a_gpu((7, 5), monkeypatch))
+    assert choose_backend(on_a_gpu(8, monkeypatch)) == ("fused", "Triton on a GPU")
+    name, reason = choose_backend(on_a_gpu(7, monkeypatch))
     assert name == "portable"
     assert "compute capability 8.0" in reason
     monkeypatch.setattr(sinc, "HAS_TRITON", False)
-    assert choose_backend(on_a_gpu((9, 0), monkeypatch)) == ("portable", "triton is not installed")
+    assert choose_backend(on_a_gpu(9, monkeypatch)) == ("portable", "triton is not installed")
 
 
 def test_fused_says_why_not(monkeypatch):

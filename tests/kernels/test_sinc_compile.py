@@ -1,6 +1,6 @@
 """Every tile of the table, compiled ahead of time for three generations of GPUs.
 
-No registers spilled where that is promised (Case.must_not_spill), shared memory fits, the matrix unit is used.
+No more registers spilled than stated (Case.most_spills), shared memory fits, the matrix unit is used.
 """
 
 import importlib.util

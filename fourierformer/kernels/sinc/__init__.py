@@ -4,7 +4,6 @@
 backend: write a function with the signature of `BACKENDS`, enter it there, and add its condition to `choose_backend`.
 """
 
-import functools
 import importlib.util
 import logging
 import os
@@ -95,14 +94,14 @@ def why_not_fused(q: Tensor) -> str | None:
         return "q is on the CPU, where Triton needs its slow interpreter (set TRITON_INTERPRET=1 before Python starts)"
     if not HAS_TRITON:
         return "triton is not installed"
-    if q.is_cuda and _compute_capability(q.device) < (8, 0):
+    if q.is_cuda and _compute_capability_major(q.device) < 8:
         return "it needs an NVIDIA GPU of compute capability 8.0 (Ampere) or newer"
     return None
 
 
-@functools.cache
-def _compute_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if torch.version.cuda else (0, 0)
+def _compute_capability_major(device: torch.device) -> int:
+    """0 for AMD. Without a cache: torch.compile traces these functions as constants, and warns of caches."""
+    return torch.cuda.get_device_properties(device).major if torch.version.cuda else 0
 
 
 def sinc_attention(
