@@ -39,7 +39,7 @@ MECHANISMS = ("`attention=`", "idea", "for", "time", "state", "parameters", "sou
 MECHANISMS_NOTE = """\
 N tokens, D coordinates per head, C = H D channels, M features. Time is per layer and sequence. State: the numbers per
 layer that decoding one more token needs. Parameters: beyond the four projections, per layer of `lm_small` (`deit_tiny`
-for what only vision can use)."""
+for what only vision can use). [Switches of the model](#switches-of-the-model) add the same to every row."""
 
 
 def measured_files(folder: Path = MEASURED) -> str:

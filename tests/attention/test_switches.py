@@ -220,6 +220,23 @@ def test_a_model_gives_its_switches_to_every_attention_layer(task):
     assert count(switched) - count(plain) == len(layers) * (4 + gates)
 
 
+@pytest.mark.parametrize(
+    ("switches", "added"),
+    [
+        ({"gate": "element"}, 128**2),
+        ({"gate": "head"}, 128 * 8),
+        ({"qk_norm": "rms"}, 2 * 16),
+        ({"qk_norm": "cosine"}, 8),
+        ({"qk_norm": "l2", "rotary_base": 1e4, "value_residual": 0.4}, 0),
+    ],
+)
+def test_switches_add_parameters_of_their_own_and_no_state(switches, added):
+    for name in ("softmax", "retnet"):
+        plain, switched = (attention.build(name, Geometry(128, 8, 256, True, **s)) for s in ({}, switches))
+        assert count(switched) - count(plain) == added
+        assert switched.state_size(40) == plain.state_size(40)
+
+
 @pytest.mark.parametrize(("switch", "value"), [("qk_norm", "l1"), ("gate", "channel")])
 def test_a_value_that_a_switch_cannot_have_is_refused(switch, value):
     with pytest.raises(SetupError, match=f"model.{switch}='{value}': expected 'none' or "):
