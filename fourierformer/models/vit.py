@@ -9,12 +9,13 @@ fewer: 5,679,400.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from timm.layers import LayerNorm, Mlp, calculate_drop_path_rates, drop_path
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import new_carry
@@ -70,17 +71,33 @@ class Block(nn.Module):
 class Blocks(nn.Sequential):
     """Blocks one after the other, with what one forward pass carries from each to those after it."""
 
+    recompute = False  # activations in the backward pass, from the input and what was carried to the block
+
     def forward(self, x: Tensor) -> Tensor:
-        carry = new_carry(cast("Attention", self[0].attn))
+        carry = self.new_carry()
         for block in self:
-            x = block(x, carry)
+            x = block(x, carry) if carry is None or not self.recompute else _recomputed(block, x, carry)
         return x
+
+    def new_carry(self) -> Carry | None:
+        return new_carry(cast("Attention", self[0].attn))
+
+
+def _recomputed(block: nn.Module, x: Tensor, carry: Carry) -> Tensor:
+    def run(x: Tensor, *carried: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        own = Carry(*carried)
+        return block(x, own), own.first_values, own.values_below
+
+    carried = carry.first_values, carry.values_below
+    y, carry.first_values, carry.values_below = checkpoint(run, x, *carried, use_reentrant=False)
+    return y
 
 
 class ViT(VisionTransformer):
     """timm's vision transformer with our blocks, made by `build_vit`."""
 
     config: ViTConfig
+    blocks: Blocks
 
     def no_weight_decay(self) -> set[str]:
         """Parameters without weight decay: positions and class token as in timm, and those that mechanisms mark
@@ -91,6 +108,22 @@ class ViT(VisionTransformer):
     def set_input_size(self, *_, **__) -> None:
         """SetupError: timm would resize the positions, but our attentions are made for one grid of patches."""
         raise SetupError("the size of the images cannot be changed: build the model again with img_size=")
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """As timm; blocks that need values of other blocks recompute by themselves (not in forward_intermediates)."""
+        carried = self.blocks.new_carry() is not None
+        super().set_grad_checkpointing(enable and not carried)
+        self.blocks.recompute = enable and carried
+
+    def forward_intermediates(self, *arguments: Any, **options: Any) -> Any:
+        """As timm, which calls the blocks one by one, with what is carried between them."""
+        carry = self.blocks.new_carry()
+        hooks = [block.register_forward_pre_hook(lambda _, x: (*x, carry)) for block in self.blocks] if carry else []
+        try:
+            return super().forward_intermediates(*arguments, **options)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def compile_blocks(self, **options) -> None:
         """Apply torch.compile block by block: all have the same shapes, so that one compilation is enough.

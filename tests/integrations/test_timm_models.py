@@ -1,12 +1,17 @@
 """What timm's own tests ask of every model (its tests/test_models.py), asked of ours; and the way through its files."""
 
+import dataclasses
+from functools import partial
+
 import pytest
 import timm
 import torch
 from timm.models import save_for_hf
 
 import fourierformer.integrations.timm  # noqa: F401 - registers our models
+from fourierformer.attention import build
 from fourierformer.errors import SetupError
+from fourierformer.models.vit import build_vit
 
 NAMES = ["fourierformer_tiny_patch16_224", "fourierformer_small_patch16_224"]
 SMALL = {"img_size": 32, "patch_size": 8, "depth": 3, "num_classes": 5}
@@ -64,10 +69,14 @@ def test_pooling_is_what_its_name_says(options, tokens, pooled):
     torch.testing.assert_close(model(IMAGES), model.head(model.fc_norm(pooled(features))))
 
 
-def test_intermediate_features():
+ATTENTIONS = pytest.mark.parametrize("attention", ["fourier_head", "elliptical"])  # the second needs values of others
+
+
+@ATTENTIONS
+def test_intermediate_features(attention):
     """features_only, forward_intermediates and a pruned model agree; the last one with its norm is forward_features."""
-    model = create().eval()
-    extractor = create(features_only=True, out_indices=(0, 2)).eval()
+    model = create(attention=attention).eval()
+    extractor = create(attention=attention, features_only=True, out_indices=(0, 2)).eval()
     shallow, deep = extractor(IMAGES)
     assert extractor.feature_info.channels() == [192, 192]
     assert extractor.feature_info.reduction() == [8, 8]
@@ -81,14 +90,38 @@ def test_intermediate_features():
     assert torch.equal(model.forward_intermediates(IMAGES, indices=[0], intermediates_only=True)[0], shallow)
 
 
-def test_recomputing_activations_changes_nothing():
-    model = create(attention="fourier_head")
+def with_value_residual():
+    torch.manual_seed(0)
+    config = dataclasses.replace(create().config, value_residual=0.6)
+    return build_vit(config, 5, partial(build, "softmax"))
+
+
+MODELS = [partial(create, attention="fourier_head"), partial(create, attention="elliptical"), with_value_residual]
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_recomputing_activations_changes_nothing(make):
+    model, calls = make(), []
     model(IMAGES).square().mean().backward()
     expected = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     model.set_grad_checkpointing(True)
+    model.blocks[1].norm1.register_forward_hook(lambda *_: calls.append(1))
     model(IMAGES).square().mean().backward()
-    assert all(torch.equal(a, b.grad) for a, b in zip(expected, model.parameters(), strict=True))
+    assert len(calls) == 2  # again in the backward pass
+    for gradient, parameter in zip(expected, model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=1e-8)
+    model.set_grad_checkpointing(False)
+    model(IMAGES).square().mean().backward()
+    assert len(calls) == 3
+
+
+def test_intermediate_features_with_values_of_the_first_block():
+    model = with_value_residual().eval()
+    last, between = model.forward_intermediates(IMAGES, output_fmt="NLC")
+    torch.testing.assert_close(last, model.forward_features(IMAGES))
+    torch.testing.assert_close(model.norm(between[-1]), last[:, 1:])
+    assert not model.blocks[0]._forward_pre_hooks
 
 
 @pytest.mark.parametrize("safe", [True, False])
