@@ -12,8 +12,8 @@ is above 1.15 is flagged.
 On a GPU: batch 8, bfloat16 autocast, CUDA events, the allocator's peak. On a CPU: batch 1, float32, processor time of
 one thread, which other programs disturb less; freed memory is kept for the next call. Memory there is the peak of all
 tensors that operations return, without scratch inside an operation (clocks.PeakMemory). torch's profiler, which counts
-scratch, gave the same but for softmax (at most 1 MiB more) and fast_weight (6 % less). A process grows by up to 2.4
-times as much, because it keeps part of the freed memory.
+scratch, gave the same but for softmax (at most 1 MiB more). A process grows by up to 2.4 times as much, because it
+keeps part of the freed memory.
 """
 
 import argparse
