@@ -32,6 +32,9 @@ class Routing(WeightedAttention):
     Training: after every step mu <- unit(decay mu + (1 - decay) s), s = (sum of its queries + sum of its keys) / 2 per
     sequence, averaged over the global batch (the paper's update, projected to the unit sphere). The loss of each row
     has commitment * |x - mu|^2 added, averaged over heads, queries and keys.
+
+    Differs from the source also in the logits, of q and k as projected (there of the vectors that are routed, `unit`),
+    and in the commitment loss, which its equations lack.
     """
 
     rotary_ok = "it compares queries and keys with learned centroids"

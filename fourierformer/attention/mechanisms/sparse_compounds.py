@@ -183,6 +183,8 @@ class SparseStrided(SparseAttention):
 class SparseFixed(SparseAttention):
     """A: floor(i / l) = floor(j / l). B: j modulo l >= l - c. The last c tokens of a block summarise it for all others:
     a step of B then one of A leads to every token of every complete block. `split` as in sparse_strided.
+
+    Differs from the source in that all heads of B see the same columns; there each head has a subblock of its own.
     """
 
     cost, source = f"N (l + c N / l) C = N √N C; {MASKED}", "Child et al. 2019, arXiv 1904.10509"
