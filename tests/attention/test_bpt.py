@@ -117,11 +117,11 @@ def test_tiles_give_what_masks_give(causal, prefix, monkeypatch):
     layer, n = build(causal, prefix, length=150), 150 + prefix
     keep = torch.rand(2, n, generator=torch.Generator().manual_seed(3)) < 0.4
     keep[1, :20] = False
-    for options in ({}, {"last": 7}, {"keep": keep}):
+    for length, options in ((n, {}), (n - 40, {}), (n, {"last": 7}), (n, {"keep": keep})):
         found = []
         for dense in (8, 512):
             monkeypatch.setattr(bpt, "DENSE", dense)
-            x = tokens(n).requires_grad_()
+            x = tokens(length).requires_grad_()
             y = layer(x, **options)
             found.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
         for ours, theirs in zip(*found, strict=True):

@@ -56,6 +56,20 @@ def test_a_shorter_input_in_tiles(name, causal, monkeypatch):
     torch.testing.assert_close(layer(x), layer.proj((weights @ v).transpose(1, 2).flatten(2)), **EXACT)
 
 
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_lengths_up_to_a_multiple_of_128_share_their_tiles(name, causal, monkeypatch):
+    layer, made = build(name, causal, 1, TOKENS, GRID), []
+    inputs = [tokens(n) for n in (40, 60, 128 - layer.slots)]
+    expected = [results(layer, x) for x in inputs]
+    monkeypatch.setattr(sparse, "DENSE", 16)
+    keep_made = layer._made
+    monkeypatch.setattr(layer, "_made", lambda key, make: keep_made(key, lambda: made.append(key) or make()))
+    for x, values in zip(inputs, expected, strict=True):
+        for ours, theirs in zip(results(layer, x), values, strict=True):
+            torch.testing.assert_close(ours, theirs, **EXACT)
+    assert len(made) == 1
+
+
 LINEAR = (
     "global",
     "band",

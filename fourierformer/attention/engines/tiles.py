@@ -36,7 +36,8 @@ class Tiles:
         q, k, v = _gathered(q, self.queries), _gathered(k, self.keys), _gathered(v, self.keys)
         mask, without_keys = self.mask[None], None
         if keep is not None:
-            mask = (mask & keep[:, self.keys][:, :, None]).repeat_interleave(heads, dim=0)
+            mask = mask & keep[:, self.keys][:, :, None]
+            mask = mask if len(keep) == 1 else mask.repeat_interleave(heads, dim=0)
             without_keys = ~mask.any(-1, keepdim=True)
         return masked_attention(q, k, v, mask, without_keys).unflatten(0, (batch, heads)).flatten(2, 3)
 

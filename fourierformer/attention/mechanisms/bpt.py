@@ -123,11 +123,15 @@ class BinaryPartitionTree(SparseAttention):
         raise TypeError("a tree of means has no pattern of tokens: use `tree`")
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
-        tokens, queries = k.shape[-2], q.shape[-2]
+        queries = q.shape[-2]
+        if in_tiles := k.shape[-2] > DENSE:
+            q, k, v, keep = self._filled_up(q, k, v, keep)
         keys, seen = self._with_nodes(k, keep)
         values, _ = self._with_nodes(v, keep)
-        if tokens > DENSE:
-            return tiled_attention(q, keys, values, self._groups(tokens, queries, q.device), seen)
+        if in_tiles:
+            groups = self._groups(k.shape[-2], q.shape[-2], q.device)
+            return tiled_attention(q, keys, values, groups, seen)[:, :, :queries]
+        tokens = k.shape[-2]
         return attention_to_kept(q, keys, values, self._tree_mask(tokens, queries, q.device), seen)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, Keep, State, to_float32
+from fourierformer.attention.base import Attention, Geometry, Keep, State, all_kept, to_float32
 from fourierformer.attention.engines.dot_product import attention_to_kept, masked_attention
 from fourierformer.attention.engines.flex import block_mask, compiled_flex_attention, flex_fits
 from fourierformer.attention.engines.patterns import Band, Blocks, First, Listed, Pattern
@@ -28,6 +29,7 @@ from fourierformer.seeds import seed_of
 
 DENSE = 512  # tokens; tiles are faster from 256 on for bands and blocks, from 1,024 on for random keys (one CPU core)
 MASKED = f"N² C up to N = {DENSE}"  # part of the cost
+ROUND = 128  # tokens: tiles are made for multiples of it
 KEPT = 4  # numbers of tokens whose tiles are stored
 SURVEY = "Lin et al. 2022, arXiv 2106.04554, section 4.1"
 
@@ -65,7 +67,9 @@ class SparseAttention(Attention):
         if keys > DENSE and keep is None and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
             return compiled_flex_attention()(q, k, v, block_mask=self._of_length(block_mask, keys, queries, q.device))
         if keys > DENSE:
-            return tiled_attention(q, k, v, self._of_length(groups_of, keys, queries, q.device), keep)
+            q, k, v, keep = self._filled_up(q, k, v, keep)
+            groups = self._of_length(groups_of, k.shape[-2], q.shape[-2], q.device)
+            return tiled_attention(q, k, v, groups, keep)[:, :, :queries]
         mask = self._mask(q.device)[None, :, keys - queries : keys, :keys]  # torch's kernels take 4 dimensions, not 3
         return attention_to_kept(q, k, v, mask, keep)
 
@@ -115,6 +119,18 @@ class SparseAttention(Attention):
         mask = visibility.mask(position, torch.cat([first, last]), self.geometry.length + self.slots)
         mask[..., len(first) :] &= last >= len(first)  # no key twice, and none before the first
         return masked_attention(q, keys.to(q.dtype), values.to(v.dtype), mask), (position + 1, keys, values)
+
+    def _filled_up(self, q: Tensor, k: Tensor, v: Tensor, keep: Keep) -> tuple[Tensor, Tensor, Tensor, Keep]:
+        """Zeros after the last token, up to a multiple of ROUND: tiles take longer than a call, and few lengths need
+        some of their own. No query of a token sees them."""
+        queries, keys = q.shape[-2], k.shape[-2]
+        more = min(-keys % ROUND, self.geometry.length + self.slots - keys)
+        if not more or queries + self.slots < keys:
+            return q, k, v, keep
+        if keep is not None or not self.geometry.causal:
+            keep = F.pad(all_kept(k) if keep is None else keep, (0, more), value=False)
+        q, k, v = (F.pad(x, (0, 0, 0, more)) for x in (q, k, v))
+        return q, k, v, keep
 
     @torch._disable_dynamo  # computed once, not in compiled code
     def _mask(self, device: torch.device) -> Tensor:
