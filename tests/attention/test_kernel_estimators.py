@@ -24,6 +24,21 @@ def test_mixtures_of_two_keys(assign, second, causal):
         torch.testing.assert_close(y, weights @ v / weights.sum(), **EXACT)
 
 
+@BOTH
+@pytest.mark.parametrize("second", ["projection", "shift"])
+def test_features_of_two_keys_in_linear_time(second, causal):
+    layer, eps = layer_of("mlk", causal, second=second), 1e-6
+    for h, q, k, v, y in rows(layer, causal):
+        fq, one, other = (torch.where(x > 0, x + 1, x.exp()) for x in (q, k[:, :8], k[:, 8:]))
+        share = layer.mixture[h].exp() / layer.mixture[h].exp().sum()
+        weights = [
+            sum(s * (fq @ f[j]) / (f[j].sum() + eps) for s, f in zip(share, (one, other), strict=True))
+            for j in range(len(k))
+        ]
+        weights = torch.stack(weights) / (fq.sum() + eps)
+        torch.testing.assert_close(y, weights @ v / (weights.sum() + eps), **EXACT)
+
+
 def robust_weights(points, loss, a, iterations):
     """As the paper has it: one key after the other."""
     n = len(points)
@@ -77,6 +92,18 @@ def test_two_equal_keys_are_one():
     with torch.no_grad():
         layer.shift.zero_()
     torch.testing.assert_close(layer(tokens(9)), plain(tokens(9)), **EXACT)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_key_whose_share_is_0_does_not_count(which):
+    layer, x = layer_of("mlk"), tokens(9)
+    with torch.no_grad():
+        layer.mixture[:, which] -= 100
+        before = layer(x)
+        layer.qkv.weight[16 * (1 + which) : 16 * (2 + which)].normal_()
+        torch.testing.assert_close(layer(x), before, **EXACT)
+        layer.qkv.weight[16 * (2 - which) : 16 * (3 - which)].normal_()
+        assert (layer(x) - before).abs().max() > 0.01
 
 
 @BOTH

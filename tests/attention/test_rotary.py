@@ -45,7 +45,7 @@ REFUSED = {  # causal or not
     *("etc", "fast_weight", "fnet", "fourier", "fourier_first_coordinate", "fourier_head", "fourier_linear"),
     *("fourier_matched", "fourier_sink", "fourier_vector", "gated_delta_net", "gaussian_full", "gla"),
     *("hard_gaussian", "isab", "linear_elu", "linear_relu", "local_gaussian", "local_linear_fourier", "lsh"),
-    *("luna", "mca", "mom_fourier", "performer", "performer_trig", "rfa", "routing", "sac", "synthesizer"),
+    *("luna", "mca", "mlk", "mom_fourier", "performer", "performer_trig", "rfa", "routing", "sac", "synthesizer"),
 }
 
 

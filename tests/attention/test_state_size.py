@@ -21,6 +21,7 @@ GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
         ("none", {}, 0),
         ("mgk", {}, 3 * N * C),  # two keys
         ("mgk", {"second": "shift"}, 2 * N * C),
+        ("mlk", {}, C * D + C + H),
         ("forgetting", {}, 2 * N * C + N * H),
         ("aft_simple", {}, 3 * C),
         ("linear_elu", {}, C * D + C + H),
