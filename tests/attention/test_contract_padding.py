@@ -15,7 +15,8 @@ PADDING = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, padd
 CROSS = [(n, c) for n, c in CHOICES if n in attention.available(causal=c, cross=True)]
 # Their weights depend on positions, so leaving a key out in the middle is not the same as taking it out.
 DENSE_WITH_POSITIONS = {
-    *("aft_full", "aft_local", "aft_conv", "alibi", "local_gaussian", "synthesizer", "hard_gaussian"),
+    *("aft_full", "aft_local", "aft_conv", "alibi", "adaptive_span", "local_gaussian", "synthesizer"),
+    "hard_gaussian",
     *("linformer", "mca", "poolingformer", "routing", "sac", "sinkhorn"),
     *("delta_net", "gated_delta_net"),  # their convolution
 }

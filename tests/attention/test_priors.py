@@ -44,14 +44,26 @@ def window_prior(layer, h, q, i, j):
     return total.item()
 
 
+def span_prior(layer, h, q, i, j):
+    one, other = position(layer, i), position(layer, j)
+    if one is None or other is None:
+        return 0.0
+    share = min(1.0, max(0.0, (40 * layer.span[h].item() + layer.ramp - math.dist(one, other)) / layer.ramp))
+    return math.log(share) if share else -math.inf
+
+
 N = 13
 CASES = [(True, None, 0), (False, None, 0), (False, (4, 3), 1)]
 
 
 @pytest.mark.parametrize(("causal", "grid", "prefix"), CASES)
-@pytest.mark.parametrize(("name", "prior"), [("alibi", alibi_prior), ("local_gaussian", window_prior)])
+@pytest.mark.parametrize(
+    ("name", "prior"), [("alibi", alibi_prior), ("local_gaussian", window_prior), ("adaptive_span", span_prior)]
+)
 def test_every_row_is_a_softmax_with_the_prior(name, prior, causal, grid, prefix):
-    layer = layer_of(name, causal, grid=grid, prefix=prefix)
+    layer = layer_of(name, causal, grid=grid, prefix=prefix, **({"ramp": 3} if name == "adaptive_span" else {}))
+    if name == "adaptive_span":
+        layer.span.data = torch.tensor([0.0, 0.06]).double()
     q, k, v, mixed = projected(layer, tokens(N, batch=1))
     for h in range(2):
         for i in range(N):
@@ -66,3 +78,44 @@ def test_the_class_token_alone_attends_to_itself(name):
     layer = layer_of(name, grid=(4, 3), prefix=1)
     _, _, v, mixed = projected(layer, tokens(1))
     torch.testing.assert_close(mixed, v, **EXACT)
+
+
+def test_a_span_of_the_whole_length_is_softmax():
+    layer, x = layer_of("adaptive_span", True), tokens(N)
+    softmax = layer_of("softmax", True)
+    softmax.load_state_dict({key: value for key, value in layer.state_dict().items() if key != "span"})
+    layer.span.data.fill_(1.0)
+    torch.testing.assert_close(layer(x), softmax(x), **EXACT)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_within_the_span_leaves_weights_of_others_and_finite_gradients(causal):
+    """A query whose window holds only padding gets 0."""
+    layer, x = layer_of("adaptive_span", causal, ramp=2), tokens(N).requires_grad_()
+    layer.span.data.zero_()
+    keep = torch.ones(2, N, dtype=torch.bool)
+    keep[:, 3:8] = False  # token 5 sees 4 to 6
+    layer(x, keep=keep).square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert layer.span.grad.isfinite().all()
+    q, k, v = layer.project(x)
+    assert not layer.mix(q, k, v, x, keep=keep)[:, :, 5].any()
+
+
+def test_spans_have_a_price_and_limits():
+    layer = layer_of("adaptive_span", length=40, penalty=0.5)
+    layer.span.data = torch.tensor([-0.5, 2.0]).double()
+    layer.end_step(lambda x: x, torch.ones(()))
+    assert layer.span.tolist() == [0.0, 1.0]
+    assert layer.auxiliary_loss(torch.zeros(3)).tolist() == [0.5 * 20] * 3
+    assert layer.diagnostics() == {"span": 20.0}
+
+
+def test_a_longer_reach_that_helps_lengthens_the_span():
+    """The only path to the span is the edge of the window: a value just beyond it that lowers the loss."""
+    layer = layer_of("adaptive_span", True, heads=1, ramp=4)
+    layer.span.data.zero_()
+    q, k, v = torch.zeros(3, 1, 1, 6, 8).double()
+    v[0, 0, 2] = -1.0  # 3 tokens before the last one: share 1/4
+    layer.mix(q, k, v, v)[0, 0, 5].sum().backward()
+    assert layer.span.grad < 0

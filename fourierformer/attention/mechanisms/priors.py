@@ -1,4 +1,6 @@
-"""Softmax attention with a prior over positions added to its logits: a fixed slope, or a learned Gaussian window."""
+"""Softmax attention with a prior over positions added to its logits: a fixed slope, or a learned window."""
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,8 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
+from fourierformer.errors import check_range
+from fourierformer.marks import mark
 
 OF_POSITIONS = "its prior is over the positions of one sequence, and between two sequences there is no distance"
 
@@ -30,11 +34,19 @@ class PriorAttention(WeightedAttention):
         raise TypeError(f"{type(self).__name__} does not define prior()")
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        return visible_softmax(scaled_logits(q, k) + self.padded_prior(q, k, visible), visible)
+
+    def padded_prior(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        """(B or 1, H, N, M), with tokens of the prefix."""
         queries, keys = q.shape[-2], k.shape[-2]
         without = max(self.prefix - (keys - queries), 0)  # queries of the prefix
         shown = visible[..., without:, self.prefix :] if visible.shape[-2] > 1 else visible[..., self.prefix :]
         prior = self.prior(q[:, :, without:], self._positions(keys - self.prefix, q), shown)
-        return visible_softmax(scaled_logits(q, k) + F.pad(prior, (self.prefix, 0, without, 0)), visible)
+        return F.pad(prior, (self.prefix, 0, without, 0))
+
+    def distances(self, queries: int, positions: Tensor) -> Tensor:
+        """(queries, M), of the last queries to all positions; on a grid Euclidean, in patches."""
+        return (positions[len(positions) - queries :, None] - positions).square().sum(-1).sqrt()
 
     def _positions(self, tokens: int, like: Tensor) -> Tensor:
         position = torch.arange(tokens, device=like.device)
@@ -69,9 +81,48 @@ class Alibi(PriorAttention):
         self.register_buffer("slopes", alibi_slopes(geometry.heads), persistent=False)
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        own = positions[len(positions) - q.shape[-2] :]
-        distance = (own[:, None] - positions).square().sum(-1).sqrt()
-        return -self.slopes.to(q.dtype)[:, None, None] * distance
+        return -self.slopes.to(q.dtype)[:, None, None] * self.distances(q.shape[-2], positions)
+
+
+@register("adaptive_span", "softmax in a window with soft edges, whose length every head learns at a price")
+class AdaptiveSpan(PriorAttention):
+    """w_ij = m_h(|i - j|) exp(q_i.k_j / sqrt(D)), divided by its sum; m_h(d) is 1 up to the span z_h and then falls,
+    linearly, to 0 at z_h + ramp. The loss has penalty * (mean of z over heads) added.
+
+    z = 0 at first and after every step at least 0, at most the length. In images the distance is Euclidean, in patches.
+    Weights beyond the window are computed and masked: it saves nothing here.
+    """
+
+    rotary_ok = adds_loss = True
+    cost, source = "N² C (windows as masks)", "Sukhbaatar et al. 2019, arXiv 1905.07799"
+
+    def __init__(self, geometry: Geometry, *, ramp: int = 32, penalty: float = 2e-6):
+        super().__init__(geometry)
+        check_range("attention.ramp", ramp, 1)
+        check_range("attention.penalty", penalty, 0)
+        self.ramp, self.penalty = ramp, penalty
+        self.span = nn.Parameter(torch.zeros(geometry.heads))  # in units of the length
+        mark(self, "span", no_weight_decay=True)
+
+    def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        prior = self.padded_prior(q, k, visible)
+        return visible_softmax(scaled_logits(q, k) + prior, visible & (prior > torch.finfo(prior.dtype).min))
+
+    def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        reach = self.geometry.length * self.span.to(q.dtype)[:, None, None] + self.ramp
+        mask = ((reach - self.distances(q.shape[-2], positions)) / self.ramp).clamp(0, 1)
+        smallest = torch.finfo(q.dtype)
+        return torch.where(mask > 0, mask.clamp_min(smallest.tiny).log(), smallest.min)
+
+    def auxiliary_loss(self, losses: Tensor) -> Tensor:
+        return (self.penalty * self.geometry.length * self.span.mean()).expand_as(losses)
+
+    @torch.no_grad()
+    def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
+        self.span.clamp_(0, 1)
+
+    def diagnostics(self) -> dict[str, float]:
+        return {"span": self.geometry.length * self.span.mean().item()}
 
 
 @register("local_gaussian", "softmax with a Gaussian window added, whose centre and width each query predicts")
