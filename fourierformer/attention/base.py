@@ -45,7 +45,7 @@ class Attention(nn.Module):
     qk_norm_ok: bool | str = True
     rotary_ok: bool | str = "it was written for queries and keys that no rotation changes"
     needs_grid: ClassVar[bool] = False
-    reads_below: ClassVar[bool] = False  # mix(..., below=) gets the values of the layer below, None in the first layer
+    reads_below: ClassVar[bool] = False  # mix(..., below=) gets what `from_below` returns: values of the layer below
     longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
@@ -162,7 +162,7 @@ class Attention(nn.Module):
         queries = last if self.partial_queries else None
         q, k, v = self.arguments(x, memory, queries)
         if self.reads_below and memory is None:
-            options["below"] = self._values_below(v, carry)
+            options["below"] = self.from_below(v, carry)
         mixed = self.mix(q, k, v, source, **options)
         if self.geometry.value_residual and memory is None:
             mixed = self._with_first_values(mixed, v, carry)
@@ -236,23 +236,24 @@ class Attention(nn.Module):
         """mixed + value_residual (v of the first layer - v), of the positions of the queries (Nguyen et al. 2023, arXiv
         2312.00751): it keeps the tokens of deep layers apart."""
         if carry is None:
-            raise ValueError(
-                "this layer needs values of the first one: give every layer the same carry=new_carry(layer)"
-            )
+            raise ValueError("this layer needs values of the first one: " + PASS_CARRY)
         if carry.first_values is None:
             carry.first_values = v
             return mixed
         queries = slice(v.shape[2] - mixed.shape[2], None)
         return mixed + self.geometry.value_residual * (carry.first_values[:, :, queries] - v[:, :, queries])
 
-    def _values_below(self, v: Tensor, carry: Carry | None) -> Tensor | None:
-        """The values of the layer below, in whose place those of this layer are kept for the next one."""
-        if carry is None:
-            if self.geometry.layer:
-                raise ValueError("this layer needs values of the one below: " + PASS_CARRY)
-            return None  # the first layer, alone
+    def from_below(self, v: Tensor, carry: Carry | None) -> Any:
+        """The values of the layer below, in whose place those of this layer are kept for the next one; None in the
+        first layer."""
+        carry = self._carry_or_new(carry)
         below, carry.values_below = carry.values_below, v
         return below
+
+    def _carry_or_new(self, carry: Carry | None) -> Carry:
+        if carry is None and self.geometry.layer:
+            raise ValueError("this layer needs values of the one below: " + PASS_CARRY)
+        return carry or Carry()  # the first layer, alone
 
     def _merge(self, mixed: Tensor, x: Tensor) -> Tensor:
         """The output (B, N, dim) of mixed values (B, H, N, K), gated by the input x of the queries."""

@@ -29,6 +29,7 @@ class Carry:
 
     first_values: Tensor | None = None  # (B, H, M, D) of the first layer, with value_residual
     values_below: Tensor | None = None  # of the layer before, for mechanisms with `reads_below`
+    scores_below: Tensor | None = None  # likewise, its logits (B, H, N, M)
 
 
 def of_vectors(x: Tensor, width: int, function: Callable[[Tensor], Tensor], most: int | None = None) -> Tensor:

@@ -84,12 +84,12 @@ class Blocks(nn.Sequential):
 
 
 def _recomputed(block: nn.Module, x: Tensor, carry: Carry) -> Tensor:
-    def run(x: Tensor, *carried: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def run(x: Tensor, *carried: Tensor | None) -> tuple[Any, ...]:
         own = Carry(*carried)
-        return block(x, own), own.first_values, own.values_below
+        return block(x, own), *vars(own).values()
 
-    carried = carry.first_values, carry.values_below
-    y, carry.first_values, carry.values_below = checkpoint(run, x, *carried, use_reentrant=False)
+    y, *carried = checkpoint(run, x, *vars(carry).values(), use_reentrant=False)
+    vars(carry).update(zip(vars(carry), carried, strict=True))
     return y
 
 

@@ -69,7 +69,8 @@ def test_pooling_is_what_its_name_says(options, tokens, pooled):
     torch.testing.assert_close(model(IMAGES), model.head(model.fc_norm(pooled(features))))
 
 
-ATTENTIONS = pytest.mark.parametrize("attention", ["fourier_head", "elliptical"])  # the second needs values of others
+NAMES_OF_ATTENTION = ["fourier_head", "elliptical", "residual_scores"]  # the last two need values or logits of others
+ATTENTIONS = pytest.mark.parametrize("attention", NAMES_OF_ATTENTION)
 
 
 @ATTENTIONS
@@ -96,7 +97,10 @@ def with_value_residual():
     return build_vit(config, 5, partial(build, "softmax"))
 
 
-MODELS = [partial(create, attention="fourier_head"), partial(create, attention="elliptical"), with_value_residual]
+MODELS = [
+    *(partial(create, attention=a) for a in ("fourier_head", "elliptical", "residual_scores")),
+    with_value_residual,
+]
 
 
 @pytest.mark.parametrize("make", MODELS)
