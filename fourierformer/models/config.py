@@ -130,7 +130,7 @@ class Seq2SeqConfig(TextSwitches):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallConfig:
+class RecallConfig(Switches):
     """The keys of configs/model/recall_*.yaml."""
 
     name: str
@@ -140,13 +140,15 @@ class RecallConfig:
     inner: int  # width of the feed-forward layer; 0 = none
 
     def __post_init__(self):
+        super().__post_init__()
         _check_counts(self, "layers", "dim", "heads")
         check_range("model.inner", self.inner, 0, LARGEST_COUNT + 1)
         if self.dim % self.heads:
             raise SetupError(f"model.dim={self.dim} must be divisible by model.heads={self.heads}")
 
     def geometry(self, length: int, layer: int = 0, seed: int = 0) -> Geometry:
-        return _geometry(dim=self.dim, heads=self.heads, length=length, causal=True, layer=layer, seed=seed)
+        facts = {"dim": self.dim, "heads": self.heads, "length": length, "causal": True, "layer": layer, "seed": seed}
+        return _geometry(**facts, **self._switches())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from fourierformer.attention import Geometry
 from fourierformer.attention.base import layers_of
 from fourierformer.config import ADDED_LATER
 from fourierformer.errors import SetupError
-from fourierformer.models.config import LMConfig, MaskedLMConfig, Seq2SeqConfig, ViTConfig
+from fourierformer.models.config import LMConfig, MaskedLMConfig, RecallConfig, Seq2SeqConfig, ViTConfig
 from fourierformer.models.lm import WordLM
 from fourierformer.models.mlm import MaskedLM
+from fourierformer.models.recall import RecallModel
 from fourierformer.models.seq2seq import EncoderDecoder
 from fourierformer.models.vit import build_vit
 from tests.helpers.command_line import CONFIGS
@@ -196,6 +197,7 @@ MODELS = {
         20,
         dict.fromkeys(("encoder", "decoder", "cross"), build),
     ),
+    "recall": lambda build, **s: RecallModel(RecallConfig(**SHAPE, layers=2, inner=0, **s), 20, 8, build),
     "vision": lambda build, **s: build_vit(
         ViTConfig(**SHAPE, depth=2, image_size=8, patch=4, mlp_ratio=1.0, drop_path=0.0, **s), 10, build
     ),
