@@ -147,7 +147,7 @@ def explain(error: Exception) -> str:
         return f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have{right}"
     group = re.search(r"Could not override '([^']+)'", text)
     if group and group[1] in _groups():
-        return f"{Path(sys.argv[0]).name} has no {group[1]}=: it belongs to {_command_with(group[1])}"
+        return _foreign_group(group[1])
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
     several = re.search(r"Ambiguous value for argument '([^']+)'", text)
@@ -177,6 +177,10 @@ def _no_name() -> str:
     return f"a config group ({', '.join(groups)}) takes the name of one of its files, or is left out: '~debug'"
 
 
+def _foreign_group(group: str) -> str:
+    return f"{Path(sys.argv[0]).name} has no {group}=: it belongs to {_command_with(group)}"
+
+
 def _command_with(group: str) -> str:
     """The command of a task whose config has this group."""
     return next((task.command for task in tasks() if group in sections(task.spec)), "another program")
@@ -199,6 +203,8 @@ def _unknown_option(group: str, name: str, text: str) -> str:
 def _unknown_key(key: str, node: DictConfig) -> str:
     """The message for an unknown key: with the nearest of its group, else of the config, else all keys of its group."""
     group, dot, name = key.rpartition(".")
+    if not dot and name in _groups():
+        return _foreign_group(name)
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
     near = did_you_mean(name, node if dot else {*node, *_groups()}, prefix=group + dot)
     if "did you mean" in near:

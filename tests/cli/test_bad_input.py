@@ -6,6 +6,7 @@ from tests.helpers.command_line import start, train_lm, train_vit
 
 WRONG = {
     "augment=deit": "has no augment=: it belongs to python train_vit.py",
+    "augment.mixup=0.1": "has no augment=: it belongs to python train_vit.py",
     "data=/data/text": "data=/data/text: a config group takes the name of one of its files, not a path. A data set",
     "sed=3": "unknown key 'sed' (did you mean 'seed'?)",
     "+typo=1": "unknown key 'typo' (valid: attention, data,",
