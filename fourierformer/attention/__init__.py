@@ -2,7 +2,8 @@
 
 A mechanism is one class, registered under one name or several (the same class with other defaults), in a file of
 `mechanisms/`; `configs/attention/<name>.yaml` names that file and holds `name` and exactly its knobs (tests compare
-both). `engines/` holds computations shared by mechanisms, `public.py` a layer for any model.
+both). `engines/` holds computations shared by mechanisms, `public.py` a layer for any model. Another installed package
+adds mechanisms by entry points of the group `fourierformer.attention`.
 
 The contract (see base.py, tests/attention/test_contract*.py):
 * __init__(geometry, *, knobs...): every knob keyword-only, typed, with a default; no **kwargs.
@@ -21,11 +22,12 @@ import inspect
 import re
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from fourierformer.attention.base import Attention, Geometry
 from fourierformer.checking import has_type, type_text
-from fourierformer.errors import SetupError, did_you_mean
+from fourierformer.errors import SetupError, did_you_mean, short
 
 __all__ = ["Attention", "Geometry", "available", "build", "check_name", "idea", "knobs", "mechanism", "register"]
 
@@ -100,6 +102,8 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
 def _entry(name: str) -> Entry:
     if name not in _registry and name in _modules():
         importlib.import_module(_modules()[name])
+    elif name not in _registry and name in _of_packages():
+        _import_of_package(name)
     if name not in _registry:
         _load_all()
         raise SetupError(f"unknown attention '{name}'{did_you_mean(name, _registry)}")
@@ -118,10 +122,30 @@ def _modules() -> dict[str, str]:
     }
 
 
+@cache
+def _of_packages() -> dict[str, str]:
+    """Name -> module, of the mechanisms of other installed packages. A config, which may be of somebody else, only has
+    the name: no file but a package that the user has installed decides which code is imported."""
+    return {entry.name: entry.module for entry in entry_points(group="fourierformer.attention")}
+
+
+def _import_of_package(name: str) -> None:
+    module = _of_packages()[name]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        way_out = f'python -c "import {module}" shows where'
+        raise SetupError(
+            f"attention '{name}' of an installed package: no import of {module} ({short(error)}): {way_out}"
+        ) from None
+
+
 def _load_all() -> None:
-    """Import every file of mechanisms/, which registers its names."""
+    """Import every file of mechanisms/ and of other packages, which registers its names."""
     for module in dict.fromkeys(_modules().values()):
         importlib.import_module(module)
+    for name in _of_packages():
+        _import_of_package(name)
 
 
 def _refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:

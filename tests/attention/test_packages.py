@@ -1,0 +1,75 @@
+"""A mechanism of another installed package is found by its entry point, and by nothing that a config says."""
+
+import importlib
+import sys
+
+import pytest
+
+import fourierformer
+from fourierformer import attention
+from fourierformer.attention import Geometry
+from fourierformer.errors import SetupError
+from tests.helpers.command_line import MODEL, train_lm
+
+CLASS = """
+from fourierformer.attention import Attention, register
+
+@register("last_value", "the value of the token itself, times a factor")
+class LastValue(Attention):
+    def __init__(self, geometry, *, factor: float = 1.0):
+        super().__init__(geometry)
+        self.factor = factor
+
+    def mix(self, q, k, v, x):
+        return self.factor * v
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package with one attention, and the folder of its configs."""
+    site = tmp_path / "site-packages"
+    facts, configs = site / "my_package-1.0.dist-info", site / "my_package/configs/attention"
+    configs.mkdir(parents=True)
+    facts.mkdir()
+    (site / "my_package/__init__.py").touch()
+    (site / "my_package/my_attention.py").write_text(CLASS)
+    (configs / "last_value.yaml").write_text("name: last_value\nfactor: 1.0\n")
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[fourierformer.attention]\nlast_value = my_package.my_attention\n")
+    attention.available()  # else mechanisms that are imported meanwhile would be registered in the copy alone
+    monkeypatch.setattr(attention, "_registry", dict(attention._registry))
+    monkeypatch.syspath_prepend(site)
+    attention._of_packages.cache_clear()
+    yield site / "my_package"
+    attention._of_packages.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("my_package")]:
+        del sys.modules[name]
+
+
+def test_it_trains_with_its_own_config_and_is_loaded_again(package, tmp_path):
+    command = (f"--config-dir={package / 'configs'}", *MODEL, "attention=last_value", "attention.factor=2.0")
+    assert train_lm(*command, f"run_dir={tmp_path / 'run'}", "trainer.steps=1") == 0
+    layer = fourierformer.load_run(tmp_path / "run").model.layers[0].attention
+    assert (type(layer).__module__, layer.factor) == ("my_package.my_attention", 2.0)
+
+
+def test_it_is_among_the_available_ones_and_not_imported_before_it_is_named(package):
+    attention.build("softmax", Geometry(dim=8, heads=2, length=9, causal=True))
+    assert "my_package" not in sys.modules
+    assert "last_value" in attention.available()
+
+
+def test_a_package_that_cannot_be_imported_is_named(package):
+    (package / "my_attention.py").write_text("import no_such_module")
+    with pytest.raises(SetupError, match=r"'last_value' of an installed package: no import of my_package.my_attention"):
+        attention.build("last_value", Geometry(dim=8, heads=2, length=9, causal=True))
+
+
+def test_a_package_that_is_not_installed_is_not_imported(package):
+    (package.parent / "my_package-1.0.dist-info/entry_points.txt").unlink()
+    importlib.invalidate_caches()
+    attention._of_packages.cache_clear()
+    with pytest.raises(SetupError, match="unknown attention 'last_value'"):
+        attention.build("last_value", Geometry(dim=8, heads=2, length=9, causal=True))
+    assert "my_package" not in sys.modules
