@@ -60,7 +60,7 @@ class AttentionConfig:
     knobs: dict[str, typing.Any]
 
     def __post_init__(self):
-        for knob, value in self.knobs.items():
+        for knob, value in flatten(self.knobs):
             if isinstance(value, int):
                 check_range(f"attention.{knob}", value, -LARGEST_COUNT, LARGEST_COUNT + 1)
 

@@ -183,7 +183,7 @@ def knobs(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(cls.__init__).parameters.values()
+    parameters = inspect.signature(cls).parameters.values()
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 

@@ -17,7 +17,7 @@ from fourierformer.errors import SetupError
 from fourierformer.printing import echo
 from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
-from fourierformer.runs.spec import attention_of, meta_layer, stored_spec, task_of, with_changes
+from fourierformer.runs.spec import attention_of, meta_layers, stored_spec, task_of, with_changes
 from fourierformer.runs.state import check_same_data
 from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
@@ -40,7 +40,7 @@ class RunObjects:
 
     @property
     def attention(self) -> Attention:
-        """One of the attention layers, which differ in their weights only."""
+        """The first of the attention layers, which have the same geometry but for their number."""
         return layers_of(self.model)[0]
 
     @cached_property
@@ -49,14 +49,17 @@ class RunObjects:
 
     @property
     def backend(self) -> str:
-        return self.attention.backend_name(self.device)
+        """The implementation of the attention, in a model of several mechanisms of each that is not plain torch."""
+        names = {layer.backend_name(self.device) for layer in layers_of(self.model)}
+        return ", ".join(sorted(names - {"torch"})) or "torch"
 
 
 def check_device(spec: RunSpec) -> None:
     """SetupError unless this machine has the device, and an implementation of the attention for it."""
     device = pick_device(spec.trainer.device)
     try:
-        meta_layer(spec).backend_name(device)
+        for layer in meta_layers(spec):
+            layer.backend_name(device)
     except ValueError as error:
         raise SetupError(f"attention={spec.attention.name} on {device}: {error}") from None
 

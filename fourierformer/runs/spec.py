@@ -7,6 +7,7 @@ knobs, with torch. `read_spec` does both.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ def check_mechanism(spec: RunSpec) -> None:
     name = spec.attention.name
     check_section("attention.", spec.values["attention"], {"name": str, **types_of(knobs(name))})
     task_of(spec).check_attention(spec)
-    meta_layer(spec)
+    meta_layers(spec)
 
 
 def stored_spec(run: Path) -> RunSpec:
@@ -101,12 +102,14 @@ def attention_of(spec: RunSpec) -> Callable[[Geometry], Attention]:
     return partial(build, spec.attention.name, **spec.attention.knobs)
 
 
-def meta_layer(spec: RunSpec) -> Attention:
-    """An attention layer on the meta device, which takes no memory. SetupError for a config it does not support."""
+def meta_layers(spec: RunSpec) -> list[Attention]:
+    """An attention layer of each mechanism of the model, on the meta device, which takes no memory. SetupError for a
+    config that one of them does not support."""
     import torch
 
+    first, mechanisms = task_of(spec).geometry(spec), len(spec.attention.knobs.get("pattern") or "-")  # of `hybrid`
     with torch.device("meta"):
-        return attention_of(spec)(task_of(spec).geometry(spec))
+        return [attention_of(spec)(replace(first, layer=first.layer + i)) for i in range(mechanisms)]
 
 
 def _of_values(values: dict) -> RunSpec:

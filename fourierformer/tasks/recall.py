@@ -56,10 +56,15 @@ class Recall(DrawnTask[RecallSpec]):
         return spec.model.geometry(spec.data.length)
 
     def check_attention(self, spec: RecallSpec) -> None:
-        from fourierformer.attention import mechanism
+        import torch
+
+        from fourierformer.attention import build
 
         longer = [protocol for protocol in spec.evaluation.protocols if LENGTHS[protocol] > 1]
-        if longer and not mechanism(spec.attention.name).longer_ok:
+        geometries = [spec.model.geometry(spec.data.length, i) for i in range(spec.model.layers)] if longer else []
+        with torch.device("meta"):
+            layers = [build(spec.attention.name, geometry, **spec.attention.knobs) for geometry in geometries]
+        if not all(layer.longer_ok for layer in layers):
             raise SetupError(
                 f"attention={spec.attention.name} reads at most data.length={spec.data.length} tokens, and protocol "
                 f"{longer[-1]} has {LENGTHS[longer[-1]]} times as many: evaluation.protocols=[1x]"

@@ -173,7 +173,9 @@ def _check_place(spec: Seq2SeqSpec, part: Part) -> None:
     reason = _refusal(mechanism(name), part)
     if reason is None:
         with torch.device("meta"):
-            reason = _refusal(spec.builders[part](spec.model.geometry(part)), part)  # its knobs may decide
+            layers = [spec.builders[part](spec.model.geometry(part, i)) for i in range(spec.model.layers)]
+            reasons = [_refusal(layer, part) for layer in layers]  # knobs, or the number of the layer, may decide
+        reason = next(filter(None, reasons), None)
     if reason:
         able = available(causal=part == "decoder", grid=False, cross=part == "cross", padding=part != "decoder")
         raise SetupError(

@@ -18,7 +18,8 @@ def built(name: str, causal: bool, seed: int = 0, length: int = LENGTH, bias: bo
 
 
 def has_maps(name: str) -> bool:
-    return attention.mechanism(name).maps is not attention.Attention.maps
+    cls = type(built(name, causal=(name, True) in CHOICES))  # of `hybrid`, whose layers have another class
+    return cls.maps is not attention.Attention.maps
 
 
 def tokens(n: int, batch: int = 2, seed: int = 1) -> torch.Tensor:
