@@ -38,7 +38,7 @@ ADDED_LATER = {
     **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none", "model.value_residual": 0.0},
     **{"model.position": "sinusoid", "model.rotary_base": 10000.0},
     **{"model.norm_kind": "layer", "model.feed_forward": "relu"},
-    "evaluation.word_swap": 0.0,
+    **{"evaluation.word_swap": 0.0, "init_from": None},
 }
 
 
@@ -98,6 +98,7 @@ class RunSpec:
     schedule: ScheduleConfig
     tracker: TrackerConfig
     trainer: TrainerConfig
+    init_from: str | None = None  # the run whose best weights it starts from
     values: dict = field(repr=False, compare=False)  # the plain values, as they are hashed and written to config.yaml
 
     if TYPE_CHECKING:  # the common part of the fields that each task's spec adds
@@ -118,6 +119,7 @@ class RunSpec:
         check_name("model.name", self.model.name)
         check_path("runs_root", self.runs_root)
         check_path("run_dir", self.run_dir)
+        check_path("init_from", self.init_from)
         part, batch = self.trainer.micro_batch_size, self.global_batch_size
         if part is not None and part > batch:
             raise SetupError(f"trainer.micro_batch_size={part} is more than global_batch_size={batch}: at most {batch}")
@@ -170,7 +172,7 @@ def types_of(owner) -> dict[str, object]:
 
 def with_missing_keys(spec: type[RunSpec], values: dict) -> dict:
     """A stored config with the keys of later versions, at their defaults."""
-    complete = dict(values)
+    complete = {f.name: f.default for f in fields(spec) if f.default is not MISSING} | values
     for name, owner in sections(spec).items():
         if isinstance(values.get(name), dict):
             defaults = {f.name: f.default for f in fields(owner) if f.default is not MISSING}

@@ -168,7 +168,7 @@ class RunDirectory:
         earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
             earlier.append({key: before.get(key) for key in ("started", "commit", "dirty", "command", "cpu")})
-        kept = {key: before[key] for key in ("data_fingerprint",) if key in before}
+        kept = {key: before[key] for key in ("data_fingerprint", "init_from") if key in before}
         meta = {"started": _now()} | origin | extra | kept | {"earlier": earlier}
         if diff:
             meta["dirty_diff"] = "dirty.diff"

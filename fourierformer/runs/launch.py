@@ -83,7 +83,7 @@ def _option_instead_of_value() -> str | None:
 
 def _with_home(word: str) -> str:
     key, _, value = word.partition("=")
-    return f"{key}={os.path.expanduser(value)}" if key in ("runs_root", "run_dir") else word
+    return f"{key}={os.path.expanduser(value)}" if key in ("runs_root", "run_dir", "init_from") else word
 
 
 def _ended(action: Callable[[], int | None]) -> int:

@@ -14,9 +14,11 @@ from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
+from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
+from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import attention_of, meta_layers, stored_spec, task_of, with_changes
 from fourierformer.runs.state import check_same_data
 from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
@@ -169,6 +171,25 @@ def stored_checkpoint(run: Path, config_hash: str, *, last: bool = False) -> tup
     if checkpoint is None:
         raise SetupError(f"{run} has no checkpoint yet: train it first (its command is in meta.json)")
     return checkpoint
+
+
+def start_from(parts: RunObjects, run: Path) -> dict:
+    """Give the model the weights of a run's best checkpoint. Returns the hash of that run and the step. SetupError
+    unless model, attention and vocabulary (or classes) are those of that run."""
+    config_hash = stored_spec(run).hash
+    step, state = stored_checkpoint(run, config_hash)
+    facts, theirs = parts.task.data_facts(parts.corpus) or {}, read_json(RunDirectory(run).data_facts) or {}
+    if any(facts[key] != theirs[key] for key in (facts.keys() & theirs.keys()) - {"source"}):
+        raise SetupError(
+            f"init_from={run}: it was trained with another vocabulary or other classes, so that the same numbers would "
+            f"mean other words. Train on its data, data={stored_spec(run).data.name}, or without init_from="
+        )
+    try:
+        parts.model.load_state_dict(state["model"])
+    except (KeyError, RuntimeError) as error:
+        way_out = "choose the model= and the attention= of that run, or leave out init_from="
+        raise SetupError(f"init_from={run}: its weights do not fit this model ({misfit(error)}): {way_out}") from None
+    return {"init_from": {"config_hash": config_hash, "step": step}}
 
 
 def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -19,7 +20,7 @@ from fourierformer.processes import Processes, already_reported, find_processes,
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.job_names import Name, values_of_command
-from fourierformer.runs.spec import check_mechanism, read_command, task_of
+from fourierformer.runs.spec import check_mechanism, read_command, stored_spec, task_of
 from fourierformer.runs.state import State, state_of
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, end_with_parent, in_sweep, show
 from fourierformer.tasks import task_named, tasks
@@ -108,6 +109,8 @@ def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name:
 def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextlib.ExitStack) -> State:
     """Check the data and lock the run directory, before anything takes time. Prints and returns the state."""
     task_of(spec).check_available(spec)
+    if spec.init_from:
+        stored_spec(Path(spec.init_from))
     directory.check_ours()
     if spec.fresh and (aside := directory.set_aside()):
         name.say(f"fresh=true: the earlier run is now {aside}")

@@ -26,7 +26,7 @@ from fourierformer.runs.measure import (
     reset_peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes
+from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes, start_from
 from fourierformer.runs.state import check_same_data
 from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
@@ -87,9 +87,11 @@ def _train_and_measure(
         trackers.close(code)
 
 
-def _keep_facts_of_data(parts: RunObjects, directory: RunDirectory) -> None:
-    """Write the fingerprint that a resumed run is compared with, and the facts that a user of the model needs."""
-    directory.write(directory.meta, (read_json(directory.meta) or {}) | {"data_fingerprint": parts.data_fingerprint})
+def _keep_facts(parts: RunObjects, directory: RunDirectory, origin: dict) -> None:
+    """Write the fingerprint that a resumed run is compared with, the origin of the first weights, and the facts that a
+    user of the model needs."""
+    known = read_json(directory.meta) or {}
+    directory.write(directory.meta, known | origin | {"data_fingerprint": parts.data_fingerprint})
     facts = parts.task.data_facts(parts.corpus)
     if facts is not None:
         directory.write(directory.data_facts, facts)
@@ -256,6 +258,9 @@ def _fit(
     def advise(text: str) -> None:
         say(f"note: {text}")
 
+    origin = {}
+    if parts.spec.init_from and not checkpoint:  # before the loop, whose averaged weights begin as these
+        origin = start_from(parts, Path(parts.spec.init_from))
     loop = make_loop(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=heartbeat, on_advice=advise)
     if checkpoint:
         _, state = checkpoint
@@ -268,7 +273,7 @@ def _fit(
         state.clear()  # else it would keep a second copy of weights and moments for the whole training
     else:
         trackers.rewind(0)  # drop the rows of an earlier start that had no checkpoint yet
-    on_first(lambda: _keep_facts_of_data(parts, directory))
+    on_first(lambda: _keep_facts(parts, directory, origin))
     on_first(checkpoints.tidy)
     try:
         return loop.run()
