@@ -50,6 +50,8 @@ class TrackerConfig:
     project: str
     entity: str | None
     mode: typing.Literal["auto", "online", "offline", "disabled"]
+    tags: list[str] | None = None  # besides the names of experiment, data and attention
+    artifact: bool = False  # upload the best checkpoint
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _train_and_measure(
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else ignore
     on_progress, on_begin = (console.evaluating, console.measuring) if console else (ignore, ignore)
-    trackers = _trackers(parts, directory, console, name) if console else NoTrackers()
+    trackers = _trackers(parts, directory, checkpoints, console, name) if console else NoTrackers()
     code = 1
     try:
         progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress, say)
@@ -156,7 +156,9 @@ def _console(parts: RunObjects, name: Name, step: int) -> ConsoleTracker:
     )
 
 
-def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracker, name: Name) -> Trackers:
+def _trackers(
+    parts: RunObjects, directory: RunDirectory, checkpoints: Checkpoints, console: ConsoleTracker, name: Name
+) -> Trackers:
     spec, wandb = parts.spec, None
     tracker, model, attention = spec.tracker, spec.model.name, spec.attention.name
     if tracker.name == "wandb":
@@ -168,10 +170,11 @@ def _trackers(parts: RunObjects, directory: RunDirectory, console: ConsoleTracke
             "name": f"{model}-{attention}-s{spec.seed} {name.differs}".strip(),
             "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
-            "tags": [spec.experiment_name, spec.data.name, attention],
+            "tags": [spec.experiment_name, spec.data.name, attention, *(tracker.tags or [])],
             "id": wandb_id(directory),
             "config": spec.values,
             "samples": (parts.task.unit, parts.objective.samples_after),
+            "artifact": checkpoints.best_path if tracker.artifact else None,
         }
     return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
 

@@ -34,17 +34,19 @@ Mode = Literal["auto", "online", "offline", "disabled"]
 
 class WandbTracker:
     """Log rows and final numbers to wandb; without effect where wandb cannot start. samples: ("tokens", step -> their
-    number), logged beside the step, as another x-axis of the web page. arguments: of wandb.init."""
+    number), logged beside the step, as another x-axis of the web page. artifact: the folder to upload at the end of a
+    finished run. arguments: of wandb.init."""
 
     def __init__(
         self,
         *,
         samples: tuple[str, Callable[[int], int]],
+        artifact: Callable[[], Path | None] | None = None,
         mode: Mode = "auto",
         say: Callable[[str], None] = echo,
         **arguments,
     ):
-        self.say = say
+        self.say, self._artifact = say, artifact
         self._unit, self._samples_after = samples
         self._run: wandb.Run | None = None
         self._highest = -1
@@ -66,7 +68,11 @@ class WandbTracker:
     def close(self, exit_code: int) -> None:
         if self._run is not None:
             run, self._run = self._run, None
-            run.finish(exit_code=exit_code)
+            try:
+                if exit_code == 0 and self._artifact and (folder := self._artifact()):
+                    _upload(run, folder)
+            finally:
+                run.finish(exit_code=exit_code)
 
     def _start(self, mode: Mode, arguments: dict) -> None:
         mode, reason = choose_mode(mode)
@@ -87,6 +93,18 @@ class WandbTracker:
                 wandb.teardown()  # ends the service of the failed start, which would retry
         self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
         self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
+
+
+def _upload(run: wandb.Run, folder: Path) -> None:
+    """Add a folder to the run as the artifact best-ID, of which wandb keeps every version."""
+    import wandb
+
+    artifact = wandb.Artifact(f"best-{run.id}", type="model")
+    for path in folder.iterdir():
+        artifact.add_file(str(path), policy="immutable")  # without a copy, which would stay until a `wandb sync`
+    logged = run.log_artifact(artifact)
+    if not run.offline:  # `finish` would give up after a minute
+        logged.wait()
 
 
 def choose_mode(mode: Mode) -> tuple[Mode, str]:

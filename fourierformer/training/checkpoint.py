@@ -109,6 +109,10 @@ class Checkpoints:
         # flag None: the manifest is damaged, so this may have been the best one, which `_load` reports
         return self._load([path for path in self._complete() if _best_flag(path) is not False], "best checkpoint")
 
+    def best_path(self) -> Path | None:
+        """The directory of the best checkpoint, not read."""
+        return next((path for path in self._complete() if _best_flag(path)), None)
+
     def _load(self, candidates: list[Path], what: str) -> tuple[int, dict] | None:
         problems = []
         for path in candidates:

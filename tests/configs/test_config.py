@@ -209,7 +209,8 @@ def test_words_are_swapped_in_language_models_of_words_only(chosen, reason):
 VISION_CONVENIENCE = {"evaluation.images_per_forward": 1, "data.workers": 3, "data.in_memory": True}
 CONVENIENCE = {
     "runs_root": "x", "run_dir": "x", "fresh": True, "dry_run": True, "tracker.name": "wandb", "tracker.project": "x",
-    "tracker.entity": "x", "tracker.mode": "offline", "evaluation.splits": ["test"], "evaluation.protocols": [],
+    "tracker.entity": "x", "tracker.mode": "offline", "tracker.tags": ["x"], "tracker.artifact": True,
+    "evaluation.splits": ["test"], "evaluation.protocols": [],
     "evaluation.tokens_per_forward": 1, "data.root": "x", "data.cache": "x", "trainer.device": "cpu",
     "trainer.compile": "never", "trainer.save_every": 3, "trainer.log_every": 3, "trainer.keep_checkpoints": 7,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from fourierformer.network import reachable
 from fourierformer.tracking import build_trackers
 from fourierformer.tracking import wandb as tracking_wandb
 from fourierformer.tracking.wandb import WandbTracker, choose_mode
-from tests.helpers.command_line import read_metrics
+from tests.helpers.command_line import MODEL, read_metrics, train_lm
 
 pytest.importorskip("wandb")
 
@@ -42,6 +42,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
 
 
@@ -235,3 +236,32 @@ def test_no_wandb_at_all_is_one_line(monkeypatch, run_dir):
     assert len(messages) == 1
     assert "wandb is off for this run" in messages[0]
     assert read_metrics(run_dir / "metrics.jsonl") == [{"step": 1}]
+
+
+def artifacts(directory):
+    records = [json.loads(line) for line in inspect(directory).splitlines()]
+    return [record["artifact"] for record in records if record["type"] == "artifact"]
+
+
+@pytest.mark.parametrize(("code", "count"), [(0, 1), (143, 0)])
+def test_the_artifact_is_the_folder_of_a_finished_run(run_dir, tmp_path, code, count):
+    folder = tmp_path / "step_00000004"
+    folder.mkdir()
+    (folder / "state.pt").write_bytes(b"weights")
+    keywords = {"artifact": lambda: folder, "mode": "offline", "say": lambda message: None}
+    WandbTracker(dir=str(run_dir), **SETTINGS, **keywords).close(code)
+    (directory,) = offline_runs(run_dir)
+    added = artifacts(directory)
+    assert [artifact["name"] for artifact in added] == ["best-a1b2c3d4"] * count
+    files = [entry for artifact in added for entry in artifact["manifest"]["contents"]]
+    assert [(entry["path"], entry["local_path"]) for entry in files] == [("state.pt", str(folder / "state.pt"))] * count
+
+
+def test_a_run_has_the_tags_of_its_config_and_its_best_checkpoint(tmp_path):
+    options = ("tracker.mode=offline", "tracker.tags=[first,second]", "tracker.artifact=true")
+    assert train_lm(*MODEL, "tracker=wandb", *options, f"run_dir={tmp_path / 'run'}") == 0
+    (directory,) = offline_runs(tmp_path / "run")
+    assert read_back(directory)[1]["tags"] == ["smoke", "builtin_text", "softmax", "first", "second"]
+    (artifact,) = artifacts(directory)
+    files = {Path(entry["local_path"]) for entry in artifact["manifest"]["contents"]}
+    assert files == set((tmp_path / "run/checkpoints/step_00000004").iterdir())
