@@ -6,7 +6,7 @@ PYTHON ?= python3
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench first-contact bench-gpu evidence-gpu check-curve report studies docs docs-site clean constraints
+.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench first-contact bench-gpu evidence-gpu check-curve report studies docs docs-site release-check clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -79,6 +79,10 @@ docs: setup ## write the generated parts of README.md and docs/: parts of the st
 docs-site: setup ## the documents as a web site in build/site (installs MkDocs into .venv; serve it with `mkdocs serve`)
 	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[docs]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]')
 	$(PY) -m mkdocs build --quiet --strict
+
+PYTHONS ?= python3.11 python3.12 python3.13
+release-check: setup ## build the release, and train with its wheel in a fresh environment of each Python (6 GB, one at a time)
+	$(PY) scripts/release_check.py $(PYTHONS)
 
 constraints: ## resolve the pinned versions anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --upgrade --no-emit-index-url --no-header --no-annotate -q -o constraints.txt

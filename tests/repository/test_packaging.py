@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import fourierformer
 from fourierformer.__main__ import SCRIPTS, help_text, main
 from tests.helpers.command_line import REPOSITORY
 
@@ -117,3 +118,23 @@ def test_a_wrong_command_is_one_line(command, message, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main()
     assert capsys.readouterr().err == message + "\n"
+
+
+def test_version_and_date_are_the_same_everywhere():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    newest = re.search(
+        r"^## (\d+\.\d+\.\d+) - (\d{4}-\d{2}-\d{2})$", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.M
+    )
+    assert newest.groups() == (fourierformer.__version__, str(citation["date-released"]))
+    assert citation["version"] == fourierformer.__version__
+
+
+def test_every_python_that_is_allowed_is_tested():
+    allowed = [f"3.{minor}" for minor in range(30) if SpecifierSet(PROJECT["requires-python"]).contains(f"3.{minor}")]
+    jobs = yaml.safe_load((REPOSITORY / ".github/workflows/ci.yml").read_text())["jobs"]
+    for job in ("test", "release"):
+        assert jobs[job]["strategy"]["matrix"]["python"] == allowed
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert re.search(r"^PYTHONS \?= (.*)$", makefile, flags=re.M)[1].split() == [f"python{it}" for it in allowed]
+    named = [line for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
+    assert named == [f"Programming Language :: Python :: {it}" for it in allowed]
