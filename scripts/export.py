@@ -1,7 +1,8 @@
-"""Write a trained model as a folder that others can load, or upload it to the Hugging Face hub.
+"""Write a trained model, or those of a study, as a folder that others can load, or upload it to the Hugging Face hub.
 
 python scripts/export.py runs/builtin/... --to exported/my_model
 python scripts/export.py runs/builtin/... --to hub:my-name/my-model
+python scripts/export.py runs/evidence_lm --to exported/evidence_lm    a folder for each completed run, and SHA256SUMS
 
 Load it with fourierformer.from_pretrained("exported/my_model"), a language model also with transformers, an image
 classifier also with timm (docs/library.md).

@@ -1,4 +1,5 @@
-"""Load trained models from a run directory, an exported folder or the hub, and export them as such a folder.
+"""Load trained models from a run directory, an exported folder or the hub, and export them as such a folder, or runs
+of a study as folders in one, with FOLDER/SHA256SUMS.
 
 FOLDER/model.safetensors    the weights
 FOLDER/config.json          how the model is built, for from_pretrained, transformers (language) and timm (vision)
@@ -6,12 +7,14 @@ FOLDER/data.json            vocabulary or names of classes
 FOLDER/README.md            the model card
 """
 
+import contextlib
 import json
 import math
 import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -22,10 +25,10 @@ from fourierformer import __version__
 from fourierformer.checking import has_type
 from fourierformer.config import RunSpec, flatten
 from fourierformer.errors import SetupError, UserError, first_line, short
-from fourierformer.files import atomic_write_text, open_own, read_json, replacing
+from fourierformer.files import atomic_write_text, file_sha256, open_own, read_json, replacing
 from fourierformer.printing import echo
 from fourierformer.results.card import model_card
-from fourierformer.results.runs import read_run
+from fourierformer.results.runs import collect, read_run
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import misfit, pick_device, stored_checkpoint, weights_of
 from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
@@ -33,6 +36,7 @@ from fourierformer.tasks import AnyCorpus
 from fourierformer.tasks.trained import TrainedModel
 
 WEIGHTS, CONFIG, FACTS = "model.safetensors", "config.json", "data.json"  # the files of an exported model
+SUMS = "SHA256SUMS"  # of an exported study
 PLAUSIBLE = 2**20  # a size of a model of which no tensor in the file needs to be evidence: a window, a seed
 UNFINISHED = ".unfinished"  # in the folder while it is written: after a kill the same command replaces what is there
 HUB = "hub:"
@@ -154,19 +158,23 @@ def without_paths(values: dict) -> dict:
 
 
 def export_run(run: Path | str, to: Path | str, *, last: bool = False, averaged: bool = False) -> str:
-    """Write the model of a run into the folder `to`, or upload it to "hub:owner/name". Returns its path or address."""
+    """Write the model of a run into the folder `to`, or upload it to "hub:owner/name". Returns its path or address.
+    Of a folder of runs, each that is completed gets a folder in `to`."""
+    run = Path(run)
+    is_study = run.is_dir() and any(found.path != run for found in collect(run))
+    write = _write_all if is_study else _write
     if not str(to).startswith(HUB):
         folder = Path(to)
         in_use = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         if in_use and not (folder / UNFINISHED).is_file():
             raise SetupError(f"{folder} exists and is not empty: choose another folder")
-        _write(Path(run), folder, last=last, averaged=averaged)
+        write(run, folder, last=last, averaged=averaged)
         return str(folder)
     name = str(to).removeprefix(HUB)
     if not HUB_NAME.fullmatch(name):
         raise SetupError(f"--to {to}: a repository of the hub is written hub:owner/name")
     with tempfile.TemporaryDirectory() as temporary:
-        _write(Path(run), Path(temporary), last=last, averaged=averaged)
+        write(run, Path(temporary), last=last, averaged=averaged)
         return _upload(Path(temporary), name)
 
 
@@ -185,9 +193,7 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     card = model_card(read_run(run), trained.step, trained.spec.values["attention"], task.pipeline)
     # a copy of each: safetensors refuses tensors that share memory
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.close(open_own(str(folder / UNFINISHED), os.O_CREAT | os.O_WRONLY))
+    with _unfinished(folder):
         # not save_file: its files can be read by their owner only
         with replacing(folder / WEIGHTS) as file:
             file.write(save(weights, metadata={"format": "pt"}))
@@ -196,6 +202,27 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
         atomic_write_text(folder / "README.md", card)
         for path in folder.glob(".*.tmp"):  # left by a killed export
             path.unlink()
+
+
+def _write_all(study: Path, folder: Path, *, last: bool, averaged: bool) -> None:
+    """Write the completed runs below `study` under their own names, and SHA256SUMS, which `sha256sum --check` reads."""
+    runs = [run.path.relative_to(study) for run in collect(study) if run.state == "completed"]
+    if not runs:
+        raise SetupError(f"{study} has no completed run: the command that trained them continues those that are not")
+    with _unfinished(folder):
+        for run in runs:
+            _write(study / run, folder / run, last=last, averaged=averaged)
+        files = [run / name for run in runs for name in (WEIGHTS, CONFIG, FACTS, "README.md")]
+        atomic_write_text(folder / SUMS, "".join(f"{file_sha256(folder / name)}  {name}\n" for name in files))
+
+
+@contextlib.contextmanager
+def _unfinished(folder: Path) -> Iterator[None]:
+    """A context that creates the folder, and marks it until all of it is written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.close(open_own(str(folder / UNFINISHED), os.O_CREAT | os.O_WRONLY))
+        yield
         (folder / UNFINISHED).unlink()
     except OSError as error:
         raise SetupError(f"{folder} cannot be written ({error.strerror or error}): choose another folder") from None

@@ -110,6 +110,34 @@ def test_an_exported_model_equals_its_run_bit_by_bit(exported, without_data):
     assert not [path for path in folder.glob("*[nd]") if machine in path.read_text(errors="replace")]
 
 
+def test_all_runs_of_a_study_are_exported_with_their_sums(exported, tmp_path, monkeypatch):
+    run, model = exported
+    for name in ("runs/study/one", "runs/study/parts/two", "runs/study/stopped"):
+        shutil.copytree(run, tmp_path / name)
+    for name in ("status.json", "summary.json"):
+        (tmp_path / "runs/study/stopped" / name).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(trained, "file_sha256", lambda path: 1 / 0)  # ends after the models are written
+        with pytest.raises(ZeroDivisionError):
+            export_run(tmp_path / "runs/study", tmp_path / "study")
+    export_run(tmp_path / "runs/study", tmp_path / "study")  # the same command again
+    folders = {path.parent for path in (tmp_path / "study").rglob("model.safetensors")}
+    assert folders == {tmp_path / "study/one", tmp_path / "study/parts/two"}
+    assert all((folder / "README.md").read_text().startswith("---\nlicense: mit") for folder in folders)
+    assert (tmp_path / "study/one/model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    checked = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    done = subprocess.run(checked, cwd=tmp_path / "study", capture_output=True, text=True)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 8)
+    every = {path for path in (tmp_path / "study").rglob("*") if path.is_file()}
+    assert len(every) == 8 + 1
+    with pytest.raises(SetupError, match="exists and is not empty"):
+        export_run(tmp_path / "runs/study", tmp_path / "study")
+    shutil.rmtree(tmp_path / "runs/study/one")
+    shutil.rmtree(tmp_path / "runs/study/parts")
+    with pytest.raises(SetupError, match="study has no completed run"):
+        export_run(tmp_path / "runs/study", tmp_path / "other")
+
+
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_a_killed_export_is_replaced_by_the_same_command(exported, tmp_path, monkeypatch, written):
     run, folder = exported
