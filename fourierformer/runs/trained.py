@@ -4,6 +4,7 @@ of a study as folders in one, with FOLDER/SHA256SUMS.
 FOLDER/model.safetensors    the weights
 FOLDER/config.json          how the model is built, for from_pretrained, transformers (language) and timm (vision)
 FOLDER/data.json            vocabulary or names of classes
+FOLDER/tokenizer.json       ids of a text, for transformers (language), with tokenizer_config.json
 FOLDER/README.md            the model card
 """
 
@@ -199,6 +200,8 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
             file.write(save(weights, metadata={"format": "pt"}))
         atomic_write_text(folder / FACTS, json.dumps(facts, ensure_ascii=False) + "\n")
         atomic_write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
+        for name, content in task.export_files(trained.spec, trained.corpus).items():
+            atomic_write_text(folder / name, json.dumps(content, ensure_ascii=False) + "\n")
         atomic_write_text(folder / "README.md", card)
         for path in folder.glob(".*.tmp"):  # left by a killed export
             path.unlink()

@@ -200,6 +200,10 @@ class Task(ABC, Generic[Spec]):
         """What other libraries need in the config.json of an exported model."""
         return {}
 
+    def export_files(self, spec: Spec, corpus: Any) -> dict[str, dict]:
+        """JSON files beside config.json that other libraries need: name -> content."""
+        return {}
+
     def trained(self, spec: Spec, model: nn.Module, corpus: Any, step: int) -> TrainedModel:
         """A trained model as its user wants it."""
         from fourierformer.tasks.trained import TrainedModel

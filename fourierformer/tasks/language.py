@@ -116,8 +116,15 @@ class Language(Task[LanguageSpec]):
             "model_type": "fourierformer",
             "architectures": ["FourierFormerForCausalLM"],
             "vocab_size": corpus.vocab_size,
+            "pad_token_id": corpus.vocab_size,
             "dtype": "float32",
         }
+
+    def export_files(self, spec: LanguageSpec, corpus: Corpus) -> dict[str, dict]:
+        """For transformers' AutoTokenizer."""
+        from fourierformer.data.text.tokenizer import tokenizer_files
+
+        return {} if spec.data.unit == "pixel" else tokenizer_files(corpus, spec.model.length)
 
     def trained(self, spec: LanguageSpec, model, corpus: Corpus, step: int):
         from fourierformer.tasks.trained import TrainedLanguageModel

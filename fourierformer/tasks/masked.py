@@ -62,6 +62,9 @@ class MaskedLanguage(Language):
     def export_config(self, spec: LanguageSpec, model, corpus: Corpus) -> dict:
         return {}
 
+    def export_files(self, spec: LanguageSpec, corpus: Corpus) -> dict[str, dict]:
+        return {}
+
     def trained(self, spec: LanguageSpec, model, corpus: Corpus, step: int):
         from fourierformer.tasks.trained import TrainedMaskedModel
 

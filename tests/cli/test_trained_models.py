@@ -99,7 +99,8 @@ def test_an_earlier_run_is_loaded_with_its_data_and_says_so(finished, tmp_path, 
 
 def test_an_exported_model_equals_its_run_bit_by_bit(exported, without_data):
     run, folder = exported
-    assert {path.name for path in folder.iterdir()} == {"README.md", "config.json", "data.json", "model.safetensors"}
+    names = {"README.md", "config.json", "data.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in folder.iterdir()} == names
     own, other = fourierformer.load_run(run, "cpu"), fourierformer.from_pretrained(folder, "cpu")
     ids = own.encode("word3 word7 word1")
     assert other.encode("word3 word7 word1") == ids
@@ -252,21 +253,44 @@ def test_it_is_a_model_of_transformers(exported):
         assert torch.equal(output.logits[0], everything(own, ids))
         predicted = everything(own, ids)[range(len(ids) - 1), ids[1:]]
         torch.testing.assert_close(output.loss, -predicted.mean())
-        text = model.generate(
-            tokens, max_new_tokens=12, do_sample=False, pad_token_id=0
-        )  # beyond what it reads at once
+        part = model(tokens, labels=tokens, num_items_in_batch=8)  # of Trainer: the labels of all accumulated batches
+        torch.testing.assert_close(part.loss, -predicted.sum() / 8)
+        text = model.generate(tokens, max_new_tokens=12, do_sample=False)  # beyond what it reads at once
         assert text[0].tolist() == own.continued(ids, 12)
         padded = torch.tensor([[0, 0, *ids], [5, 6, *ids]])
         mask = torch.tensor([[0, 0, 1, 1, 1], [1] * 5])
         together = model(padded, attention_mask=mask).logits
         torch.testing.assert_close(together[0, 2:], output.logits[0])
-        with pytest.raises(ValueError, match="pad on the left"):
-            model(padded, attention_mask=mask.flip(1))
+        for refused in (mask.flip(1), torch.tensor([[1, 0, 1, 1, 1], [1] * 5])):  # on the right, in the middle
+            with pytest.raises(ValueError, match="pad on the left"):
+                model(padded, attention_mask=refused)
+        with pytest.raises(ValueError, match="2 rows without attention_mask, which may be padded"):
+            model(padded)
         with pytest.raises(ValueError, match="9 tokens: this model reads at most 8"):
             model(torch.zeros(1, 9, dtype=torch.long))
     model.train()
     model(tokens, labels=tokens).loss.backward()
     assert model.get_input_embeddings().weight.grad.any()
+
+
+def test_transformers_reads_and_continues_texts_as_we_do(exported):
+    pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
+    from transformers import AutoTokenizer, pipeline
+
+    import fourierformer.integrations.hugging_face
+
+    own, folder = fourierformer.from_pretrained(exported[1], "cpu"), str(exported[1])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ["word3 word7\n\n word1", "word7"]
+    batch = tokenizer(texts, padding=True)
+    assert batch["input_ids"] == [own.encode(texts[0]), [own.corpus.vocab_size] * 4 + own.encode(texts[1])]
+    assert batch["attention_mask"] == [[1] * 5, [0] * 4 + [1]]
+    assert tokenizer.decode(batch["input_ids"][0]) == own.decode(own.encode(texts[0]))
+    assert tokenizer.decode(batch["input_ids"][1], skip_special_tokens=True) == "word7"
+    generate = pipeline("text-generation", model=folder)
+    options = {"max_new_tokens": 6, "do_sample": False, "batch_size": 2, "return_tensors": True}
+    for text, (answer,) in zip(texts, generate(texts, **options), strict=True):
+        assert answer["generated_token_ids"][-6:] == own.continued(own.encode(text), 6)[-6:]
 
 
 def test_a_classifier_with_its_classes_and_transform(vision, tmp_path, without_data):

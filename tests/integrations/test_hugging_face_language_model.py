@@ -40,6 +40,7 @@ def test_it_comes_back_bit_by_bit(name, tmp_path):
     tokens = torch.randint(0, 256, (2, 8), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = model.next_token(tokens)
-        of_transformers = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens, logits_to_keep=1).logits[:, 0]
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+        of_transformers = loaded(tokens, torch.ones_like(tokens), logits_to_keep=1).logits[:, 0]
         assert torch.equal(of_transformers, expected)
         assert torch.equal(fourierformer.from_pretrained(tmp_path, "cpu").model.next_token(tokens), expected)

@@ -9,7 +9,6 @@ model.generate(torch.tensor([ids]), max_new_tokens=20)
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
@@ -28,6 +27,7 @@ class FourierFormerConfig(PreTrainedConfig):
     def __init__(self, run: dict | None = None, step: int = 0, vocab_size: int = 0, **options):
         self.run, self.step, self.vocab_size = run, step, vocab_size
         options.setdefault("tie_word_embeddings", False)
+        options.setdefault("pad_token_id", vocab_size)  # no id of the vocabulary: <eos>, id 0, is part of a text
         super().__init__(**options)
 
 
@@ -62,14 +62,18 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         also the mean loss of each label given the tokens before it; -100 is not counted. (In our own training the last
         token is no input, so that positions are one less: model.model(tokens[:, :-1], tokens[:, 1:]).)
 
-        attention_mask (B, N): 0 for padding, which must be on the left.
+        attention_mask (B, N): 0 for padding, which must be on the left; needed for more than one row.
         """
         if input_ids.shape[1] > self.window:
             raise ValueError(f"{input_ids.shape[1]} tokens: this model reads at most {self.window} at a time")
-        hidden = self.model.hidden(input_ids, logits_to_keep or None, keep=_kept(attention_mask))
+        keep = _kept(input_ids, attention_mask)
+        tokens = input_ids.masked_fill(input_ids == self.config.vocab_size, 0)  # padding has no embedding
+        hidden = self.model.hidden(tokens, logits_to_keep or None, keep=keep)
         flat = self.model.output.log_probabilities(hidden.flatten(0, 1), self.model.embedding.weight)
         logits = flat.unflatten(0, hidden.shape[:2])
-        loss = None if labels is None else F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        loss = None
+        if labels is not None:  # with the options by which Trainer scales the loss of accumulated gradients
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **options)
         output = CausalLMOutput(loss=loss, logits=logits)
         return output if return_dict else output.to_tuple()
 
@@ -99,12 +103,20 @@ def _not_saved(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
 
 
-def _kept(attention_mask: Tensor | None) -> Tensor | None:
-    if attention_mask is None or attention_mask.all():
+def _kept(tokens: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+    """Where tokens (B, N) are text; None: everywhere. Padding on the right would move the positions of a text, which
+    count from its end, so rows that may have some are refused."""
+    if attention_mask is None:
+        if len(tokens) > 1:
+            ones = "attention_mask=torch.ones_like(input_ids) for rows of one length"
+            raise ValueError(f"{len(tokens)} rows without attention_mask, which may be padded: pass it, or {ones}")
         return None
-    if not attention_mask[:, -1].all():
+    keep = attention_mask.bool()
+    if keep.all():
+        return None
+    if (keep[:, :-1] & ~keep[:, 1:]).any():
         raise ValueError("pad on the left: positions of these models count from the end of the text")
-    return attention_mask.bool()
+    return keep
 
 
 AutoConfig.register("fourierformer", FourierFormerConfig)
