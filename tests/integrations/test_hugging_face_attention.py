@@ -11,6 +11,7 @@ transformers = pytest.importorskip(
 )
 
 from transformers import (  # noqa: E402 - after the check that it is there
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
@@ -152,18 +153,52 @@ def test_it_compiles_without_a_break():
 
 
 def test_a_learned_radius_is_saved_and_loaded(tmp_path):
-    from safetensors.torch import load_file
-
     model = build(AutoModelForCausalLM, LLAMA).eval()
     with torch.no_grad():
         for radius in hugging_face.learn_radius(model, radius=1.5):
             radius += torch.rand(())
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="fourier")
-    hugging_face.learn_radius(again)
-    again.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    assert len(hugging_face.load_radius(again, tmp_path)) == 2
     tokens = torch.randint(1, 60, (2, 9))
     assert torch.equal(again.eval()(tokens).logits, model(tokens).logits)
+    base = AutoModel.from_pretrained(tmp_path, attn_implementation="fourier")
+    hugging_face.load_radius(base, tmp_path)
+    assert torch.equal(base(tokens).last_hidden_state, model.model(tokens).last_hidden_state)
+    without = build(AutoModelForCausalLM, LLAMA)
+    without.save_pretrained(tmp_path / "without")
+    with pytest.raises(SetupError, match="has 0 of the radii of its 2 attention layers"):
+        hugging_face.load_radius(without, tmp_path / "without")
+
+
+def test_radii_are_trained_and_saved_by_trainer(tmp_path):
+    pytest.importorskip("accelerate", reason="transformers.Trainer needs it: pip install accelerate")
+    model = build(AutoModelForCausalLM, LLAMA)
+    radii = hugging_face.learn_radius(model, per_head=True)
+    before = [radius.detach().clone() for radius in radii]
+    tokens = [torch.randint(1, 60, (9,)) for _ in range(6)]
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    options = {
+        "per_device_train_batch_size": 2,
+        "max_steps": 3,
+        "report_to": [],
+        "use_cpu": True,
+        "save_strategy": "no",
+    }
+    arguments = transformers.TrainingArguments(str(tmp_path), learning_rate=0.01, disable_tqdm=True, **options)
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows)
+    trainer.train()
+    trainer.save_model()
+    assert not any(torch.equal(radius, start) for radius, start in zip(radii, before, strict=True))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="fourier")
+    for loaded, radius in zip(hugging_face.load_radius(again, tmp_path), radii, strict=True):
+        assert torch.equal(loaded, radius)
+
+
+def test_a_radius_has_no_place_beside_another_attention():
+    model = AutoModelForCausalLM.from_config(LLAMA, attn_implementation="sdpa")
+    with pytest.raises(SetupError, match="LlamaForCausalLM runs the attention 'sdpa', which has no radius"):
+        hugging_face.learn_radius(model)
 
 
 def test_what_it_cannot_do_is_said():
@@ -174,12 +209,25 @@ def test_what_it_cannot_do_is_said():
         forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, softcap=50.0)
 
 
-def test_a_model_that_would_see_the_future_is_refused():
-    """BLOOM masks its own scores: without a mask it would have none at all."""
-    config = transformers.BloomConfig(vocab_size=60, hidden_size=16, n_layer=1, n_head=2)
-    model = build(AutoModelForCausalLM, config)
-    with pytest.raises(SetupError, match="bloom has an attention of its own"):
-        model(torch.randint(1, 60, (1, 5)))
+@pytest.mark.parametrize("name", ["bloom", "deberta-v2", "openai-gpt", "xlm", "yoso"])
+def test_a_model_that_would_run_its_own_attention_is_refused(name):
+    """BLOOM masks its own scores, and without a mask would see the future; the others never ask for a mask."""
+    with torch.device("meta"), pytest.raises(SetupError, match=f"{name} has an attention of its own"):
+        build(AutoModel, transformers.AutoConfig.for_model(name))
+
+
+def test_models_that_leave_causality_to_their_mask_do_not_see_the_future():
+    """Layers of BigBird-Pegasus's decoder say is_causal=False; those of Doge have no is_causal and add to the mask."""
+    pegasus = transformers.BigBirdPegasusConfig(
+        vocab_size=60, d_model=32, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=48, is_decoder=True
+    )  # fmt: skip
+    for config in (pegasus, transformers.DogeConfig(**SIZE, **WORDS, num_key_value_heads=2, pad_token_id=0)):
+        model = build(AutoModelForCausalLM, config).eval()
+        tokens = torch.randint(1, 60, (1, 9))
+        changed = torch.cat([tokens[:, :-1], tokens[:, -1:] % 59 + 1], 1)
+        one, other = (model(t).logits[0] for t in (tokens, changed))
+        torch.testing.assert_close(one[:-1], other[:-1])
+        assert not torch.allclose(one[-1], other[-1])
 
 
 def test_learned_radii_are_not_replaced_by_a_second_call():

@@ -11,7 +11,7 @@ Examples:
     2
 """
 
-from fourierformer.integrations.hugging_face.attention import learn_radius, matched_to
+from fourierformer.integrations.hugging_face.attention import learn_radius, load_radius, matched_to
 from fourierformer.integrations.hugging_face.language_model import FourierFormerConfig, FourierFormerForCausalLM
 
-__all__ = ["FourierFormerConfig", "FourierFormerForCausalLM", "learn_radius", "matched_to"]
+__all__ = ["FourierFormerConfig", "FourierFormerForCausalLM", "learn_radius", "load_radius", "matched_to"]
