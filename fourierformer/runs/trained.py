@@ -80,7 +80,13 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
     folder = _folder(name)
     config, facts = read_export(folder)
     spec, corpus = _described(folder, config["run"], facts)
-    return _assembled(folder, spec, corpus, load_file(folder / WEIGHTS), config["step"], device)
+    weights = {_own_name(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    return _assembled(folder, spec, corpus, weights, config["step"], device)
+
+
+def _own_name(name: str) -> str:
+    """The name of a tensor, also in a file that `save_pretrained` of transformers wrote."""
+    return name.removeprefix("model.")
 
 
 def _described(folder: Path, run: dict, facts: dict) -> tuple[RunSpec, AnyCorpus]:
@@ -114,7 +120,7 @@ def _sizes(path: Path) -> dict[str, tuple[int, ...]]:
         if not path.is_file():  # reading a pipe would wait for ever
             raise OSError("there is no such file")
         with safe_open(path, "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            return {_own_name(name): tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise SetupError(f"{path} cannot be read ({first_line(error)}): restore it from a copy") from None
 
@@ -132,7 +138,8 @@ def read_export(folder: Path) -> tuple[dict, dict]:
         raise SetupError(str(error)) from None
     if not (isinstance(config.get("run"), dict) and has_type(config.get("step"), int)) or facts is None:
         lacking = f"it has no {FACTS}, or no run or step in {CONFIG}"
-        raise SetupError(f"{folder} was not written by scripts/export.py: {lacking}")
+        copy = f"beside a model saved by transformers put the {FACTS} of the export that it was loaded from"
+        raise SetupError(f"{folder} was not written by scripts/export.py: {lacking} ({copy})")
     return config, facts
 
 

@@ -273,6 +273,25 @@ def test_it_is_a_model_of_transformers(exported):
     assert model.get_input_embeddings().weight.grad.any()
 
 
+def test_what_transformers_saves_is_read(exported, tmp_path):
+    pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
+    from transformers import AutoModelForCausalLM
+
+    import fourierformer.integrations.hugging_face
+
+    model = AutoModelForCausalLM.from_pretrained(exported[1])
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)  # as if it had been trained further
+    model.save_pretrained(tmp_path)
+    with pytest.raises(SetupError, match=r"it has no data\.json.* put the data\.json of the export"):
+        fourierformer.from_pretrained(tmp_path, "cpu")
+    shutil.copy(exported[1] / "data.json", tmp_path)
+    own = fourierformer.from_pretrained(tmp_path, "cpu")
+    ids = own.encode("word3 word7 word1")
+    with torch.inference_mode():
+        assert torch.equal(model(torch.tensor([ids])).logits[0], everything(own, ids))
+
+
 def test_transformers_reads_and_continues_texts_as_we_do(exported):
     pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
     from transformers import AutoTokenizer, pipeline
