@@ -9,7 +9,7 @@ setup(
     packages=[*find_packages(include=["fourierformer*"]), *SHARE],
     package_dir=SHARE,
     package_data={
-        "fourierformer": ["py.typed", "report/templates/*", "kernels/sinc/native/*"],
+        "fourierformer": ["py.typed", "report/templates/*", "kernels/sinc/native/*", "integrations/lm_eval/*.yaml"],
         "fourierformer.share.configs": ["**/*.yaml"],
         "fourierformer.share.results": ["paper.csv", "measured/*.csv"],
     },

@@ -230,7 +230,9 @@ class LanguageObjective(TokenObjective):
         tokens = tokens[: self.max_tokens]
         if protocol == "segment":
             return self._segments(tokens), SEGMENT_STREAMS * (len(tokens) // SEGMENT_STREAMS - 1)
-        return self._windows(tokens, self.stride if protocol == "overlapping" else 1), len(tokens) - 1
+        stride = self.stride if protocol == "overlapping" else 1
+        together = max(1, self.tokens_per_forward // self.length)
+        return scored_windows(tokens, self.length, stride, together), len(tokens) - 1
 
     def _segments(self, tokens: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of segments. They are independent, so the number of segments in a batch does not change the
@@ -248,23 +250,23 @@ class LanguageObjective(TokenObjective):
         for start in range(0, len(sequences), together):
             yield shifted(sequences[start : start + together])
 
-    def _windows(self, tokens: np.ndarray, stride: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of windows: the first scores its L positions, every later one its last `stride`, and one more the
-        rest of the N - 1."""
-        inputs, targets = windows(tokens, self.length)
-        yield _tensor(inputs[:1]), _tensor(targets[:1])
-        inputs_after, targets_after = inputs[stride::stride], targets[stride::stride, -stride:]
-        together = max(1, self.tokens_per_forward // self.length)
-        for start in range(0, len(inputs_after), together):
-            chosen = slice(start, start + together)
-            yield _tensor(inputs_after[chosen]), _tensor(targets_after[chosen])
-        if left := (len(inputs) - 1) % stride:
-            yield _tensor(inputs[-1:]), _tensor(targets[-1:, -left:])
-
     def _to_device(self, tokens: Tensor, targets: Tensor, share: float = 1.0, first: int = 0) -> TextBatch:
         rare = self.rare_places(targets.flatten())
         tokens, targets, *rare = to_device(self.device, tokens, targets, *rare)
         return TextBatch(tokens, targets, rare, share, first)
+
+
+def scored_windows(tokens: np.ndarray, length: int, stride: int, together: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of windows: the first scores its L positions, every later one its last `stride`, and one more the rest of
+    the N - 1."""
+    inputs, targets = windows(tokens, length)
+    yield _tensor(inputs[:1]), _tensor(targets[:1])
+    inputs_after, targets_after = inputs[stride::stride], targets[stride::stride, -stride:]
+    for start in range(0, len(inputs_after), together):
+        chosen = slice(start, start + together)
+        yield _tensor(inputs_after[chosen]), _tensor(targets_after[chosen])
+    if left := (len(inputs) - 1) % stride:
+        yield _tensor(inputs[-1:]), _tensor(targets[-1:, -left:])
 
 
 def _tensor(tokens: np.ndarray) -> Tensor:

@@ -26,7 +26,7 @@ ONLY = {
     "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
-    "datasets": {"data"},
+    "datasets": {"data", "integrations"},
     "transformers": {"integrations"},
     "timm": {"models/vit", "integrations", "data/images/corpus", "tasks/classification_objective"},
     "scipy": {"results/statistics"},

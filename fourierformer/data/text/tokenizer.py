@@ -16,9 +16,14 @@ def tokenizer_files(corpus: Corpus, length: int) -> dict[str, dict]:
     parts = _of_words(corpus) if corpus.unit == "word" else _of_bytes()
     pad = {"id": corpus.vocab_size, "content": PADDING, "special": True, "normalized": False}
     pad |= dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PADDING, "padding_side": "left"}
-    config |= {"model_max_length": length, "clean_up_tokenization_spaces": False}
-    config |= {"model_input_names": ["input_ids", "attention_mask"]}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": length,
+        "pad_token": PADDING,
+        "padding_side": "left",
+        "clean_up_tokenization_spaces": False,
+    }
     return {"tokenizer.json": {"version": "1.0", "added_tokens": [pad]} | parts, "tokenizer_config.json": config}
 
 

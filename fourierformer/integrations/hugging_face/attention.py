@@ -130,7 +130,7 @@ def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: boo
 
 def load_radius(model: nn.Module, folder: Path | str) -> list[nn.Parameter]:
     """Add the learned radii that `model.save_pretrained(folder)` stored, which `from_pretrained` leaves out."""
-    saved = {}
+    saved: dict[str, Tensor] = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             saved |= {name: file.get_tensor(name) for name in file.keys() if name.endswith(".fourier_radius")}  # noqa: SIM118
