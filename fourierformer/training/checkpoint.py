@@ -46,6 +46,7 @@ class Checkpoints:
         self.directory, self.keep, self.say, self.config_hash = Path(directory), keep, say, config_hash
         self._intact: set[Path] = set()  # read without an error; checkpoints in neither set are unread
         self._damaged: set[Path] = set()
+        self._lost: set[Path] = set()  # the damaged ones that are not trained again, and may be the best
 
     def save(self, step: int, state: dict, best: bool = False) -> Path:
         """Write a checkpoint and return its directory. A failure leaves only the earlier checkpoints, unchanged."""
@@ -81,20 +82,23 @@ class Checkpoints:
 
     def tidy(self) -> None:
         """Delete the leftovers of a killed process: parts of a checkpoint, and one no longer needed. Print which of the
-        others are damaged, while they may be restored. Call after `latest`: if that one is damaged, the others stay
-        until a new one is saved."""
+        others are damaged, while they may be restored. Call after `latest`: if one is damaged, all stay until a new one
+        is saved."""
         self._delete_leftovers()
-        if not self._damaged:
-            self._prune()
         for path in (path for path in self._complete() if path not in self._intact | self._damaged):
             try:
                 problem = _problem(path)
             except PermissionError as error:
                 problem = f"{error.strerror}"
             if problem:
+                self._damaged.add(path)
                 was_best = "; nothing can be measured at the end until it is restored or a better one is saved"
-                lost = "" if _best_flag(path) is False else was_best
+                if _best_flag(path) is not False:
+                    self._lost.add(path)
+                lost = was_best if path in self._lost else ""
                 self.say(f"The checkpoint {path} is damaged ({problem}). The training does not need it{lost}.")
+        if not self._damaged:
+            self._prune()
 
     def newest_step(self) -> int:
         """The step of the newest checkpoint that is not known to be damaged, without reading it; 0 without any."""
@@ -169,13 +173,17 @@ class Checkpoints:
         return self.directory / (f"step_{step:08d}" + (f"-{max(revisions) + 1}" if revisions else ""))
 
     def _prune(self) -> None:
-        """Delete surplus checkpoints. The new one is on the disk by now: a failure to delete costs space only."""
-        intact = [path for path in self._complete() if path not in self._damaged]
+        """Delete surplus checkpoints. The new one is on the disk by now: a failure to delete costs space only. Damaged
+        ones are not among the last `keep`; those that may be the best stay until an intact best one is newer."""
+        paths = self._complete()
+        intact = [path for path in paths if path not in self._damaged and _best_flag(path) is not None]
         newest_of_step: dict[int, Path] = {}
         for path in intact:
             newest_of_step.setdefault(_step_and_revision(path)[0], path)
-        stay = list(newest_of_step.values())[: self.keep] + [path for path in intact if _best_flag(path)][:1]
-        stay += [path for path in intact if _best_flag(path) is None]  # damaged, and may be the best
+        best = [path for path in intact if _best_flag(path)][:1]
+        stay = list(newest_of_step.values())[: self.keep] + best
+        newer = paths[: paths.index(best[0])] if best else paths
+        stay += [path for path in newer if path in self._lost or (path not in self._damaged and path not in intact)]
         for path in self._complete():
             if path not in stay:
                 # renamed first: a directory that is deleted in part must not look like a checkpoint

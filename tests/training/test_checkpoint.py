@@ -485,6 +485,30 @@ def test_a_checkpoint_that_may_be_the_best_is_not_deleted(tmp_path):
         Checkpoints(tmp_path).best()
 
 
+@pytest.mark.parametrize("name", ["MANIFEST.json", "state.pt"])
+def test_a_damaged_checkpoint_is_not_one_of_those_that_are_kept(tmp_path, name):
+    """keep=3 are three intact ones, as in an unbroken run; a damaged one stays beside them while it may be the best."""
+    saved(tmp_path, [10, 20, 30, 40], best={10, 30}, keep=4)
+    (tmp_path / "step_00000030" / name).write_text("{")
+    checkpoints = Checkpoints(tmp_path, keep=3, say=lambda message: None)
+    assert checkpoints.latest()[0] == 40
+    checkpoints.tidy()
+    checkpoints.save(50, state(50))
+    assert names(tmp_path) == [f"step_{step:08d}" for step in (10, 20, 30, 40, 50)]
+    checkpoints.save(60, state(60), best=True)
+    assert names(tmp_path) == [f"step_{step:08d}" for step in (40, 50, 60)]
+
+
+def test_a_damaged_checkpoint_that_was_not_the_best_goes_with_the_next_one(tmp_path):
+    saved(tmp_path, [10, 20, 30], best={10}, keep=3)
+    (tmp_path / "step_00000020" / "state.pt").write_text("{")
+    checkpoints = Checkpoints(tmp_path, keep=3, say=lambda message: None)
+    assert checkpoints.latest()[0] == 30
+    checkpoints.tidy()
+    checkpoints.save(40, state(40))
+    assert names(tmp_path) == [f"step_{step:08d}" for step in (10, 30, 40)]
+
+
 def test_the_manifest_is_readable_by_people(tmp_path):
     path = Checkpoints(tmp_path).save(3, state(3), best=True)
     manifest = json.loads((path / "MANIFEST.json").read_text())
