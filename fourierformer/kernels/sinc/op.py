@@ -174,7 +174,7 @@ def sinc_backward(
                     sums.shape[1], moments[0].numel(), keys * blocks[0] * q.shape[3], *shared.sizes,
                     LOADED=power_of_two(shared.stored), KEYS=bool(keys),
                 )  # fmt: skip
-        dradius = moments.sum(1).unflatten(0, q.shape[:2]).sum(0)
+        dradius = moments.unflatten(0, q.shape[:2]).sum((0, 2))
     return dq, dk, dv, dradius
 
 
