@@ -25,8 +25,9 @@ from fourierformer.kernels.sinc.op import TIERS
 from fourierformer.kernels.sinc.tiles import Tile, tile
 from fourierformer.printing import echo
 
-SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes a block may use, CUDA programming guide
-MATRIX_INSTRUCTION = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
+# bytes a block may use, CUDA programming guide
+SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+MATRIX_INSTRUCTION = {80: "HMMA", 86: "HMMA", 89: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
 WIDTHS = [16, 32, 64]
 INTEGERS = {"H", "N", "M", "sums_size", "moment_size", "first_moment"}
 STRIDE = "[a-z]_(batch|head|token|features)"
@@ -51,7 +52,7 @@ class Case:
         """Instructions that may spill registers. Wider heads and float32 exceed the registers (slower only); tiles
         chosen by timing spill a few outside of the loops over coordinates."""
         usual = self.width <= 64 and not self.precise
-        if self.arch == 90 and usual and self.tile.stages > 1:
+        if usual and (self.arch in (86, 89) or (self.arch == 90 and self.tile.stages > 1)):
             return 40
         newest = usual and self.nodes > 0 and self.tile.rows >= 64
         return 0 if (newest if self.arch == 100 else usual) else math.inf
