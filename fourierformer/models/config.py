@@ -50,10 +50,21 @@ class Switches:
 
 @dataclass(frozen=True, kw_only=True)
 class TextSwitches(Switches):
-    """The keys of configs/model/switches/text.yaml."""
+    """The keys of configs/model/switches/text.yaml, and `norm`."""
 
+    norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each part and after the last
     norm_kind: Literal["layer", "rms"] = "layer"
     feed_forward: Literal["relu", "swiglu"] = "relu"
+    # added to the embedding (sinusoid, learned), rotations of queries and keys (rotary), or only the causal mask (none)
+    position: Literal["sinusoid", "learned", "rotary", "none"] = "sinusoid"
+    rotary_base: float = 10000.0  # the slowest of the rotations takes nearly 2 pi rotary_base tokens
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_range("model.rotary_base", self.rotary_base, 1)
+
+    def _switches(self) -> dict[str, Any]:
+        return super()._switches() | {"rotary_base": self.rotary_base if self.position == "rotary" else None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,21 +78,15 @@ class LMConfig(TextSwitches):
     inner: int  # width of the feed-forward layer
     length: int  # tokens per training segment, and the context of evaluation
     dropout: float
-    norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each part and after the last
-    # added to the embedding (sinusoid, learned), rotations of queries and keys (rotary), or only the causal mask (none)
-    position: Literal["sinusoid", "learned", "rotary", "none"] = "sinusoid"
-    rotary_base: float = 10000.0  # the slowest of the rotations takes nearly 2 pi rotary_base tokens
 
     def __post_init__(self):
         super().__post_init__()
         _check_counts(self, "layers", "dim", "heads", "inner", "length")
         _check_text(self)
-        check_range("model.rotary_base", self.rotary_base, 1)
 
     def geometry(self, layer: int = 0, seed: int = 0) -> Geometry:
         return _geometry(
-            dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed,
-            rotary_base=self.rotary_base if self.position == "rotary" else None, **self._switches(),
+            dim=self.dim, heads=self.heads, length=self.length, causal=True, layer=layer, seed=seed, **self._switches()
         )  # fmt: skip
 
 
@@ -123,10 +128,10 @@ class Seq2SeqConfig(TextSwitches):
         length = {"encoder": self.source_length, "decoder": self.target_length, "cross": longest}[part]
         # random numbers depend on the number of the layer: every layer of a model has a different one
         number = layer + {"encoder": 0, "decoder": self.layers, "cross": 2 * self.layers}[part]
-        causal = part == "decoder"
-        return _geometry(
-            dim=self.dim, heads=self.heads, length=length, causal=causal, layer=number, seed=seed, **self._switches()
-        )  # fmt: skip
+        facts = {"dim": self.dim, "heads": self.heads, "length": length, "causal": part == "decoder"} | self._switches()
+        if part == "cross":
+            facts["rotary_base"] = None  # two sequences have no common positions
+        return _geometry(**facts, layer=number, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,15 @@ def reversed_sinusoids(length: int, dim: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
+def set_positions(model: nn.Module, kind: str, sinusoids: Tensor) -> None:
+    """model.positions (length, dim), which is added to the embedding; None for rotary positions and none."""
+    if kind == "learned":
+        model.positions = nn.Parameter(0.02 * torch.randn(sinusoids.shape))
+        mark(model, "positions", no_weight_decay=True)
+    else:
+        model.register_buffer("positions", sinusoids if kind == "sinusoid" else None, persistent=False)
+
+
 class SwiGLU(nn.Module):
     """W_3 (silu(W_1 x) * W_2 x) without biases (Shazeer 2020, arXiv 2002.05202), with dropout after both halves. It is
     2/3 as wide as `inner`, rounded to a multiple of 8, so that it has about as many parameters as two matrices."""
@@ -62,15 +71,20 @@ def norm_layer(config: LMConfig | Seq2SeqConfig) -> nn.Module:
     return nn.RMSNorm(config.dim, eps=1e-6) if config.norm_kind == "rms" else nn.LayerNorm(config.dim)
 
 
+def final_norm(config: LMConfig | Seq2SeqConfig) -> nn.Module:
+    """After the last layer of a stack with norm=pre."""
+    return norm_layer(config) if config.norm == "pre" else nn.Identity()
+
+
 class TransformerLayer(nn.Module):
     """post-LN: LN(h + drop(attention(h))), then LN(h + FF(h)). pre-LN: h + drop(attention(LN(h))), then h + FF(LN(h)).
 
     Causal or not, as its attention is.
     """
 
-    def __init__(self, config: LMConfig | Seq2SeqConfig, attention: Attention, *, pre_norm: bool = False):
+    def __init__(self, config: LMConfig | Seq2SeqConfig, attention: Attention):
         super().__init__()
-        self.pre_norm = pre_norm
+        self.pre_norm = config.norm == "pre"
         self.attention = attention
         self.attention_norm = norm_layer(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -126,16 +140,11 @@ class TextModel(nn.Module):
         self.config, self.vocab_size = config, vocab_size
         self.embedding = nn.Embedding(vocab_size + more_ids, config.dim)
         self.dropout = nn.Dropout(config.dropout)
-        pre_norm, geometries = config.norm == "pre", (config.geometry(i, seed) for i in range(config.layers))
-        self.layers = nn.ModuleList(TransformerLayer(config, attention(g), pre_norm=pre_norm) for g in geometries)
-        self.final_norm = norm_layer(config) if pre_norm else nn.Identity()
+        geometries = (config.geometry(i, seed) for i in range(config.layers))
+        self.layers = nn.ModuleList(TransformerLayer(config, attention(geometry)) for geometry in geometries)
+        self.final_norm = final_norm(config)
         self.output = TiedAdaptiveSoftmax(vocab_size, config.dim, cutoffs)
-        table = reversed_sinusoids(config.length, config.dim) if config.position == "sinusoid" else None
-        if config.position == "learned":
-            self.positions = nn.Parameter(0.02 * torch.randn(config.length, config.dim))
-            mark(self, "positions", no_weight_decay=True)
-        else:
-            self.register_buffer("positions", table, persistent=False)
+        set_positions(self, config.position, reversed_sinusoids(config.length, config.dim))
         self.apply(initialise)
 
     def hidden(self, tokens: Tensor, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:

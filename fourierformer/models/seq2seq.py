@@ -1,6 +1,7 @@
 """The encoder-decoder transformer: an encoder reads the source, a decoder attends to it and writes the answer.
 
-Vaswani et al. 2017 (arXiv 1706.03762): post-LN, sinusoidal positions, one embedding for source, answer and output.
+Vaswani et al. 2017 (arXiv 1706.03762): post-LN, sinusoidal positions (learned ones are one table for both texts), one
+embedding for source, answer and output.
 Three attentions, possibly different mechanisms: of the encoder over the source, of the decoder over the answer so far
 (causal), and from the decoder to the encoder's output (cross).
 
@@ -24,9 +25,11 @@ from fourierformer.models.lm import (
     TransformerLayer,
     carry_of,
     feed_forward,
+    final_norm,
     initialise,
     norm_layer,
     reversed_sinusoids,
+    set_positions,
     start_all,
 )
 from fourierformer.models.output_layer import at_least_float32
@@ -35,11 +38,11 @@ Build = Callable[[Geometry], Attention]
 
 
 class DecoderLayer(nn.Module):
-    """LN(h + drop(self-attention)), LN(h + drop(cross-attention)), LN(h + FF(h))."""
+    """LN(h + drop(self-attention)), LN(h + drop(cross-attention)), LN(h + FF(h)); with norm=pre h + part(LN(h))."""
 
     def __init__(self, config: Seq2SeqConfig, attention: Attention, cross: Attention):
         super().__init__()
-        self.attention, self.cross = attention, cross
+        self.pre_norm, self.attention, self.cross = config.norm == "pre", attention, cross
         self.attention_norm, self.cross_norm = norm_layer(config), norm_layer(config)
         self.dropout = nn.Dropout(config.dropout)
         self.feed_forward = feed_forward(config)
@@ -47,17 +50,24 @@ class DecoderLayer(nn.Module):
 
     def forward(self, h: Tensor, memory: Tensor, keep: Tensor, carry: Carry | None = None) -> Tensor:
         """h (B, T, dim), the encoder's output (B, S, dim), keep (B, S): False for padding."""
-        return self._after_attention(h, self.attention(h, carry=carry), memory, keep)
+        return self._after_attention(h, self.attention(self._before_attention(h), carry=carry), memory, keep)
 
     def step(
-        self, h: Tensor, memory: Tensor, keep: Tensor, state: State, carry: Carry | None = None
+        self, h: Tensor, memory: Tensor, keep: Tensor, state: State, position: int, carry: Carry | None = None
     ) -> tuple[Tensor, State]:
         """One more token, (B, 1, dim): equal to that position of `forward` over all tokens so far."""
-        mixed, state = self.attention.step(h, state, carry=carry)
+        mixed, state = self.attention.step(self._before_attention(h), state, position, carry)
         return self._after_attention(h, mixed, memory, keep), state
 
-    def _after_attention(self, h: Tensor, mixed: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
-        h = self.attention_norm(h + self.dropout(mixed))
+    def _before_attention(self, h: Tensor) -> Tensor:
+        return self.attention_norm(h) if self.pre_norm else h
+
+    def _after_attention(self, residual: Tensor, mixed: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
+        h = residual + self.dropout(mixed)
+        if self.pre_norm:
+            h = h + self.dropout(self.cross(self.cross_norm(h), memory, keep=keep))
+            return h + self.feed_forward(self.feed_forward_norm(h))
+        h = self.attention_norm(h)
         h = self.cross_norm(h + self.dropout(self.cross(h, memory, keep=keep)))
         return self.feed_forward_norm(h + self.feed_forward(h))
 
@@ -66,7 +76,7 @@ class EncoderDecoder(nn.Module):
     """Sources and answers are rows of token ids; `keep` is False where a source is padding. Answers need no mask: a
     causal decoder does not see the padding after them."""
 
-    positions: Tensor
+    positions: Tensor | None  # (length, dim), added to the embedding
 
     def __init__(self, config: Seq2SeqConfig, vocab_size: int, attention: Mapping[Part, Build], seed: int = 0):
         super().__init__()
@@ -80,10 +90,11 @@ class EncoderDecoder(nn.Module):
         layers = range(config.layers)
         self.encoder = nn.ModuleList(TransformerLayer(config, built("encoder", i)) for i in layers)
         self.decoder = nn.ModuleList(DecoderLayer(config, built("decoder", i), built("cross", i)) for i in layers)
+        self.encoder_norm, self.decoder_norm = final_norm(config), final_norm(config)
         self.output_bias = nn.Parameter(torch.zeros(vocab_size))
         longest = max(config.source_length, config.target_length)
         # both begin at position 0
-        self.register_buffer("positions", reversed_sinusoids(longest, config.dim).flip(0), persistent=False)
+        set_positions(self, config.position, reversed_sinusoids(longest, config.dim).flip(0))
         self.apply(initialise)
 
     def forward(self, source: Tensor, keep: Tensor, inputs: Tensor, targets: Tensor, padding: int) -> Tensor:
@@ -98,7 +109,7 @@ class EncoderDecoder(nn.Module):
         h, carry = self._embedded(source), carry_of(self.encoder)
         for layer in self.encoder:
             h = layer(h, keep=keep, carry=carry)
-        return h
+        return self.encoder_norm(h)
 
     def logits(self, inputs: Tensor, memory: Tensor, keep: Tensor) -> Tensor:
         """Logits of the token after each of the inputs: (B, T) -> (B, T, V)."""
@@ -117,7 +128,7 @@ class EncoderDecoder(nn.Module):
         """Logits of the next token (B, V), given one more `token` (B,) at this position, and the next states."""
         h, after, carry = self._embedded(token[:, None], position), [], carry_of(self.decoder)
         for layer, state in zip(cast("Iterable[DecoderLayer]", self.decoder), states, strict=True):
-            h, state = layer.step(h, memory, keep, state, carry)
+            h, state = layer.step(h, memory, keep, state, position, carry)
             after.append(state)
         return self._output(h)[:, 0], after
 
@@ -128,10 +139,10 @@ class EncoderDecoder(nn.Module):
 
     def _embedded(self, tokens: Tensor, first: int = 0) -> Tensor:
         h = self.embedding(tokens) * math.sqrt(self.config.dim)
-        return self.dropout(h + self.positions[first : first + tokens.shape[1]])
+        return self.dropout(h if self.positions is None else h + self.positions[first : first + tokens.shape[1]])
 
     def _output(self, h: Tensor) -> Tensor:
-        return F.linear(h, self.embedding.weight, self.output_bias)
+        return F.linear(self.decoder_norm(h), self.embedding.weight, self.output_bias)
 
 
 @torch.inference_mode()

@@ -85,6 +85,59 @@ def test_greedy_is_the_likeliest_next_token_of_full_forward_passes(names):
     assert (model.start(1) is None) == (names == ("softmax",))
 
 
+POSITIONS = ["sinusoid", "learned", "rotary", "none"]
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_token_by_token_is_all_together_with_every_norm_and_position(position, norm):
+    model = model_of("softmax", "taylor", position=position, norm=norm)
+    source, keep, inputs = texts()
+    memory = model.encode(source, keep)
+    logits, states = model.logits(inputs, memory, keep), model.start(5)
+    for i in range(6):
+        found, states = model.step(inputs[:, i], i, memory, keep, states)
+        torch.testing.assert_close(found, logits[:, i], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_without_positions_the_order_of_the_source_does_not_matter(position):
+    model = model_of(position=position)
+    source, keep, inputs = texts()
+    keep = torch.ones_like(keep)
+    before, after = (model.logits(inputs, model.encode(s, keep), keep) for s in (source, source.flip(1)))
+    assert torch.allclose(before, after) == (position == "none")
+
+
+def test_rotations_of_the_encoder_see_differences_of_positions_alone():
+    """Tokens that are moved by padding on the left have the outputs that they had."""
+    model = model_of(position="rotary")
+    source, keep, _ = texts()
+    moved, real = (torch.nn.functional.pad(x, (3, 0)) for x in (source[:, :6], keep[:, :6]))
+    memory = model.encode(source[:, :6], keep[:, :6])
+    torch.testing.assert_close(model.encode(moved, real)[:, 3:][real[:, 3:]], memory[keep[:, :6]])
+    assert model.positions is None
+    assert all(layer.cross.geometry.rotary_base is None for layer in model.decoder)
+
+
+def test_norms_before_the_parts_and_after_both_stacks():
+    model = model_of(norm="pre")
+    source, keep, inputs = texts()
+    h = model._embedded(source)
+    for layer in model.encoder:
+        h = h + layer.attention(layer.attention_norm(h), keep=keep)
+        h = h + layer.feed_forward(layer.feed_forward_norm(h))
+    memory = torch.nn.functional.layer_norm(h, (16,), model.encoder_norm.weight, model.encoder_norm.bias)
+    torch.testing.assert_close(model.encode(source, keep), memory)
+    h = model._embedded(inputs)
+    for layer in model.decoder:
+        h = h + layer.attention(layer.attention_norm(h))
+        h = h + layer.cross(layer.cross_norm(h), memory, keep=keep)
+        h = h + layer.feed_forward(layer.feed_forward_norm(h))
+    expected = model.decoder_norm(h) @ model.embedding.weight.T + model.output_bias
+    torch.testing.assert_close(model.logits(inputs, memory, keep), expected)
+
+
 def test_an_answer_ends_at_its_end_mark():
     model = model_of()
     with torch.no_grad():
