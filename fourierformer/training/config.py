@@ -66,7 +66,7 @@ class TrainerInSteps(TrainerConfig):
 class OptimConfig:
     """The keys of configs/optim/*.yaml."""
 
-    name: Literal["adam", "adamw"]
+    name: Literal["adam", "adamw", "muon"]
     lr: float
     betas: list[float]
     eps: float
