@@ -102,7 +102,7 @@ def build_parts(
     model = task.build_model(spec, attention_of(spec), corpus).to(device)
     objective = task.objective(spec, corpus, model, device, processes)
     if trainer.compile == "always" or (trainer.compile == "auto" and device.type == "cuda"):
-        torch._dynamo.reset()  # in a sweep: variants of earlier runs count, and after eight it compiles no more
+        torch.compiler.reset()  # in a sweep: variants of earlier runs count, and after eight it compiles no more
         # with auto, a layer that torch.compile cannot handle runs without it
         torch._dynamo.config.suppress_errors = trainer.compile == "auto"
         model.compile_blocks() if isinstance(model, Compilable) else model.compile()

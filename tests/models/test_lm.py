@@ -174,7 +174,7 @@ def test_compiled_blocks_share_one_graph_and_change_nothing(name):
     from torch._dynamo.utils import counters
 
     plain, compiled = tiny(name=name), tiny(name=name)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     compiled.compile_blocks(backend="aot_eager", fullgraph=True)
     tokens = torch.randint(0, 50, (3, 12))

@@ -300,7 +300,7 @@ def test_compiled_blocks_share_their_graphs_over_layers_and_steps(name):
 
     plain, compiled = small(name, depth=10, drop_path=0.5), small(name, depth=10, drop_path=0.5)
     compiled.load_state_dict(plain.state_dict())
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     compiled.compile_blocks(backend="aot_eager", fullgraph=name != "fourier")  # its CPU backend is not traced
     graphs = []
