@@ -46,7 +46,7 @@ ADDED_LATER = {
 class TrackerConfig:
     """The keys of configs/tracker/*.yaml."""
 
-    name: typing.Literal["none", "wandb"]
+    name: typing.Literal["none", "wandb", "trackio"]
     project: str
     entity: str | None
     mode: typing.Literal["auto", "online", "offline", "disabled"]

@@ -159,24 +159,28 @@ def _console(parts: RunObjects, name: Name, step: int) -> ConsoleTracker:
 def _trackers(
     parts: RunObjects, directory: RunDirectory, checkpoints: Checkpoints, console: ConsoleTracker, name: Name
 ) -> Trackers:
-    spec, wandb = parts.spec, None
+    spec, wandb, trackio = parts.spec, None, None
     tracker, model, attention = spec.tracker, spec.model.name, spec.attention.name
+    common = {
+        "project": tracker.project,
+        "name": f"{model}-{attention}-s{spec.seed} {name.differs}".strip(),
+        "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
+        "config": spec.values,
+        "samples": (parts.task.unit, parts.objective.samples_after),
+    }
     if tracker.name == "wandb":
-        wandb = {
+        wandb = common | {
             "dir": str(directory.path),
-            "project": tracker.project,
             "entity": tracker.entity,
             "mode": tracker.mode,
-            "name": f"{model}-{attention}-s{spec.seed} {name.differs}".strip(),
-            "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
             "job_type": "debug" if spec.is_debug else "train",
             "tags": [spec.experiment_name, spec.data.name, attention, *(tracker.tags or [])],
             "id": wandb_id(directory),
-            "config": spec.values,
-            "samples": (parts.task.unit, parts.objective.samples_after),
             "artifact": checkpoints.best_path if tracker.artifact else None,
         }
-    return build_trackers(directory.metrics, console=console, wandb=wandb, say=console.say)
+    if tracker.name == "trackio":  # which has no ids: a resumed run is found by its name
+        trackio = common | {"name": f"{common['name']} {spec.hash}"}
+    return build_trackers(directory.metrics, console=console, wandb=wandb, trackio=trackio, say=console.say)
 
 
 def wandb_id(directory: RunDirectory) -> str:

@@ -1,4 +1,4 @@
-"""Log the numbers of a run: always to metrics.jsonl, and to the trackers that show them (wandb, the console).
+"""Log the numbers of a run: always to metrics.jsonl, and to the trackers that show them (wandb, trackio, the console).
 
 A failure of the latter is reported once, and the training continues without that tracker. A failure of metrics.jsonl
 stops the training: its numbers would be lost.
@@ -81,13 +81,22 @@ class NoTrackers(Trackers):
 
 
 def build_trackers(
-    metrics: Path, *, console: Tracker | None = None, wandb: dict | None = None, say: Callable[[str], None] = echo
+    metrics: Path,
+    *,
+    console: Tracker | None = None,
+    wandb: dict | None = None,
+    trackio: dict | None = None,
+    say: Callable[[str], None] = echo,
 ) -> Trackers:
-    """The trackers of a run: the file `metrics`, the console if given, and wandb if its settings (the arguments of
-    WandbTracker) are given."""
+    """The trackers of a run: the file `metrics`, the console if given, and wandb and trackio if their settings (the
+    arguments of WandbTracker, of TrackioTracker) are given."""
     file, others = JsonlTracker(metrics), [console] if console else []
     if wandb is not None:
         from fourierformer.tracking.wandb import WandbTracker
 
         others.append(WandbTracker(**wandb, say=say))
+    if trackio is not None:
+        from fourierformer.tracking.trackio import TrackioTracker
+
+        others.append(TrackioTracker(**trackio, say=say))
     return Trackers(file, others, say)
