@@ -1,6 +1,7 @@
 """Start Hydra, and end the process: an exit code, and for every error one line on stderr, Hydra's errors included."""
 
 import errno
+import inspect
 import os
 import re
 import sys
@@ -31,6 +32,10 @@ HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
     *("help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "shell-completion"),
     *("config-path", "config-name", "config-dir", "experimental-rerun", "info"),
 )
+# Hydra 1.3 must be given the version whose defaults hold; 1.4 deprecates that, and asks what a config may create
+HYDRA_RULES: dict = {"version_base": "1.3"}
+if "execution_whitelist" in inspect.signature(hydra.main).parameters:
+    HYDRA_RULES = {"execution_whitelist": [f"{SweepRecord.__module__}.{SweepRecord.__qualname__}"]}
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
 
@@ -48,7 +53,7 @@ def launch(config_name: str) -> None:
         sys.exit(print_error(error, error.exit_code))
     if first and not prints_text:
         echo("loading ...", flush=True)  # torch takes seconds
-    train = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(run_job)
+    train = hydra.main(**HYDRA_RULES, config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ[PROGRAM] = sys.argv[0]
     os.environ["FOURIERFORMER_SWEEP"] = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{os.getpid()}"
@@ -57,6 +62,8 @@ def launch(config_name: str) -> None:
     let_threads_sleep()
     # shells do not expand ~ after `key=`, and Hydra creates the folder of a sweep before a config is read
     sys.argv[1:] = [_with_home(word) for word in sys.argv[1:]]
+    if not prints_text and any(word.startswith("sweep=") for word in sys.argv[1:]):
+        sys.argv.append("-m")  # Hydra 1.4 does not take `hydra.mode` from a file of configs/sweep
     SweepRecord.current = None
     try:
         with StopSweep():
