@@ -4,7 +4,9 @@
     python -m benchmarks.attention   every attention against the number of tokens
     python -m benchmarks.training    training steps of any configurations, in turns
     python -m benchmarks.paper       training steps of the paper's models, with the hours of a whole run
-    python -m benchmarks.gpu         kernel tests, kernel and paper's models on one GPU, in nine minutes
+    python -m benchmarks.first_contact   every kernel's first launch on a GPU: errors, registers, compile time
+    python -m benchmarks.launches    the kernel's launches, the host's share, and tiles, on a GPU
+    python -m benchmarks.gpu         first contact, kernel, paper's models and kernel tests on one GPU, in nine minutes
 
 Each prints its rows and writes them, with commit, versions and machine, to results/measured/ or to --out. clocks.py
 measures time and memory, apart.py runs a measurement in its own process. contestants.py (kernels, accuracy rule) and

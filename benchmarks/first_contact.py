@@ -170,7 +170,7 @@ def errors_of_heads(results: list, truth: list) -> list[float]:
     def head(tensors, number: int) -> list:
         return [t[:, number] if t.dim() == 4 else t[number] for t in tensors]
 
-    return [e for number in range(len(RADII)) for e in errors(head(results, number), head(truth, number))]
+    return [e for number in range(truth[0].shape[1]) for e in errors(head(results, number), head(truth, number))]
 
 
 def _synchronize(device: str) -> None:

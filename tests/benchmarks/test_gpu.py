@@ -38,7 +38,7 @@ def measured(tmp_path_factory):
 
 def test_every_part_is_done(measured):
     parts = {row["name"]: row for row in rows_of(measured[0] / "gpu_parts.csv")}
-    assert set(parts) == {"tests", "kernel", "training"}
+    assert set(parts) == {"contact", "kernel", "training", "tests"}
     assert {part["outcome"] for part in parts.values()} == {"done"}
     counted = parts["tests"]["detail"]
     assert counted == (
@@ -54,6 +54,15 @@ def test_every_configuration_has_a_row(measured):
     assert len(rows) == len(found)
     assert {row["status"] for row in rows} == {"measured"}
     assert {row["unit"] for row in rows if row["model"].startswith("deit")} == {"images"}
+
+
+def test_first_contact_launches_all_kernels_and_states_their_errors(measured):
+    (row,) = rows_of(measured[0] / "gpu_contact.csv")
+    assert (row["case"], row["status"]) == ("odd width", "launched")
+    errors = [float(row[name]) for name in ("output", "dq", "dk", "dv", "dradius")]
+    assert min(errors) > 0
+    assert max(errors) < 1e-5  # the float32 class
+    assert 0 < float(row["excess"]) < 1
 
 
 def test_numbers_follow_from_each_other(measured):
