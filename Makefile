@@ -88,5 +88,5 @@ constraints: ## resolve the pinned versions anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --universal --upgrade --no-emit-index-url --no-header --no-annotate -q -o constraints.txt
 
 clean: ## remove caches (never runs/ or data/)
-	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build *.egg-info
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -222,8 +222,9 @@ def _write_all(study: Path, folder: Path, *, last: bool, averaged: bool) -> None
     with _unfinished(folder):
         for run in runs:
             _write(study / run, folder / run, last=last, averaged=averaged)
-        files = [run / name for run in runs for name in (WEIGHTS, CONFIG, FACTS, "README.md")]
-        atomic_write_text(folder / SUMS, "".join(f"{file_sha256(folder / name)}  {name}\n" for name in files))
+        files = [path for run in runs for path in sorted((folder / run).iterdir()) if path.is_file()]
+        sums = "".join(f"{file_sha256(path)}  {path.relative_to(folder)}\n" for path in files)
+        atomic_write_text(folder / SUMS, sums)
 
 
 @contextlib.contextmanager
