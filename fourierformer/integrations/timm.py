@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, register_notrace_module
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import nn
 
@@ -84,10 +84,14 @@ def vision_transformer(
         mlp_ratio=mlp_ratio, drop_path=drop_path_rate,
         position="learned" if pos_embed == "learn" else "none", pool="class_token" if class_token else "average",
     )  # fmt: skip
-    return build_vit(
+    model = build_vit(
         config, num_classes, partial(build, attention, **(attention_knobs or {})), seed,
         channels=in_chans, head_dropout=drop_rate, global_pool=global_pool,
     )  # fmt: skip
+    blocks: Any = model.blocks
+    for block in blocks:
+        register_notrace_module(type(block.attn))  # of torch.fx, which cannot follow the choice of a kernel
+    return model
 
 
 fourierformer_tiny_patch16_224 = _register(_NAMES[0], dim=192, heads=3, deit="deit_tiny_patch16_224")

@@ -99,6 +99,11 @@ class ViT(VisionTransformer):
     config: ViTConfig
     blocks: Blocks
 
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Logits of images (B, C, H, W). Without timm's mask of tokens, which our blocks lack and a tracer of torch.fx
+        would take for given."""
+        return self.forward_head(self.forward_features(x))
+
     def no_weight_decay(self) -> set[str]:
         """Parameters without weight decay: positions and class token as in timm, and those that mechanisms mark
         (timm would decay a radius per head)."""

@@ -152,3 +152,18 @@ def test_an_unknown_argument_is_named():
         create(dept=3)
     with pytest.raises(SetupError, match="pos_embed is 'learn' or 'none', got 'rope'"):
         create(pos_embed="rope")
+
+
+def test_a_tracer_finds_the_features_of_inner_layers():
+    """torchvision's extractor traces the model; an attention is a node of its graph."""
+    from torchvision.models.feature_extraction import create_feature_extractor
+
+    model = create().eval()
+    leaves = {"leaf_modules": timm.models.get_notrace_modules()}
+    inner = create_feature_extractor(model, {"blocks.0.attn": "mixed", "head": "logits"}, tracer_kwargs=leaves)
+    seen = []
+    model.blocks[0].attn.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    logits = model(IMAGES)
+    found = inner(IMAGES)
+    torch.testing.assert_close(found["logits"], logits)
+    torch.testing.assert_close(found["mixed"], seen[0])
