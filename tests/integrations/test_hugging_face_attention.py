@@ -165,6 +165,13 @@ def test_a_learned_radius_is_saved_and_loaded(tmp_path):
     base = AutoModel.from_pretrained(tmp_path, attn_implementation="fourier")
     hugging_face.load_radius(base, tmp_path)
     assert torch.equal(base(tokens).last_hidden_state, model.model(tokens).last_hidden_state)
+    vit = build(AutoModelForImageClassification, ViTConfig(**SIZE, image_size=16, patch_size=4))
+    (first, second) = hugging_face.learn_radius(vit)
+    with torch.no_grad():
+        second += 1
+    vit.save_pretrained(tmp_path / "vit")  # under names of earlier versions of transformers
+    again = AutoModelForImageClassification.from_pretrained(tmp_path / "vit", attn_implementation="fourier")
+    assert hugging_face.load_radius(again, tmp_path / "vit") == [first, second]
     without = build(AutoModelForCausalLM, LLAMA)
     without.save_pretrained(tmp_path / "without")
     with pytest.raises(SetupError, match="has 0 of the radii of its 2 attention layers"):

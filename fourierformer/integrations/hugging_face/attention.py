@@ -23,6 +23,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig, PreTrainedModel
 from transformers import masking_utils as masks
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from fourierformer import fourier_attention
 from fourierformer.errors import SetupError
@@ -134,9 +136,10 @@ def load_radius(model: nn.Module, folder: Path | str) -> list[nn.Parameter]:
     for path in sorted(Path(folder).glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             saved |= {name: file.get_tensor(name) for name in file.keys() if name.endswith(".fourier_radius")}  # noqa: SIM118
+    renamings = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
     prefix = f"{getattr(model, 'base_model_prefix', '')}."  # a model with a head has it, its base has not
-    saved = {name.removeprefix(prefix): radius for name, radius in saved.items()}
     layers = {f"{name.removeprefix(prefix)}.fourier_radius": layer for name, layer in _layers(model).items()}
+    saved = {rename_source_key(name, renamings, [])[0].removeprefix(prefix): radius for name, radius in saved.items()}
     if saved.keys() != layers.keys():
         found = f"{len(saved.keys() & layers.keys())} of the radii of its {len(layers)} attention layers"
         raise SetupError(f"{folder} has {found}: load the folder of a model with `learn_radius`, or call that instead")

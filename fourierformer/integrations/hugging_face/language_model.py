@@ -90,6 +90,9 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embedding
 
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.model.embedding = value
+
     def _init_weights(self, module: nn.Module) -> None:
         """Called by transformers when weights are loaded: restore the buffers that are not saved."""
         if module is self.model:
