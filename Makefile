@@ -6,7 +6,7 @@ PYTHON ?= python3
 EXTRAS ?= dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench first-contact bench-gpu evidence-gpu check-curve report studies docs docs-site release-check clean constraints
+.PHONY: help setup train test test-all faults lint format doctor bench-kernel bench first-contact bench-gpu evidence-gpu check-curve report studies docs docs-site release-check validate-outside clean constraints
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -32,6 +32,10 @@ test-all: setup ## the rest of them: every tile compiled, whole measurements, lo
 
 faults: setup ## inject faults for half an hour, into results/measured/faults.csv: docs/reliability.md
 	OMP_NUM_THREADS=1 $(PY) -m faults --minutes 30
+
+# SUITES: a folder with checkouts of timm, transformers, flash-linear-attention, zoology
+validate-outside: setup ## run other people's test suites on this package, into results/measured/outside.csv
+	OMP_NUM_THREADS=1 $(PY) scripts/validate_outside.py $(if $(SUITES),--suites $(SUITES))
 
 lint: setup ## style, import rules and types
 	$(PY) -m ruff check .

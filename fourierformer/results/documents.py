@@ -147,6 +147,19 @@ def public_names(text: str) -> list[str]:
     return re.findall(r"^<!-- ::: ([\w.]+) -->$", text, flags=re.M)
 
 
+def outside_table(folder: Path) -> str:
+    """One line for every suite that `scripts/validate_outside.py` ran; below it where the numbers come from."""
+    path = folder / "outside.csv"
+    if not path.is_file():
+        return NOTHING
+    file = read_csv(path)
+    columns = ("suite", "shows", "version", "run", "passed", "skipped")
+    grid = markdown_grid(columns, [tuple(row[name] for name in columns) for row in file.rows], [True] * 3 + [False] * 3)
+    reasons = [f"- {row['suite']}: {row['reasons']}." for row in file.rows if row["reasons"]]
+    skipped = "Skipped, with the number of cases:\n\n" + "\n".join(reasons)
+    return f"{grid}\n\n{skipped}\n\nFrom `results/measured/{path.name}`: {'; '.join(file.comments)}."
+
+
 Part = Callable[[str, Path], str]  # from the document's text and the folder of measured runs
 DOCUMENTS: dict[str, dict[str, Part]] = {
     "README.md": {"headline": lambda *_: quoted("real_data", "headline")},
@@ -155,7 +168,10 @@ DOCUMENTS: dict[str, dict[str, Part]] = {
         "attention": lambda *_: mechanism_table(),
     },
     "docs/measurements.md": {"files": lambda _, folder: measured_files(folder)},
-    "docs/reliability.md": {"faults": lambda _, folder: fault_table(folder)},
+    "docs/reliability.md": {
+        "faults": lambda _, folder: fault_table(folder),
+        "outside": lambda _, folder: outside_table(folder),
+    },
     "docs/reference.md": {"reference": lambda text, _: reference_table(text)},
 }
 

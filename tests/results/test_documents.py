@@ -13,6 +13,7 @@ from fourierformer.results.documents import (
     NOTHING,
     measured_files,
     mechanism_table,
+    outside_table,
     quickstart,
     quoted,
     reference_table,
@@ -111,6 +112,17 @@ def test_every_attention_has_a_row_with_what_it_costs():
         "+8",
         "+16",
     ]
+
+
+def test_suites_of_others_have_a_line_each_with_their_reasons(tmp_path):
+    assert outside_table(tmp_path) == NOTHING
+    numbers = {"run": "6", "passed": "6", "failed": "0", "skipped": "2"}
+    rows = [{"suite": "theirs", "shows": "a law", "version": "1.2", **numbers, "reasons": "no GPU (2)"}]
+    write_csv(tmp_path / "outside.csv", rows, "# commit: 0123abc\n")
+    table = outside_table(tmp_path)
+    assert "| theirs | a law | 1.2 | 6 | 6 | 2 |" in table
+    assert "- theirs: no GPU (2)." in table
+    assert table.endswith("From `results/measured/outside.csv`: commit: 0123abc.")
 
 
 def test_faults_are_summed_by_kind_and_stand_with_their_origin(tmp_path):
