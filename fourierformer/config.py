@@ -38,7 +38,7 @@ ADDED_LATER = {
     **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none", "model.value_residual": 0.0},
     **{"model.position": "sinusoid", "model.rotary_base": 10000.0},
     **{"model.norm_kind": "layer", "model.feed_forward": "relu"},
-    **{"evaluation.word_swap": 0.0, "init_from": None},
+    **{"evaluation.word_swap": 0.0, "init_from": None, "trainer.patience": None},
 }
 
 

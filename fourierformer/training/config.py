@@ -26,9 +26,10 @@ class TrainerConfig:
     precision: Precision
     compile: Literal["auto", "always", "never"]
     deterministic: bool
+    patience: int | None = None  # stop after so many evaluations without a better one; null = train all steps
 
     def __post_init__(self):
-        counts = ("steps", "eval_every", "save_every", "log_every", "max_bad_steps", "micro_batch_size")
+        counts = ("steps", "eval_every", "save_every", "log_every", "max_bad_steps", "micro_batch_size", "patience")
         for key in (*counts, "keep_checkpoints"):
             check_range(f"trainer.{key}", getattr(self, key), 1)
         check_range("trainer.epochs", self.epochs, 0, 1e6, above_low=True)

@@ -90,11 +90,13 @@ class TrainingLoop:
         try:
             while True:
                 self._boundary()
-                if self.progress.step >= self.config.steps:
+                if self._finished():
                     if (
                         "best" not in self.progress.records
                     ):  # fewer bad steps than max_bad_steps, but no finite evaluation
                         raise Diverged(f"diverged: no evaluation had finite numbers. {WAY_OUT}")
+                    if (step := self.progress.step) < self.config.steps:
+                        self.on_advice(f"training ends at step {step:,} by trainer.patience={self.config.patience}")
                     return self.progress
                 started = time.perf_counter()
                 norm = self.train_step()
@@ -209,12 +211,20 @@ class TrainingLoop:
         self.stop.poll()
         if step == 0:
             return
-        last = step == config.steps
-        measured = (step % config.eval_every == 0 or last) and self.progress.evaluated < step
+        measured = (step % config.eval_every == 0 or step == config.steps) and self.progress.evaluated < step
         improved = measured and self._evaluate()
-        due = self.saved < step and (step % config.save_every == 0 or last)
+        due = self.saved < step and (step % config.save_every == 0 or self._finished())
         if due or improved:  # also where a stop during its evaluation has saved it, not as the best one
             self._save(best=improved)
+
+    def _finished(self) -> bool:
+        """After the last step, or after `patience` evaluations without a better one. It depends on what a checkpoint
+        holds, so a resumed run ends at the same step."""
+        now, config = self.progress, self.config
+        waited = now.evaluated - now.records["best"]["step"] if "best" in now.records else 0
+        return now.step >= config.steps or (
+            config.patience is not None and waited >= config.patience * config.eval_every
+        )
 
     def _evaluate(self) -> bool:
         step = self.progress.step

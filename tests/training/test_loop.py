@@ -330,6 +330,36 @@ def test_best_checkpoint_is_that_of_the_lowest_valid_perplexity(tmp_path):
     assert (step, kept["step"], kept["valid_ppl"]) == (best["step"], best["step"], best["valid_ppl"])
 
 
+@pytest.mark.filterwarnings("ignore:training ends at step")
+@pytest.mark.parametrize("patience", [1, 3])
+def test_patience_ends_training_after_so_many_evaluations_without_a_better_one(tmp_path, patience):
+    fit = start(tmp_path, steps=60, eval_every=2, patience=patience)
+    fit.run()
+    fit.tracker.close(0)
+    values = [r["valid_ppl"] for r in read_metrics(tmp_path / "metrics.jsonl") if "valid_ppl" in r]
+    stale = [
+        min(values[i - patience + 1 : i + 1]) >= min(values[: i - patience + 1]) for i in range(patience, len(values))
+    ]
+    assert stale == [False] * (len(stale) - 1) + [True]
+    assert fit.progress.step == 2 * len(values) < 60
+    assert fit.checkpoints.newest_step() == fit.progress.step
+
+
+@pytest.mark.filterwarnings("ignore:training ends at step")
+def test_a_run_with_patience_resumes_bitwise_and_ends_at_the_same_step(tmp_path):
+    changes = {"steps": 60, "eval_every": 2, "patience": 2}
+    fit = start(tmp_path / "straight", **changes)
+    fit.run()
+    straight, stop = outcome(tmp_path / "straight", fit), StopAfter(10**6)
+    start(tmp_path / "count", stop, **changes).run()
+    for cut in range(0, 10**6 - stop.left, 13):
+        with pytest.raises(Interrupted):
+            start(tmp_path / str(cut), StopAfter(cut), **changes).run()
+        fit = start(tmp_path / str(cut), **changes)
+        fit.run()
+        assert_same(outcome(tmp_path / str(cut), fit), straight, f"cut {cut}: ")
+
+
 def test_ema_is_the_average_of_the_weights(tmp_path):
     fit = start(tmp_path, steps=3, eval_every=100)
     seen, original = [], fit.train_step
