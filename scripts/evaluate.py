@@ -2,6 +2,7 @@
 
 python scripts/evaluate.py runs/wt103_small/... --split test --protocol sliding
 python scripts/evaluate.py runs/wt103_small/... --word-swap 0.025
+python scripts/evaluate.py runs/wt103_small/... --context 512
 python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weights ema
 """
 
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--protocol", help="a protocol of its task, for text only; default: what a paper would quote")
     swap = "swap this share of the words of the text, which is then the protocol sliding_swapped (or another)"
     parser.add_argument("--word-swap", type=float, metavar="SHARE", help=swap)
+    parser.add_argument("--context", type=int, metavar="TOKENS", help="longest window of text, if not that of training")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
     parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
     arguments = parser.parse_args()
@@ -35,7 +37,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from fourierformer.training.precision import autocast
 
     options = {"data_root": arguments.data_root, "limit": arguments.limit} | chosen_weights(arguments)
-    parts, step = open_run(arguments.run, arguments.device, word_swap=arguments.word_swap, **options)
+    options |= {"word_swap": arguments.word_swap, "context": arguments.context}
+    parts, step = open_run(arguments.run, arguments.device, **options)
     split, protocol = chosen_evaluation(parts, arguments.run, arguments.split, arguments.protocol)
     protocol += SWAPPED if arguments.word_swap else ""
     console = ConsoleTracker(1, 1, arguments.run.name)

@@ -26,6 +26,11 @@ from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.config import TrainerInSteps
 from fourierformer.training.precision import set_matmul_precision
 
+TRAINED_ON = (
+    "Is data.root= (--data-root) the data that it was trained on? If so, restore the checkpoint from a copy, or start "
+    "again with fresh=true."
+)
+
 
 @dataclass
 class RunObjects:
@@ -124,12 +129,13 @@ def open_run(
     data_root: str | None = None,
     limit: int | None = None,
     word_swap: float | None = None,
+    context: int | None = None,
     last: bool = False,
     averaged: bool = False,
 ) -> tuple[RunObjects, int]:
     """A run with the weights of its best checkpoint (else its newest), and that checkpoint's step. `limit` bounds its
-    evaluations (tokens or images), `word_swap` is the share of words swapped in them, `last` takes the newest
-    checkpoint, `averaged` the EMA's weights."""
+    evaluations (tokens or images), `word_swap` is the share of words swapped in them, `context` the length of their
+    windows in place of that of training, `last` takes the newest checkpoint, `averaged` the EMA's weights."""
     spec = stored_spec(run_dir)
     config_hash = spec.hash
     evaluation: dict = {task_of(spec).limit_key: limit}
@@ -137,6 +143,10 @@ def open_run(
         if not hasattr(spec.evaluation, "word_swap"):
             raise SetupError(f"{run_dir}: its task, {spec.task}, has no words to swap: no --word-swap")
         evaluation["word_swap"] = word_swap
+    if context is not None:
+        if not hasattr(spec.model, "length"):
+            raise SetupError(f"{run_dir}: its task, {spec.task}, has no windows of text: no --context")
+        spec = with_changes(spec, model={"length": context})
     spec = with_changes(spec, trainer={"device": device}, evaluation=evaluation)
     if data_root:
         if not hasattr(spec.data, "root"):
@@ -145,7 +155,8 @@ def open_run(
     step, state = stored_checkpoint(run_dir, config_hash, last=last)
     parts = build_parts(spec)
     check_same_data(spec, run_dir, state.get("data_fingerprint"), parts.data_fingerprint)
-    with refuse_other_shapes(run_dir):
+    way_out = f"It has numbers for each position of training: leave out --context {context}" if context else TRAINED_ON
+    with refuse_other_shapes(run_dir, way_out):
         parts.model.load_state_dict(weights_of(state, run_dir, averaged))
     parts.model.eval()
     return parts, step
@@ -203,17 +214,14 @@ def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:
 
 
 @contextlib.contextmanager
-def refuse_other_shapes(run: Path) -> Iterator[None]:
+def refuse_other_shapes(run: Path, way_out: str = TRAINED_ON) -> Iterator[None]:
     """A context for loading a checkpoint: SetupError where it does not fit the model, after training on a text with
     another vocabulary (for a run without a fingerprint), or for a checkpoint of another run."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {misfit(error)[:200]}"
-        raise SetupError(
-            f"{run}: the weights of its checkpoint do not fit the model ({reason}). Is data.root= (--data-root) the "
-            "data that it was trained on? If so, restore the checkpoint from a copy, or start again with fresh=true."
-        ) from None
+        raise SetupError(f"{run}: the weights of its checkpoint do not fit the model ({reason}). {way_out}") from None
 
 
 def misfit(error: Exception) -> str:
