@@ -4,6 +4,8 @@ python scripts/show_attention.py band window=6                     the pattern, 
 python scripts/show_attention.py axial --grid 8x8                  on an image too
 python scripts/show_attention.py runs/builtin_vit/vit_tiny-...     mean maps of each head; of images also by offset
 python scripts/show_attention.py runs/builtin/lm_tiny-... RUN ...  several runs beside each other
+python scripts/show_attention.py runs/builtin/lm_tiny-... --text "the function returns"
+                                                                   its tokens and maps as numpy arrays, text_maps.npz
 """
 
 import argparse
@@ -28,10 +30,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help=layers)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument("--sequences", type=int, default=100, help="most sequences of a run (default: 100)")
+    parser.add_argument("--text", help="of one language model: write the maps of this text as arrays, draw nothing")
     parser.add_argument("--out", type=Path, help="folder; default: runs/pictures, or pictures/ in the run directory")
     arguments = parser.parse_args()
     with exit_on_user_error():
         is_run = (Path(arguments.what) / "config.yaml").is_file()
+        if arguments.text is not None:
+            echo(write_text_maps(Path(arguments.what), arguments.text, arguments.out))
+            return
         show = (show_runs if arguments.more else show_run) if is_run else show_pattern
         pictures, folder = show(arguments)
         for picture in pictures:
@@ -63,6 +69,19 @@ def knobs_of(words: list[str]) -> dict[str, object]:
     if wrong:
         raise SetupError(f"'{wrong[0]}' is no knob of an attention: write knob=value, as in window=6")
     return {key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in words)}
+
+
+def write_text_maps(run: Path, text: str, out: Path | None) -> Path:
+    """Write `tokens` and `maps` (layers, heads, queries, keys) of a text, to be read with numpy.load."""
+    import numpy as np
+
+    from fourierformer.analysis.maps import text_maps
+    from fourierformer.runs.trained import load_run
+
+    tokens, maps = text_maps(load_run(run), text)
+    path = own_folder(out or run / "pictures") / "text_maps.npz"
+    np.savez(path, tokens=np.array(tokens), maps=maps.numpy())
+    return path
 
 
 def show_run(arguments: argparse.Namespace):

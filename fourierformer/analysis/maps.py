@@ -9,7 +9,10 @@ from torch import Tensor
 from fourierformer.analysis.heads import attention_inputs, run_with_hooks
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import layers_of
+from fourierformer.errors import SetupError
+from fourierformer.models.lm import TextModel
 from fourierformer.runs.parts import open_run
+from fourierformer.tasks.trained import TrainedLanguageModel, TrainedModel
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,21 @@ def mean_maps(run: Path, split: str | None = None, sequences: int = 100) -> Mean
     run_with_hooks(layers, [one.before_forward for one in sums], forward, batches)
     maps = torch.stack([one.mean() for one in sums])
     return MeanMaps(maps, split, sums[0].sequences, step, parts.attention.geometry)
+
+
+def text_maps(trained: TrainedModel, text: str) -> tuple[list[str], Tensor]:
+    """The tokens of a text, and their maps (layers, heads, N, N) in a trained language model."""
+    if not isinstance(trained, TrainedLanguageModel):
+        raise SetupError(f"a model of task={trained.spec.task} reads no text: maps of a text are of language models")
+    ids, longest = trained.encode(text), layers_of(trained.model)[0].geometry.length
+    if len(ids) > longest:
+        raise SetupError(f"the text has {len(ids):,} tokens, the model reads {longest:,}: choose a shorter one")
+    layers = layers_of(trained.model)
+    sums = [MapSum() for _ in layers]
+    assert isinstance(trained.model, TextModel)
+    batch = torch.tensor([ids], device=trained.device)
+    run_with_hooks(layers, [one.before_forward for one in sums], trained.model.hidden, [batch])
+    return [trained.decode([number]) for number in ids], torch.stack([one.mean() for one in sums])
 
 
 def by_offset(maps: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:

@@ -6,13 +6,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from fourierformer.analysis.maps import MeanMaps
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
-from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
+from fourierformer.runs.trained import load_run
+from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
 from tests.helpers.synthetic_runs import write_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
@@ -53,6 +55,27 @@ def test_a_run_shows_maps_and_maps_by_offset(script, tmp_path, capsys):
     assert "one run is named twice" in capsys.readouterr().err
     assert script(run, "--layers", "9") == 2
     assert re.search("--layers 9: .* has layers 0 to ", capsys.readouterr().err)
+
+
+def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tmp_path, capsys):
+    assert train_lm(*MODEL, "model.layers=2", f"run_dir={tmp_path / 'run'}") == 0
+    assert script(tmp_path / "run", "--text", "the function returns", "--out", tmp_path) == 0
+    arrays = np.load(tmp_path / "text_maps.npz")
+    assert list(arrays["tokens"]) == ["the", "function", "returns"]
+    assert arrays["maps"].shape == (2, 4, 3, 3)  # layers, heads, queries, keys
+    trained, inputs = load_run(tmp_path / "run", "cpu"), []
+    second = trained.model.layers[1].attention
+    second.register_forward_pre_hook(lambda layer, arguments: inputs.append(arguments[0][0].detach()))
+    trained.model.hidden(torch.tensor([trained.encode("the function returns")]))
+    queries, keys, _ = (inputs[0] @ second.qkv.weight.detach().T).split(16, dim=-1)
+    for head in range(4):
+        mine = slice(4 * head, 4 * head + 4)
+        for i in range(3):
+            weights = (keys[: i + 1, mine] @ queries[i, mine] / 4**0.5).exp()
+            expected = torch.cat([weights / weights.sum(), torch.zeros(2 - i)])
+            np.testing.assert_allclose(arrays["maps"][1, head, i], expected, rtol=1e-5)
+    assert script(tmp_path / "run", "--text", "the " * 9) == 2
+    assert "the text has 9 tokens, the model reads 8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
