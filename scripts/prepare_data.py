@@ -73,7 +73,8 @@ def _prepare(data: TextData) -> None:
     corpus = load_corpus(data, echo)
     seconds = time.perf_counter() - started
     counts = corpus.manifest["counts"]
-    kind = "words in the vocabulary" if corpus.unit == "word" else f"different {corpus.unit}s"
+    kinds = {"word": "words in the vocabulary", "bpe": "tokens"}
+    kind = kinds.get(corpus.unit, f"different {corpus.unit}s")
     echo(f"{data.name}: {corpus.vocab_size:,} {kind}")
     for split, tokens in corpus.splits.items():
         echo(f"  {split:5} {len(tokens):>13,} tokens")

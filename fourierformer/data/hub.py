@@ -41,7 +41,7 @@ def why_unreachable(data: DataLocation) -> str:
 
 def download(data: TextData, folder: Path, say: Say) -> None:
     """Write wiki.{train,valid,test}.tokens, one row per line, blank rows included."""
-    if data.unit != "word" or not data.hub:
+    if data.unit not in ("word", "bpe") or not data.hub:
         raise SetupError(f"no hub has data '{data.name}' in a form that can be read: put its files into {data.root}")
     if reason := why_unreachable(data):
         raise SetupError(f"data '{data.name}': {reason}")

@@ -156,7 +156,8 @@ def _misshapen(data: TextData, manifest: dict) -> str | None:
     for split in SPLITS:
         if outputs.get(f"{split}.bin", {}).get("size") != width * counts[split]:
             return f"{split}.bin is not of {counts[split]} numbers of {width} bytes"
-    return None if data.unit != "word" or "vocabulary.txt" in outputs else "outputs has no vocabulary.txt"
+    kept = {"word": "vocabulary.txt", "bpe": "tokenizer.json"}.get(data.unit)
+    return None if kept is None or kept in outputs else f"outputs has no {kept}"
 
 
 @contextlib.contextmanager

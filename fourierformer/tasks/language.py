@@ -60,10 +60,11 @@ class Language(Task[LanguageSpec]):
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("ppl", "perplexity", "ppl", 2, logarithmic=True),
         Metric("bpc", "bits per character", "bpc", 4),
+        Metric("bpb", "bits per byte of text", "bpb", 4),
         Metric("bpd", "bits per dimension", "bpd", 4),
         Metric("ppl_unswapped", "perplexity of unswapped words", "ppl unswapped", 2, logarithmic=True),
     )
-    secondary_metrics: ClassVar[tuple[str, ...]] = ("ppl_unswapped",)
+    secondary_metrics: ClassVar[tuple[str, ...]] = ("ppl_unswapped", "bpb")
     protocols: ClassVar[tuple[str, ...]] = (
         *("segment", "overlapping", "sliding"),
         *("segment_swapped", "overlapping_swapped", "sliding_swapped"),
@@ -133,7 +134,7 @@ class Language(Task[LanguageSpec]):
 
     def vocabulary(self, spec: LanguageSpec, corpus: Corpus | None) -> int:
         """How many tokens there are; without a corpus, as many as are published."""
-        planned = 256 if spec.data.unit == "byte" else 1
+        planned = {"byte": 256, "bpe": spec.data.vocabulary_size or 1}.get(spec.data.unit, 1)
         return corpus.vocab_size if corpus else (spec.data.expect or {}).get("vocabulary", planned)
 
     def objective_class(self):

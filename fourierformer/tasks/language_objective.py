@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fourierformer.data.text.bpe import token_bytes
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.sequences import ShuffledSequences, shifted
 from fourierformer.data.text.spec import METRIC_OF_UNIT, SWAPPED
@@ -97,6 +98,7 @@ class LanguageObjective(TokenObjective):
         self.protocols = ("segment",) if self.images else ("segment", "overlapping", "sliding")
         self.metric = METRIC_OF_UNIT[corpus.unit]
         self.primary = f"valid_{self.metric}"
+        self.token_bytes = torch.tensor(token_bytes(corpus.tokenizer)) if corpus.unit == "bpe" else None
 
     def micro_batches(self, step: int) -> Iterator[TextBatch]:
         tokens, targets = self.order.batch(step, self.processes.rank, self.processes.world)
@@ -163,8 +165,8 @@ class LanguageObjective(TokenObjective):
         # cut like the tokens, so that each batch of targets has a mask
         masks = itertools.repeat(None) if kept is None else (mask for _, mask in self._scored(kept, protocol)[0])
         context = self._context(tokens, protocol)
-        # stays on the device, one host sync at the end: [sum of the losses, positions], and the same of kept targets
-        totals = torch.zeros(4, dtype=torch.float64, device=self.device)
+        # stays on the device, one host sync at the end: [sum of the losses, positions], the same of kept targets, bytes
+        totals = torch.zeros(5, dtype=torch.float64, device=self.device)
         done = 0
         with evaluating(model):
             for ((inputs, targets), mask), own in self.divided(zip(batches, masks, strict=False), poll):
@@ -174,12 +176,14 @@ class LanguageObjective(TokenObjective):
                     losses = model(batch.tokens, batch.targets, batch.rare)
                     totals[0] += losses.sum(dtype=torch.float64)
                     totals[1] += targets.numel()
+                    if self.token_bytes is not None:
+                        totals[4] += self.token_bytes[targets].sum()
                     if mask is not None:
                         chosen = mask.flatten().nonzero()[:, 0]
                         totals[2] += losses[chosen.to(self.device)].sum(dtype=torch.float64)
                         totals[3] += len(chosen)
                 on_progress(f"{split} {protocol}", done, positions)
-        total, count, total_kept, count_kept = self.processes.sum(totals).tolist()
+        total, count, total_kept, count_kept, text_bytes = self.processes.sum(totals).tolist()
         nll = total / count
         numbers = {
             "nll": nll,
@@ -188,6 +192,8 @@ class LanguageObjective(TokenObjective):
             "context": context,
             "stride": {"segment": context, "overlapping": self.stride, "sliding": 1}[protocol],
         }
+        if text_bytes:  # per byte of text, models of other units compare
+            numbers["bpb"] = total / math.log(2) / text_bytes
         if kept is not None:
             nll = total_kept / count_kept if count_kept else math.nan
             numbers |= {"nll_unswapped": nll, f"{self.metric}_unswapped": math.exp(min(nll, 700.0))}

@@ -56,9 +56,9 @@ class TrainedLanguageModel(TrainedModel):
     corpus: Corpus
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text. An empty one is the beginning of a line, which follows a line end: <eos>, id 0 among words,
-        or byte 10."""
-        return self.corpus.encode(text) or [0 if self.corpus.unit == "word" else 10]
+        """Ids of a text. An empty one is the beginning of a line, which follows a line end: <eos> among words, or
+        byte 10."""
+        return self.corpus.encode(text) or self.corpus.encode("\n")
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.corpus.decode(ids)

@@ -33,6 +33,7 @@ ONLY = {
     "sklearn": {"data/images/digits"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
+    "tokenizers": {"data/text/bpe", "data/text/corpus"},
     "sacrebleu": {"tasks/seq2seq_objective"},
     "rich": {"tracking/console", "results/formats"},
 }

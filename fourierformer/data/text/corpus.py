@@ -9,14 +9,14 @@ OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
 from fourierformer.checking import has_type, type_text
 from fourierformer.data import hub, prepared
 from fourierformer.data.prepared import Say, disk_errors, find_prepared, open_prepared
-from fourierformer.data.text import builtin, pixels
+from fourierformer.data.text import bpe, builtin, pixels
 from fourierformer.data.text.prepare import prepare
 from fourierformer.data.text.sources import SPLITS, Source, describe_missing, local_source
 from fourierformer.data.text.spec import TextData
@@ -24,15 +24,19 @@ from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.data.text.words import EOS, UNK, line_words
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 __all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corpus", "windows"]
 
 # the keys of `Corpus.facts` with their types
 FACTS: dict[str, object] = {
-    "unit": Literal["word", "byte", "pixel"],
+    "unit": Literal["word", "bpe", "byte", "pixel"],
     "vocabulary": int,
     "words": list[str] | None,
     "source": Literal["files", "builtin"] | None,
     "sequence": int | None,
+    "tokenizer": str | None,
 }
 
 
@@ -54,11 +58,13 @@ class Corpus:
         words = self.words if self.unit == "word" else None
         source = self.manifest["settings"].get("source")
         facts = {"unit": self.unit, "vocabulary": self.vocab_size, "words": words}
-        return facts | {"source": source, "sequence": self.sequence}
+        pairs = {"tokenizer": self.tokenizer.to_str()} if self.unit == "bpe" else {}  # other units have no such key
+        return facts | {"source": source, "sequence": self.sequence} | pairs
 
     @classmethod
     def of_facts(cls, name: str, facts: dict) -> Self:
         """The corpus of these `facts`, without any split. SetupError for facts that no corpus has."""
+        facts = {"tokenizer": None} | facts
         for key, hint in FACTS.items():
             if key not in facts or not has_type(facts[key], hint):
                 raise SetupError(f"data.json: {key}={str(facts.get(key))[:60]!r}: expected {type_text(hint)}")
@@ -70,12 +76,23 @@ class Corpus:
         settings = {"source": facts["source"]}
         corpus = cls(name=name, **known, splits={}, manifest={"settings": settings}, notes=[], folder=Path())
         vars(corpus)["words"] = facts["words"]  # the value of the cached_property, in place of the folder's
+        if facts["unit"] == "bpe":
+            vars(corpus)["tokenizer"] = tokenizer = bpe.of_json(facts["tokenizer"] or "")
+            if tokenizer.get_vocab_size() != size:
+                raise SetupError(
+                    f"data.json: its tokenizer has another vocabulary than the {size:,} tokens of the model"
+                )
         return corpus
 
     @cached_property
     def words(self) -> list[str]:
         """The words in id order (words only)."""
         return (self.folder / "vocabulary.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """The encoder of byte pairs (bpe only)."""
+        return bpe.of_json((self.folder / "tokenizer.json").read_text(encoding="utf-8"))
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -86,6 +103,8 @@ class Corpus:
         self._refuse_pixels()
         if self.unit == "byte":
             return list(text.encode())
+        if self.unit == "bpe":
+            return bpe.encoded(self.tokenizer, text)
         if self.manifest["settings"]["source"] == "builtin":
             text = builtin.split_words(text)
         words = line_words(text)
@@ -99,6 +118,8 @@ class Corpus:
         self._refuse_pixels()
         if self.unit == "byte":
             return bytes(int(number) for number in ids).decode("utf-8", "replace")
+        if self.unit == "bpe":
+            return self.tokenizer.decode([int(number) for number in ids])
         lines: list[list[str]] = [[]]
         for number in ids:
             if self.words[int(number)] == EOS:
@@ -114,6 +135,8 @@ class Corpus:
 
 def check_available(data: TextData) -> None:
     """SetupError, with three ways out, unless the data is available; in less than two seconds, also without network."""
+    if data.unit == "bpe":
+        bpe.require_tokenizers()
     with disk_errors(data):
         source = _source(data)
         folder = find_prepared(data, source, hash_text=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fourierformer.data.prepared import FORMAT, Say, fingerprint, origin
+from fourierformer.data.text import bpe
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
@@ -45,7 +46,8 @@ def prepare(data: TextData, source: Source, say: Say) -> Path:
 
 
 def _encode(data: TextData, source: Source, folder: Path, say: Say) -> dict:
-    facts = (_encode_words if data.unit == "word" else _encode_bytes)(data, source, folder, say)
+    encode = {"word": _encode_words, "bpe": _encode_pairs}.get(data.unit, _encode_bytes)
+    facts = encode(data, source, folder, say)
     _refuse_empty(data, facts["counts"])
     digests = [[entry.name, entry.digest()] for entry in source.inputs]
     return {
@@ -71,7 +73,7 @@ def _refuse_empty(data: TextData, counts: dict[str, int]) -> None:
 
 def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
     """A note that results are not comparable with published ones, if the counts differ from the published ones."""
-    tokens = {"word": "tokens", "byte": "bytes", "pixel": "pixel values"}[data.unit]
+    tokens = {"word": "tokens", "bpe": "tokens", "byte": "bytes", "pixel": "pixel values"}[data.unit]
     words = {"vocabulary": "the vocabulary has {} entries", "lines": "train has {} lines"}
     words |= {"sequence": "an image has {} values"}
     wrong = [
@@ -96,6 +98,27 @@ def _encode_bytes(data: TextData, source: Source, folder: Path, say: Say) -> dic
     if data.unit == "pixel":
         counts["sequence"] = len(piece)
     return {"dtype": "uint8", "counts": counts, "outputs": outputs, "notes": []}
+
+
+def _encode_pairs(data: TextData, source: Source, folder: Path, say: Say) -> dict:
+    assert data.vocabulary_size is not None  # checked by TextData
+    tokenizer = bpe.trained(_texts(source, "train"), data.vocabulary_size)
+    size, outputs, counts = tokenizer.get_vocab_size(), {}, {}
+    dtype = np.dtype("uint16" if size < 1 << 16 else "uint32")
+    meter = _Meter(source.total, say)
+    for split in SPLITS:
+        with _Output(folder / f"{split}.bin") as file:
+            for text in _texts(source, split):
+                ids = np.array(bpe.encoded(tokenizer, text), dtype)
+                file.write(ids)
+                meter.add(split, len(text.encode()), len(ids))
+        outputs[f"{split}.bin"] = file.facts
+        counts[split] = file.size // dtype.itemsize
+    with _Output(folder / "tokenizer.json") as file:
+        file.write(tokenizer.to_str().encode())
+    outputs["tokenizer.json"] = file.facts
+    notes = [f"byte pairs by tokenizers {version('tokenizers')}"]
+    return {"dtype": dtype.name, "counts": counts | {"vocabulary": size}, "outputs": outputs, "notes": notes}
 
 
 def _encode_words(data: TextData, source: Source, folder: Path, say: Say) -> dict:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fourierformer.data.location import DataLocation
+from fourierformer.data.text.bpe import BYTES
 from fourierformer.errors import SetupError
 
 COUNTS = ("train", "valid", "test", "vocabulary", "lines", "sequence")
-# the metric of a model of these tokens: exp(mean loss) for words, mean loss / ln 2 for the others
-METRIC_OF_UNIT = {"word": "ppl", "byte": "bpc", "pixel": "bpd"}
+# the metric of a model of these tokens: exp(mean loss) for words and pairs of bytes, mean loss / ln 2 for the others
+METRIC_OF_UNIT = {"word": "ppl", "bpe": "ppl", "byte": "bpc", "pixel": "bpd"}
 SWAPPED = "_swapped"  # the end of a protocol's name where a share of the words is swapped (swap.py)
 
 
@@ -16,17 +17,21 @@ SWAPPED = "_swapped"  # the end of a protocol's name where a share of the words 
 class TextData(DataLocation):
     """One data set of tokens: the location of its text or images, and their conversion to tokens."""
 
-    unit: Literal["word", "byte", "pixel"] = "word"  # pixel: images, each a sequence of its own (pixels.py)
+    unit: Literal["word", "bpe", "byte", "pixel"] = (
+        "word"  # bpe: byte pairs (bpe.py); pixel: images, each a sequence of its own (pixels.py)
+    )
     cutoffs: list[int] = field(default_factory=list)  # adaptive softmax: first id of each tail; empty = plain softmax
     expect: dict[str, int] | None = None  # published counts, any of COUNTS
     byte_splits: list[int] | None = None  # one file cut into train, valid, test by these lengths
-    vocabulary_size: int | None = None  # keep the most frequent words only, `<unk>` for the rest
+    vocabulary_size: int | None = None  # keep the most frequent words only, `<unk>` for the rest; bpe: most tokens
 
     def __post_init__(self):
         super().__post_init__()
         if self.unit not in METRIC_OF_UNIT:
             raise SetupError(f"data.unit={self.unit} is unknown (valid: {', '.join(METRIC_OF_UNIT)})")
-        if self.unit != "word" and self.vocabulary_size is not None:
+        if self.unit == "bpe" and (self.vocabulary_size or 0) <= BYTES:
+            raise SetupError(f"data.unit=bpe needs a vocabulary of more than {BYTES} bytes: data.vocabulary_size=8192")
+        if self.unit not in ("word", "bpe") and self.vocabulary_size is not None:
             raise SetupError("data.vocabulary_size is for words; bytes always have 256: data.vocabulary_size=null")
         if self.vocabulary_size is not None and self.vocabulary_size < 3:
             raise SetupError(f"data.vocabulary_size={self.vocabulary_size} must be at least 3: <eos>, <unk> and a word")
