@@ -3,13 +3,16 @@
 python scripts/evaluate.py runs/wt103_small/... --split test --protocol sliding
 python scripts/evaluate.py runs/wt103_small/... --word-swap 0.025
 python scripts/evaluate.py runs/wt103_small/... --context 512
+python scripts/evaluate.py hf:gpt2 --data wikitext2              a model of transformers: perplexity per word
 python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weights ema
 """
 
 import argparse
 
 from fourierformer.data.text.spec import SWAPPED
+from fourierformer.errors import SetupError
 from fourierformer.printing import echo
+from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -24,10 +27,11 @@ def main() -> None:
     parser.add_argument("--context", type=int, metavar="TOKENS", help="longest window of text, if not that of training")
     parser.add_argument("--limit", type=int, help="score only so many tokens or images of the split")
     parser.add_argument("--data-root", help="the folder of the data on this machine, if not the one of training")
+    parser.add_argument("--data", help="the text for a model of transformers, as in data=")
     arguments = parser.parse_args()
     let_threads_sleep()
     with exit_on_user_error():
-        evaluate(arguments)
+        evaluate_published(arguments) if str(arguments.run).startswith("hf:") else evaluate(arguments)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -59,6 +63,42 @@ def evaluate(arguments: argparse.Namespace) -> None:
     if own_limit and arguments.limit is None:
         unit = parts.task.limit_key.removeprefix("max_")
         echo(f"note: the run's own results are of {own_limit:,} {unit}: --limit {own_limit} measures those")
+
+
+def evaluate_published(arguments: argparse.Namespace) -> None:
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    from fourierformer.runs.launch import explain
+    from fourierformer.runs.parts import pick_device
+    from fourierformer.runs.spec import read_command, task_of
+    from fourierformer.tracking.console import ConsoleTracker
+
+    try:
+        from fourierformer.integrations.hugging_face.measure import measure_published
+    except ModuleNotFoundError:
+        raise SetupError("hf: needs transformers: pip install -e '.[transformers]'") from None
+    words = [f"data={arguments.data or 'wikitext2'}"]
+    words += [f"data.root={arguments.data_root}"] if arguments.data_root else []
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            spec = read_command(compose("train_lm", overrides=words))
+    except HydraException as error:
+        raise SetupError(explain(error)) from None
+    name, split, protocol = str(arguments.run)[3:], arguments.split or "test", arguments.protocol or "overlapping"
+    if protocol not in (known := ("segment", "overlapping", "sliding")):
+        raise SetupError(f"a model of transformers is measured with --protocol {' or '.join(known)}, not {protocol}")
+    corpus, console = task_of(spec).load_data(spec, echo), ConsoleTracker(1, 1, name)
+    try:
+        result = measure_published(
+            name, corpus, split, protocol, context=arguments.context, limit=arguments.limit,
+            device=pick_device(arguments.device), on_progress=console.evaluating,
+        )  # fmt: skip
+    finally:
+        console.close(0)
+    echo(f"ppl per word {result['word_ppl']:,.2f}  (per token {result['ppl']:,.2f}, nll {result['nll']:.4f})")
+    scored = f"context {result['context']}, stride {result['stride']}, {result['tokens']:,} tokens scored"
+    echo(f"{split} split of {corpus.name}, {protocol}, {scored}, {result['words']:,} words")
 
 
 if __name__ == "__main__":
