@@ -57,9 +57,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Replace the file by `text`, see `replacing`."""
+    r"""Replace the file by `text`, see `replacing`. Half of a surrogate pair, which UTF-8 has not, becomes \ud800."""
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def open_own(path: str, flags: int) -> int:

@@ -96,12 +96,12 @@ def _training(run: Run) -> str:
 
 def _results(run: Run) -> str:
     """Every evaluation of this run, and the same over all seeds of its configuration that stand beside it."""
-    measured = evaluations(run)
+    task, primary = _task(run), str(run.field("primary"))
+    measured = {column: numbers for column, numbers in evaluations(run).items() if primary in numbers}
     if not measured:
         return "This run is not finished, or was not measured."
     rows = comparison(collect(run.path.parent))
     row = next((row for row in rows if row.group == run.field("group")), None)  # None for a run that was set aside
-    task, primary = _task(run), str(run.field("primary"))
     lines = []
     for column in sorted(measured, key=column_order):
         numbers, cell = measured[column], row.cell(column) if row else None

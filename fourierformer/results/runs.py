@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fourierformer.checking import has_type
 from fourierformer.errors import SetupError
 from fourierformer.files import json_object, require_small
 from fourierformer.tracking.jsonl import LARGEST, read_lines
@@ -21,6 +22,17 @@ DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: a number of one attention layer
 SET_ASIDE = re.compile(r"\.old-\d+$")
+# of values in summary.json and meta.json, which may be of another type in a file of somebody else
+NUMBERS = dict[str, float | None]
+TEXTS, COUNT = ("commit", "command", "primary", "task", "unit"), ("parameters", "steps")
+TYPES: dict[str, object] = {
+    **dict.fromkeys(TEXTS, str | None),
+    **dict.fromkeys(COUNT, int | None),
+    **dict.fromkeys(("seconds", "data_wait"), float | None),
+    **{"notes": list[str], "gpus": list[str] | None, "versions": dict[str, str | None], "evaluations": list[dict]},
+    **{"config": dict, "settings": dict, "heads": dict[str, NUMBERS], "head_layers": dict[str, list[NUMBERS]]},
+    **{"head_origin": dict[str, dict], "diagnostics": NUMBERS},
+}
 
 
 @dataclass(frozen=True)
@@ -259,14 +271,25 @@ def read_run(path: Path) -> Run:
     if summary is not None and summary.get("schema") != SCHEMA:
         problems.append(f"summary.json has schema {summary.get('schema')!r}, this version reads {SCHEMA}")
         summary = None
+    summary = _well_typed("summary.json", summary or {}, problems)
     if status is not None and "state" in status and status["state"] not in STATES:
         problems.append(f"status.json has the state {status['state']!r}, which no run has")
     damaged = bool(problems)
-    meta = _read_json(path / "meta.json", problems)  # without it the numbers still stand, only their origin is unknown
+    # without meta.json the numbers still stand, only their origin is unknown
+    meta = _well_typed("meta.json", _read_json(path / "meta.json", problems) or {}, problems)
     if status is not None and status.get("state") == "completed" and summary is None and not damaged:
         problems.append("status.json says completed, but there is no summary.json")
         damaged = True
     return Run(path, _state(path, status, summary, damaged), status or {}, summary or {}, meta or {}, tuple(problems))
+
+
+def _well_typed(name: str, values: dict, problems: list[str]) -> dict | None:
+    """The values of a file; None without any, and where one is of another type than a run writes, which is named."""
+    for key in TYPES.keys() & values.keys():
+        if not has_type(values[key], TYPES[key]):
+            problems.append(f"{name} is damaged: {key}={values[key]!r}"[:200])
+            return None
+    return values or None
 
 
 def _state(path: Path, status: dict | None, summary: dict | None, damaged: bool) -> str:

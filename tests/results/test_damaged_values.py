@@ -8,8 +8,15 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fourierformer.results import collect, comparison, render_text
-from fourierformer.results.measured import csv_row, refusal
+import pytest
+
+from fourierformer.files import atomic_write_text
+from fourierformer.results import collect, comparison, render_text, tables, text_of
+from fourierformer.results.card import model_card
+from fourierformer.results.intervals import interval_tables
+from fourierformer.results.measured import csv_row, gather, refusal
+from fourierformer.results.runs import read_run
+from fourierformer.results.tables import head_tables
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import write_run
 
@@ -57,6 +64,36 @@ def test_no_value_crashes_a_reader(tmp_path):
             error.add_note(what)
             raise
         shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "meta.json"])
+@pytest.mark.parametrize("key", ["commit", "primary", "unit", "parameters", "seconds", "notes", "gpus", "versions"])
+def test_tables_and_the_model_card_take_every_value(name, key, tmp_path):
+    run = write_run(tmp_path, "fourier", 1)
+    original = json.loads((run / name).read_text())
+    for value in [*VALUES, "\ud800", {}]:
+        (run / name).write_text(json.dumps(original | {key: value}))
+        (found,) = gather([tmp_path])
+        assert text_of([*tables(comparison([found])), *interval_tables(comparison([found]))])
+        atomic_write_text(tmp_path / "README.md", model_card(found, 3, {"name": "fourier"}, "text-generation"))
+
+
+@pytest.mark.parametrize(
+    "key", ["config", "settings", "heads", "head_layers", "head_origin", "diagnostics", "evaluations"]
+)
+def test_columns_of_collected_rows_may_be_of_any_type_in_a_summary(key, tmp_path):
+    run = write_run(tmp_path, "fourier", 1)
+    original = json.loads((run / "summary.json").read_text())
+    for value in [*VALUES, {"valid": 7}, {"valid": [1]}, {"valid": {"head_distance": "far"}}, [{"step": []}]]:
+        (run / "summary.json").write_text(json.dumps(original | {key: value}))
+        found = read_run(run)
+        rows = comparison([found])
+        assert text_of([*tables(rows), *interval_tables(rows), *head_tables(rows)])
+
+
+def test_half_of_a_surrogate_pair_is_written_as_text(tmp_path):
+    atomic_write_text(tmp_path / "file", "a\ud800\U0001f600")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "a\\ud800\U0001f600"
 
 
 def test_a_list_in_place_of_a_count_makes_no_column(tmp_path):
