@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Nearly the smallest and the largest float32, in which models and optimizers compute
 SMALLEST, LARGEST = 1.2e-38, 3.4e38
+DEPTH = {"layers": "depth", "depth": "layers"}  # one thing, as papers of vision and of language call it
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
@@ -59,7 +60,8 @@ def check_section(prefix: str, values: dict, expected: dict[str, object]) -> Non
     """SetupError unless these are the keys of a section, with values of their types."""
     for key, value in values.items():
         if key not in expected:
-            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(str(key), expected, prefix)}")
+            known = [DEPTH[key]] if DEPTH.get(key) in expected else expected
+            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(DEPTH.get(key, str(key)), known, prefix)}")
         if not has_type(value, expected[key]):
             raise SetupError(f"{prefix}{key}={value!r}: expected {type_text(expected[key])}")
     absent = sorted(set(expected) - set(values))

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,6 +54,8 @@ def launch(config_name: str) -> None:
         sys.exit(print_error(error, error.exit_code))
     if first and not prints_text:
         echo("loading ...", flush=True)  # torch takes seconds
+        for key in _given_twice():
+            echo(f"note: {key}= is given more than once, the last one counts")
     train = hydra.main(**HYDRA_RULES, config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ[PROGRAM] = sys.argv[0]
@@ -86,6 +89,11 @@ def _option_instead_of_value() -> str | None:
         if word.startswith("--") and not known:
             return f"{word}: values are given as key=value, without --, for example optim.lr=0.01 (--help lists them)"
     return None
+
+
+def _given_twice() -> list[str]:
+    counts = Counter(word.partition("=")[0].lstrip("+") for word in sys.argv[1:] if "=" in word)
+    return [key for key, count in counts.items() if count > 1]
 
 
 def _with_home(word: str) -> str:

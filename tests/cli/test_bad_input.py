@@ -9,6 +9,7 @@ WRONG = {
     "augment.mixup=0.1": "has no augment=: it belongs to python train_vit.py",
     "data=/data/text": "data=/data/text: a config group takes the name of one of its files, not a path. A data set",
     "sed=3": "unknown key 'sed' (did you mean 'seed'?)",
+    "model.depth=3": "unknown key 'model.depth' for model=lm_tiny (did you mean 'model.layers'?)",
     "+typo=1": "unknown key 'typo' (valid: attention, data,",
     "++optim.lrr=1": "unknown key 'optim.lrr' (did you mean 'optim.lr'?)",
     "lr=1": "unknown key 'lr' (did you mean 'optim.lr'?)",
@@ -100,6 +101,11 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert error.count("\n") == 1
     assert printed == "loading ...\n"
     assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
+
+
+def test_a_key_that_is_given_twice_is_named(tmp_path, capfd):
+    assert train_lm("attention=fourier", "seed=-1", "attention=softmax", f"runs_root={tmp_path / 'runs'}") == 2
+    assert capfd.readouterr().out == "loading ...\nnote: attention= is given more than once, the last one counts\n"
 
 
 @pytest.mark.parametrize("words", [["--lr", "0.01"], ["--optim.lr=0.01"]])

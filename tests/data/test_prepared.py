@@ -179,6 +179,16 @@ def test_an_incomplete_root_says_what_it_lacks(small):
         check_available(small)
 
 
+def test_a_root_with_other_files_says_which(small):
+    root = Path(small.root)
+    for path in root.iterdir():
+        path.unlink()
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (root / name).write_text("a b c\n")
+    with pytest.raises(SetupError, match=r"lacks wiki.train.tokens, .* \(it has a.txt, b.txt, c.txt, ...\)"):
+        check_available(small)
+
+
 def test_an_empty_split_and_a_text_in_another_encoding_are_named(small):
     path = Path(small.root) / "wiki.valid.tokens"
     path.write_text("")

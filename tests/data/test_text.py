@@ -79,7 +79,7 @@ def test_one_file_is_cut_by_its_length(tmp_path):
         load_corpus(replace(data, byte_splits=[90_000_000, 5_000_000, 5_000_000]))
 
 
-def test_the_rule_on_a_text_one_can_check_by_eye(small):
+def test_the_rule_on_a_text_one_can_check_by_eye(small, capsys):
     corpus = load_corpus(small)
     # counts: the 3, = 2, sat 2, then once each in order of appearance
     assert corpus.words == ["<eos>", "the", "=", "sat", "Title", "cat", "on", "<unk>", "mat", ".", "dog"]
@@ -87,7 +87,9 @@ def test_the_rule_on_a_text_one_can_check_by_eye(small):
     assert corpus.splits["test"].tolist() == [7, 7, 10, 0, 0]  # "a" is not in train
     assert corpus.notes == ["tokens outside the vocabulary, counted as <unk>: test 20.00%"]
     assert corpus.decode(corpus.encode("the dog sat\n\non mat\n")) == "the dog sat\n\non mat\n"
+    assert capsys.readouterr().err == ""
     assert corpus.encode("the zebra") == [1, 7]
+    assert capsys.readouterr().err == "note: not in the vocabulary, so <unk>: zebra\n"
 
 
 def test_an_unknown_word_without_unk_is_an_error(small, lines):

@@ -6,6 +6,7 @@ corpus = load_corpus(data, say=print)                             # prepared cop
 OrderedStreams(corpus.splits["train"], batch_size=96, length=256).batch(step=0)
 """
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.data.text.words import EOS, UNK, line_words
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
+from fourierformer.printing import echo
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -111,6 +113,8 @@ class Corpus:
         unknown = [word for word in words if word not in self.ids]
         if unknown and UNK not in self.ids:
             raise SetupError(f"the vocabulary of '{self.name}' has neither {unknown[0]!r} nor <unk>: use other words")
+        if unknown:
+            echo(f"note: not in the vocabulary, so <unk>: {' '.join(dict.fromkeys(unknown))}", file=sys.stderr)
         return [self.ids[word if word in self.ids else UNK] for word in words]
 
     def decode(self, ids) -> str:

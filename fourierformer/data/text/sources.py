@@ -74,7 +74,9 @@ def describe_missing(data: TextData) -> str:
     names = max(spellings, key=lambda names: sum((root / name).is_file() for name in names))
     present = [name for name in names if (root / name).is_file()]
     missing = [name for name in names if name not in present]
-    return f"{root} lacks {', '.join(missing)}" + (f" (it has {', '.join(present)})" if present else "")
+    found = present or (sorted(path.name for path in root.iterdir()) if root.is_dir() else [])
+    shown = f"{', '.join(found[:3])}{', ...' if len(found) > 3 else ''}"
+    return f"{root} lacks {', '.join(missing)}" + (f" (it has {shown})" if found else "")
 
 
 def _files_source(files: dict[str, list[Path]], vocabulary: Path | None = None, notes: tuple[str, ...] = ()) -> Source:
