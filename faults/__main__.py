@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from faults.campaign import campaign
+from faults.foreign import SECRET
 from faults.settings import Bench, warm_up
 from faults.trials import BAD, Tally, perform
 from fourierformer.files import write_csv
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30, help="for so long (default: 30)")
     parser.add_argument("--processes", type=int, default=2, help="at the same time (default: 2)")
     parser.add_argument("--seed", type=int, help="of the random choices; printed (default: drawn)")
-    parser.add_argument("--only", default="", help="only faults with this in their name")
+    parser.add_argument("--only", default="", help="only groups with this in their name (faults/campaign.py)")
     parser.add_argument(
         "--out", type=Path, default=MEASURED / "faults.csv", help="default: results/measured/faults.csv"
     )
@@ -37,7 +38,7 @@ def main() -> None:
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     torch.set_num_threads(1)
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_TOKEN": SECRET}
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     started = time.monotonic()
     inject = partial(inject_faults, folder, arguments.only, started + 60 * arguments.minutes)

@@ -6,14 +6,19 @@ from itertools import cycle
 from faults.crafted import crafted_checkpoints
 from faults.damage import damaged_and_read, damaged_and_resumed, damaged_prepared_data
 from faults.disks import failing_at_operations, may_mount, really_full
+from faults.foreign import foreign_exports, read_by_scripts, with_junk, with_things_in_the_way
 from faults.inputs import broken_streams, fuzzed_overrides
 from faults.opened import opened
 from faults.settings import Bench
+from faults.started import started
 from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled
 from faults.trials import Trial, in_turn
 
 TWO = ("language, 2 processes", "vision, 2 processes")
-NAMES = ("language", "vision", "language, bf16, averaged", "vision, bf16, averaged", "recall", "regression")
+NAMES = (
+    *("language", "vision", "masked", "seq2seq", "language, bf16, averaged", "vision, bf16, averaged"),
+    *("recall", "regression"),
+)
 
 
 def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:
@@ -27,6 +32,11 @@ def campaign(bench: Bench, seed: str, only: str = "") -> Iterator[Trial]:
         "damaged, opened": opened(bench, seed),
         "prepared": damaged_prepared_data(bench, "language", seed),
         "crafted": _mixed(crafted_checkpoints, bench, seed),
+        "scripts": _mixed(read_by_scripts, bench, seed),
+        "in the way": _mixed(with_things_in_the_way, bench, seed),
+        "junk": _mixed(with_junk, bench, seed),
+        "exports": _mixed(foreign_exports, bench, seed),
+        "started": _mixed(started, bench, seed),
         "override": fuzzed_overrides(bench, seed),
         "stream": broken_streams(bench, "language", seed),
         "signal": _mixed(signalled, bench, seed),

@@ -1,20 +1,29 @@
-"""Runs an action in a forked child, which costs 40 ms where a new process would import torch for four seconds."""
+"""Runs an action in a forked child, which costs 40 ms where a new process would import torch for four seconds; and a
+program in a process of its own, for faults that come while it starts."""
 
 import contextlib
 import json
 import os
+import resource
+import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from tests.helpers.command_line import REPOSITORY
+
+COUNTED: Counter = Counter()  # commands of this process: forked, started
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ def in_child(
         (place / name).touch()  # before a kill that comes at once
     sys.stdout.flush()
     sys.stderr.flush()
+    COUNTED["forked"] += 1
     pid = os.fork()
     if not pid:
         _be_the_child(action, place, folder or place)
@@ -67,6 +77,61 @@ def in_child(
     ended = Ended(code, *texts, value)
     shutil.rmtree(place, ignore_errors=True)
     return ended
+
+
+def in_process(
+    program: str,
+    *arguments: str,
+    folder: Path,
+    seconds: float = 120,
+    disturb: Callable[[int], None] | None = None,
+    prepare: Callable[[], None] | None = None,
+    **environment: str,
+) -> Ended:
+    """Starts a program of the repository as a shell does. `prepare` runs in the new process before Python starts."""
+    COUNTED["started"] += 1
+    process = subprocess.Popen(
+        [sys.executable, str(REPOSITORY / f"{program}.py"), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        cwd=folder,
+        env=os.environ | environment,
+        start_new_session=True,
+        preexec_fn=prepare,
+    )
+    if disturb:
+        threading.Thread(target=disturb, args=(process.pid,), daemon=True).start()
+    try:
+        output, errors = process.communicate(timeout=seconds)
+        code: int | None = process.returncode
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        _end_group(process.pid)
+    if code is None:
+        output, errors = process.communicate()
+    return Ended(code, output, errors)
+
+
+def executed(program: str, *arguments: str) -> int:
+    """A program of the repository in this process, as the command line runs it; its exit code."""
+    limit_memory()
+    sys.argv = [str(REPOSITORY / f"{program}.py"), *arguments]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def limit_memory(size: float = 24) -> None:
+    """To so many GiB of addresses: reading a file with larger holes is an error then, not the end of the machine."""
+    resource.setrlimit(resource.RLIMIT_AS, (int(size * 2**30), int(size * 2**30)))
 
 
 def _be_the_child(action: Callable[[], object], place: Path, folder: Path) -> None:

@@ -29,12 +29,8 @@ def _crafted(bench: Bench, name: str, kind: str, chosen: int) -> Callable[[Path]
         root = folder / "runs"
         run, mark = bench.copied(name, root, unfinished=True), folder / "code ran"
         for checkpoint in run.glob("checkpoints/step_*"):
-            state = checkpoint / "state.pt"
-            CRAFTED[kind](state, mark, random.Random(chosen))
-            manifest = json.loads((checkpoint / "MANIFEST.json").read_text())
-            facts = {"bytes": state.stat().st_size, "sha256": hashlib.sha256(state.read_bytes()).hexdigest()}
-            manifest["files"]["state.pt"] = facts
-            (checkpoint / "MANIFEST.json").write_text(json.dumps(manifest))
+            CRAFTED[kind](checkpoint / "state.pt", mark, random.Random(chosen))
+            seal(checkpoint)
         ended = bench.run(bench.settings[name], root)
         if mark.exists():
             return Verdict(SILENT, "code of the checkpoint ran")
@@ -43,6 +39,15 @@ def _crafted(bench: Bench, name: str, kind: str, chosen: int) -> Callable[[Path]
         return Verdict(REFUSED) if ended.code else compared(bench, bench.settings[name], root, last_only=True)
 
     return action
+
+
+def seal(checkpoint: Path) -> None:
+    """Write the size and sha256 of its state into the manifest of a checkpoint."""
+    state, path = checkpoint / "state.pt", checkpoint / "MANIFEST.json"
+    manifest = json.loads(path.read_text())
+    facts = {"bytes": state.stat().st_size, "sha256": hashlib.sha256(state.read_bytes()).hexdigest()}
+    manifest["files"]["state.pt"] = facts
+    path.write_text(json.dumps(manifest))
 
 
 class _Touch:

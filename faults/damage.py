@@ -4,6 +4,7 @@ import os
 import random
 import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from faults.trials import NAMED, REFUSED, SAME, SILENT, Trial, Verdict, compared
 
 RUN_FILES = ("config.yaml", "data.json", "meta.json", "metrics.jsonl", "status.json")
 CHECKPOINT_FILES = ("MANIFEST.json", "state.pt")
+HOLE = 2**35 + 2**33  # 40 GiB
 PREPARED_FILES = ("manifest.json", "train.bin", "valid.bin", "test.bin", "vocabulary.txt")
 
 
@@ -67,6 +69,34 @@ def pipe_instead(path: Path, draw: random.Random) -> str:
     return f"{path.name} is a pipe that nobody writes to"
 
 
+def socket_instead(path: Path, draw: random.Random) -> str:
+    path.unlink()
+    listen(path)
+    return f"{path.name} is a socket"
+
+
+def listen(path: Path) -> None:
+    """Make a socket; under a short name first, since a path in a socket's address has at most 107 bytes."""
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(f"/proc/self/fd/{handle}/.socket")
+    finally:
+        os.close(handle)
+    os.rename(path.parent / ".socket", path)
+
+
+def sparse(path: Path, draw: random.Random) -> str:
+    """A file of one hole, larger than the memory, that takes no space."""
+    os.truncate(path, HOLE)
+    return f"{path.name} has {HOLE} bytes"
+
+
+def sparse_zeros(path: Path, draw: random.Random) -> str:
+    os.truncate(path, 0)
+    return sparse(path, draw)
+
+
 def other_json(path: Path, draw: random.Random) -> str:
     text = draw.choice(["[]", "7", "null", '"text"', "{}", '{"state": 7, "steps": "7", "results": [], "splits": 3}'])
     path.write_text(text + "\n")
@@ -74,7 +104,7 @@ def other_json(path: Path, draw: random.Random) -> str:
 
 
 BYTES = (flip, flip, flip, flip, cut, cut, zeroed, empty)
-KINDS = (missing, folder_instead, link_loop, pipe_instead, other_json)
+KINDS = (missing, folder_instead, link_loop, pipe_instead, socket_instead, sparse, sparse_zeros, other_json)
 
 
 def damaged_and_resumed(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
@@ -95,14 +125,15 @@ def _resume_damaged(bench: Bench, name: str, target: str, harm: Callable, chosen
     def action(folder: Path) -> Verdict:
         root = folder / "runs"
         run = bench.copied(name, root, unfinished=True)
-        harm(_file(run, target, random.Random(chosen)), random.Random(chosen))
+        harm(file_of(run, target, random.Random(chosen)), random.Random(chosen))
         return resumed(bench, bench.settings[name], root, may_refuse=True)
 
     return action
 
 
-def _file(run: Path, target: str, draw: random.Random) -> Path:
-    return draw.choice(sorted(run.glob(f"checkpoints/*/{target}"))) if target in CHECKPOINT_FILES else run / target
+def file_of(run: Path, target: str, draw: random.Random) -> Path:
+    found = sorted(run.glob(f"checkpoints/*/{target}"))
+    return draw.choice(found) if found else run / target
 
 
 def damaged_and_read(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
@@ -164,7 +195,7 @@ def damaged_prepared_data(bench: Bench, name: str, seed: str) -> Iterator[Trial]
     """A file of the prepared text; then a training. The folder is named in the message, deleted, and made again."""
     draw = seeded(seed, "prepared", name)
     while True:
-        target, harm = draw.choice(PREPARED_FILES), draw.choice((*BYTES, missing, folder_instead, link_loop))
+        target, harm = draw.choice(PREPARED_FILES), draw.choice((*BYTES, *KINDS))
         chosen = draw.randrange(2**32)
         yield Trial(
             "damaged file of prepared data, then trained",

@@ -8,17 +8,31 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from faults.children import in_child
+from faults.children import in_child, limit_memory
 from faults.settings import Bench
-from faults.trials import REFUSED, SAME, SILENT, Trial, Verdict, compared, crashed, resumed, seeded
+from faults.trials import ACCEPTED, REFUSED, SILENT, UNTRAINED, Trial, Verdict, compared, crashed, resumed, seeded
 from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, train_lm, train_vit
 
 NUMBERS = ("nan", "inf", "-inf", "-1", "0", "1", "2", "3", "0.5", "1.5", "1e308", "-1e308", "1e-320")
 HUGE = ("9223372036854775807", "9223372036854775808", "1e18", "100000000000000000000000")
 WORDS = ("null", "true", "''", "text", "'a b'", "é", "'\\n'", "../x", "/", "~", "???")
+INTERPOLATIONS = (
+    "${seed}",
+    "'${..seed}'",
+    "${nowhere}",
+    "'${'",
+    "${oc.env:HOME}",
+    "${oc.env:NOWHERE}",
+    "${optim}",
+    "${a:b}",
+)
 LISTS = ("[]", "{}", "[1,2]", "[nan]", "[[]]", "{a: 1}", "[0,0]", "[5,3]", "[-1]", "[1e300,2]")
 CODES = "\x00\x1b\n\t\u202e"
-LEFT_OUT = ("tracker.", "hydra", "runs_root", "run_dir", "data.root", "data.cache", "data.hub")  # places and networks
+LEFT_OUT = ("hydra", "runs_root", "run_dir", "data.root", "data.cache", "data.hub")  # places (foreign.py) and networks
+OF_HYDRA = (
+    *("hydra.job.name", "hydra.job.chdir", "hydra.job.num", "hydra.verbose", "hydra.mode", "hydra.output_subdir"),
+    *("hydra.sweep.subdir", "hydra.sweeper.max_batch_size", "hydra.launcher", "hydra.help.template", "hydra.nothing"),
+)
 
 
 def keys_of(script: str) -> list[str]:
@@ -57,8 +71,11 @@ def fuzzed_overrides(bench: Bench, seed: str) -> Iterator[Trial]:
         chosen = [f"attention={attention}"]
         for _ in range(draw.choice((1, 1, 1, 2))):
             of_attention = knobs[attention] if draw.random() < 0.5 else keys[script]
-            key = draw.choice(groups) if draw.random() < 0.1 else draw.choice(of_attention)
+            kind = draw.random()
+            key = draw.choice(groups if kind < 0.1 else OF_HYDRA if kind < 0.15 else of_attention)
             chosen.append(f"{key}={_value(draw)}")
+        if draw.random() < 0.1:
+            chosen = ["-m", *chosen[:-1], f"{chosen[-1]},{_value(draw)}"]
         yield Trial("override", script, " ".join(map(ascii, chosen)), _with_overrides(bench, script, chosen))
 
 
@@ -69,7 +86,7 @@ def _value(draw: random.Random) -> str:
     if kind < 0.6:
         return draw.choice(HUGE)
     if kind < 0.95:
-        return draw.choice((*WORDS, *LISTS))
+        return draw.choice((*WORDS, *LISTS, *INTERPOLATIONS))
     return "".join(draw.choice(f"{CODES}ab=,:[]{{}}'\"") for _ in range(draw.randint(1, 6)))
 
 
@@ -81,19 +98,17 @@ def _with_overrides(bench: Bench, script: str, chosen: list[str]) -> Callable[[P
         command = (*base, *chosen, f"runs_root={folder / 'runs'}")
 
         def limited(*more: str) -> int:
-            import resource
-
-            resource.setrlimit(resource.RLIMIT_AS, (24 * 2**30, 24 * 2**30))
+            limit_memory()
             return train(*command, *more)
 
         planned = in_child(lambda: limited("dry_run=true"), folder=folder, seconds=40)
         if planned.code or planned.code is None:
             return crashed(planned) or Verdict(REFUSED)
         if any(value in text for text in chosen for value in (*HUGE, "1e308")):
-            return Verdict(SAME)  # it may take as long as it likes
+            return Verdict(UNTRAINED)  # it may take as long as it likes
         trained = in_child(limited, folder=folder, seconds=40)
         if trained.code is None:
-            return Verdict(SAME)  # an accepted value may make a training long
+            return Verdict(UNTRAINED)  # an accepted value may make a training long
         return crashed(trained) or _sensible(trained.code, folder / "runs")
 
     return action
@@ -110,7 +125,7 @@ def _sensible(code: int, root: Path) -> Verdict:
         losses = [numbers.get("nll", 0.0) for protocols in results.values() for numbers in protocols.values()]
         if not all(map(math.isfinite, losses)):
             return Verdict(SILENT, f"completed with a loss of {losses}")
-    return Verdict(SAME)
+    return Verdict(ACCEPTED)
 
 
 STREAMS: dict[str, Callable[[], None]] = {}

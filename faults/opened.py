@@ -1,18 +1,20 @@
-"""Files of data and checkpoints that are damaged and then opened, without a training around it: thousandths of a second
+"""Files of data and checkpoints that are damaged and then opened, without a training around it: a twentieth of a second
 each, so that hundreds of bits can be flipped."""
 
 import io
 import random
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from faults.damage import cut, empty, flip, zeroed
+from faults.children import in_child, limit_memory
+from faults.damage import cut, empty, flip, pipe_instead, socket_instead, sparse, zeroed
 from faults.settings import Bench, state_hash
-from faults.trials import REFUSED, SAME, SILENT, TRACEBACK, Trial, Verdict, seeded
+from faults.trials import REFUSED, SAME, SILENT, Trial, Verdict, crashed, seeded
 from fourierformer.data.images.corpus import load_images
 from fourierformer.data.text.corpus import load_corpus
 from fourierformer.data.text.spec import TextData
@@ -22,6 +24,7 @@ from tests.helpers.image_cases import CLASSES, image_data, tar_of
 
 EACH = 150  # trials of each target, so that they do not outnumber everything else
 HARMS = (flip, flip, flip, cut, zeroed, empty)
+KINDS = (cut, pipe_instead, socket_instead, sparse)
 
 
 def opened(bench: Bench, seed: str) -> Iterator[Trial]:
@@ -31,7 +34,8 @@ def opened(bench: Bench, seed: str) -> Iterator[Trial]:
     for _ in range(EACH):
         for target, (folder, names, read) in sources.items():
             chosen = draw.randrange(2**32)
-            harms = (cut,) if target == "tar of images" else HARMS  # a flipped pixel is another image
+            images = target in ("tar of images", "folder of images")
+            harms = KINDS if images else (*HARMS, *KINDS)  # a flipped pixel is another image
             fault = f"{draw.choice(names)}, seed {chosen}"
             action = _open_damaged(folder, fault.split(",")[0], harms, chosen, read)
             yield Trial("damaged data or checkpoint, then opened", target, fault, action)
@@ -45,13 +49,16 @@ def _open_damaged(
         shutil.copytree(folder, copy)
         expected = read(copy)
         done = draw.choice(harms)(draw.choice(sorted(copy.glob(name))), draw)
-        try:
-            found = read(copy)
-        except UserError:
-            return Verdict(REFUSED)
-        except Exception as error:
-            return Verdict(TRACEBACK, f"{done}: {error!r}")
-        return Verdict(SAME) if found == expected else Verdict(SILENT, done)
+
+        def read_again() -> str:
+            limit_memory()
+            try:
+                return SAME if read(copy) == expected else SILENT
+            except UserError:
+                return REFUSED
+
+        ended = in_child(read_again, seconds=20)
+        return crashed(ended) or Verdict(str(ended.value), done)
 
     return action
 
@@ -60,6 +67,7 @@ def targets(bench: Bench) -> dict[str, Callable[[Path], tuple[Path, tuple[str, .
     """What is opened: makes the files in a folder, and says which of them are damaged and how they are read."""
     return {
         "tar of images": lambda folder: (_tars(folder), ("train.tar", "val.tar"), _images),
+        "folder of images": lambda folder: (_unpacked(folder), ("*/*/*.png",), _images),
         "index of a tar": lambda folder: (_indexed(folder), ("cache/*.npz",), _images),
         "prepared text": lambda folder: (_prepared(bench, folder), ("cache/*/*",), _text),
         "checkpoint": lambda folder: (_checkpoint(bench, folder), ("step_*/*",), _newest),
@@ -76,6 +84,14 @@ def _tars(folder: Path) -> Path:
             Image.fromarray(draw.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(buffer, "PNG")
             members[f"{split}/{CLASSES[number % 3]}/{number}.png"] = buffer.getvalue()
         (folder / f"{split}.tar").write_bytes(tar_of(members))
+    return folder
+
+
+def _unpacked(folder: Path) -> Path:
+    for archive in _tars(folder).glob("*.tar"):
+        with tarfile.open(archive) as file:
+            file.extractall(folder, filter="data")
+        archive.unlink()
     return folder
 
 

@@ -43,7 +43,7 @@ class Bench:
 
     folder: Path
     finished: dict[str, tuple[Path, dict]] = field(default_factory=dict)
-    shown: dict[str, list[str]] = field(default_factory=dict)  # what programs say about the finished runs
+    shown: dict[str, list[str]] = field(default_factory=dict)  # what programs print about the finished runs
 
     @cached_property
     def data(self) -> tuple[str, ...]:
@@ -63,11 +63,16 @@ class Bench:
         recall = ("experiment=recall", "attention=softmax", "data.length=24", "data.pairs=8", "data.queries=null")
         regression = ("experiment=regression", "attention=gaussian", "data.context=8", "data.queries=4")
         drawn = (*STEPS, "global_batch_size=4", "data.held_out=20", "schedule.warmup_steps=1")
+        small = ("attention=softmax", "model.layers=1", "model.dim=16", "model.heads=2", "model.inner=16")
+        masked = ("experiment=builtin_mlm", "debug=smoke", "model.length=8", *small, *self.data, *STEPS)
+        seq2seq = ("experiment=builtin_seq2seq", "debug=smoke_seq2seq", *small, "data.held_out=40", *STEPS)
         known = (
             Setting("language", lm, language),
             Setting("language, bf16, averaged", lm, (*language, *averaged, "model.dropout=0.1")),
             Setting("vision", vit, vision),
             Setting("vision, bf16, averaged", vit, (*vision, *averaged)),
+            Setting("masked", lm, masked),
+            Setting("seq2seq", lm, seq2seq),
             Setting("recall", lm, (*recall, *drawn)),
             Setting("regression", lm, (*regression, *drawn)),
             Setting("language, 2 processes", by_two(train_lm), language),
@@ -131,7 +136,7 @@ def by_two(train: Callable[..., int]) -> Callable[..., int]:
 def warm_up(bench: Bench) -> None:
     """Imports everything that a run and the programs that read it use, so that no child has to: by one of each."""
     with contextlib.redirect_stdout(io.StringIO()):
-        for name in ("language", "vision"):
+        for name in ("language", "vision", "masked", "seq2seq"):
             setting, root = bench.settings[name], bench.folder / "warm" / name
             assert setting.train.__wrapped__(*setting.arguments, f"runs_root={root}") == 0  # type: ignore[attr-defined]
             read_by_programs(root)

@@ -66,7 +66,7 @@ def _at_instants(bench: Bench, name: str, delays: list[float]) -> Callable[[Path
     def action(folder: Path) -> Verdict:
         setting, root = bench.settings[name], folder / "runs"
         for delay in delays:
-            ended = bench.run(setting, root, disturb=_signal_after(delay, "SIGKILL"))
+            ended = bench.run(setting, root, disturb=signal_after(delay, "SIGKILL"))
             if ended.code != -signal.SIGKILL and (bad := crashed(ended)):
                 return bad
         return resumed(bench, setting, root)
@@ -85,7 +85,7 @@ def signalled(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
 def _with_signal(bench: Bench, name: str, kind: str, delay: float) -> Callable[[Path], Verdict]:
     def action(folder: Path) -> Verdict:
         setting, root = bench.settings[name], folder / "runs"
-        ended = bench.run(setting, root, disturb=_signal_after(delay, *kind.split(" ")))
+        ended = bench.run(setting, root, disturb=signal_after(delay, *kind.split(" ")))
         by_default = {-getattr(signal, number) for number in SIGNALS}  # before the program has set its handlers
         if ended.code not in by_default and (bad := crashed(ended)):
             return bad
@@ -94,7 +94,7 @@ def _with_signal(bench: Bench, name: str, kind: str, delay: float) -> Callable[[
     return action
 
 
-def _signal_after(delay: float, name: str, again: str = "") -> Callable[[int], None]:
+def signal_after(delay: float, name: str, again: str = "") -> Callable[[int], None]:
     def disturb(pid: int) -> None:
         time.sleep(delay)
         _send(pid, getattr(signal, name))

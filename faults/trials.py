@@ -5,16 +5,17 @@ import re
 import shutil
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults.children import Ended
+from faults.children import COUNTED, Ended
 from faults.settings import Bench, Setting, left_by
+from fourierformer.results.faults import BAD, COMMANDS, GOOD
 
-SAME, REFUSED, NAMED = "same result", "refused in one line", "named, not shown"
-TRACEBACK, DIFFERS, SILENT, HANGS = "traceback", "other weights", "silent change", "hang"
-GOOD, BAD = (SAME, REFUSED, NAMED), (TRACEBACK, DIFFERS, SILENT, HANGS)
+SAME, REFUSED, NAMED, ACCEPTED, UNTRAINED = GOOD
+TRACEBACK, DIFFERS, SILENT, HANGS, OUTSIDE, LEAKED = BAD
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,21 @@ class Tally:
     """What came out of many trials, by family and target."""
 
     counts: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
-    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    used: dict[tuple[str, str], Counter] = field(default_factory=dict)  # seconds, and commands
     failures: int = 0
 
-    def add(self, trial: Trial, verdict: Verdict, seconds: float) -> None:
+    def add(self, trial: Trial, verdict: Verdict, used: Counter) -> None:
         key = trial.family, trial.target
         line = self.counts.setdefault(key, dict.fromkeys((*GOOD, *BAD), 0))
         line[verdict.kind] += 1
-        self.seconds[key] = self.seconds.get(key, 0) + seconds
+        self.used.setdefault(key, Counter()).update(used)
         self.failures += not verdict.good
 
     def join(self, other: "Tally") -> None:
         for key, line in other.counts.items():
             mine = self.counts.setdefault(key, dict.fromkeys(line, 0))
             self.counts[key] = {kind: mine[kind] + count for kind, count in line.items()}
-            self.seconds[key] = self.seconds.get(key, 0) + other.seconds[key]
+            self.used.setdefault(key, Counter()).update(other.used[key])
         self.failures += other.failures
 
     @property
@@ -66,7 +67,8 @@ class Tally:
     def rows(self) -> list[dict]:
         """For results/measured/faults.csv."""
         return [
-            {"fault": key[0], "target": key[1], "trials": sum(line.values()), **line, "seconds": self.seconds[key]}
+            {"fault": key[0], "target": key[1], "trials": sum(line.values()), **line}
+            | {name: self.used[key][name] for name in (*COMMANDS, "seconds")}
             for key, line in sorted(self.counts.items())
         ]
 
@@ -77,14 +79,14 @@ def perform(trials: Iterable[Trial], folder: Path, *, until: float, say=print) -
     for number, trial in enumerate(trials):
         if time.monotonic() > until:
             break
-        started = time.monotonic()
+        started, before = time.monotonic(), Counter(COUNTED)
         place = folder / f"{number:05d}"
         place.mkdir()
         try:
             verdict = trial.action(place)
         except Exception:
             verdict = Verdict(TRACEBACK, f"in the trial itself\n{traceback.format_exc()}")
-        tally.add(trial, verdict, time.monotonic() - started)
+        tally.add(trial, verdict, Counter(seconds=time.monotonic() - started) + (COUNTED - before))
         if not verdict.good:
             say(f"{verdict.kind}: {trial.family}, {trial.target}, {trial.fault}, in {place}\n{verdict.evidence}\n")
         else:
@@ -114,7 +116,7 @@ def crashed(ended: Ended) -> Verdict | None:
         return Verdict(HANGS, ended.text[-3000:])
     if ended.traceback or ended.code < 0 or ended.code == 99:
         return Verdict(TRACEBACK, ended.text[-6000:])
-    if ended.code in (1, 2) and "error: " not in ended.text:
+    if ended.code in (1, 2) and not re.search(r"error: |^FAIL ", ended.text, flags=re.MULTILINE):  # FAIL: of doctor.py
         return Verdict(TRACEBACK, f"exit code {ended.code} and no reason\n{ended.text[-3000:]}")
     return None
 

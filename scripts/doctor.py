@@ -83,15 +83,18 @@ def real_data() -> str:
 
 
 def write_access(runs_root: Path) -> str:
+    from fourierformer.printing import visible
+
+    shown = visible(runs_root.absolute())
     try:
         runs_root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=runs_root):
             free = shutil.disk_usage(runs_root).free / 2**30
     except OSError as error:
-        raise Problem(f"cannot write {runs_root} ({error.strerror}) -> runs_root=/a/folder/of/yours") from None
+        raise Problem(f"cannot write {shown} ({error.strerror}) -> runs_root=/a/folder/of/yours") from None
     if free < 1:
-        raise Problem(f"{free:.1f} GiB free in {runs_root} -> free some space, or runs_root=/a/larger/disk")
-    return f"{runs_root.resolve()}, {free:.0f} GiB free"
+        raise Problem(f"{free:.1f} GiB free in {shown} -> free some space, or runs_root=/a/larger/disk")
+    return f"{shown}, {free:.0f} GiB free"
 
 
 def wandb_mode() -> str:

@@ -3,8 +3,10 @@ notices all four. `python -m faults` injects them at length."""
 
 import math
 import os
+import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,12 +16,15 @@ import pytest
 
 from faults import trials
 from faults.campaign import campaign
-from faults.children import in_child
+from faults.children import COUNTED, Ended, in_child, in_process
+from faults.foreign import JUNK, SCRIPTS, SECRET, foreign_json, judged, make_outside
 from faults.settings import Bench, left_by, warm_up
 from faults.trials import (
     BAD,
     DIFFERS,
     HANGS,
+    LEAKED,
+    OUTSIDE,
     SAME,
     SILENT,
     TRACEBACK,
@@ -31,9 +36,11 @@ from faults.trials import (
     in_turn,
     perform,
 )
+from fourierformer.files import read_json, write_json
+from tests.helpers.command_line import REPOSITORY
 
 SEED = "1-0"  # of the sample: what the first process of `python -m faults --seed 1` draws
-TRIALS = 80  # two of most kinds; with the undisturbed runs that they are compared with one to two minutes
+TRIALS = 100  # two of most kinds; with the undisturbed runs that they are compared with two to four minutes
 # what a trial takes on the fake clock, so that the sample has the same trials at every speed: others take a second
 SECONDS = {"damaged data or checkpoint, then opened": 0.02, "damaged file of a finished run, then read": 0.2}
 
@@ -67,14 +74,15 @@ def bench(tmp_path_factory) -> Bench:
     return made
 
 
-@pytest.mark.full("injects faults for two minutes")
+@pytest.mark.full("injects faults for some minutes")
 @pytest.mark.timeout(1800)
 def test_no_fault_ends_in_a_traceback_other_weights_or_silence(bench, tmp_path, monkeypatch, clock):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_TOKEN", SECRET)
     warm_up(bench)
     tally = perform(islice(clock.timed(campaign(bench, SEED)), TRIALS), tmp_path, until=math.inf)
     assert tally.total == TRIALS
-    assert len({family for family, _ in tally.counts}) >= 12
+    assert len({family for family, _ in tally.counts}) >= 16
     assert not tally.failures, "see what was printed"
 
 
@@ -107,6 +115,44 @@ def test_a_crash_and_a_hang_are_noticed():
         return 2
 
     assert crashed(in_child(refuse)) is None
+
+
+def test_a_touched_file_a_secret_and_a_control_character_are_noticed(tmp_path):
+    outside, ended = make_outside(tmp_path), Ended(0, "fine", "")
+    assert judged(ended, tmp_path, outside) is None
+    assert judged(Ended(0, "\x1b[2J", ""), tmp_path, outside).kind == LEAKED
+    assert judged(Ended(0, "", SECRET), tmp_path, outside).kind == LEAKED
+    (tmp_path / "config.json").write_text(f'{{"token": "{SECRET}"}}')
+    assert judged(ended, tmp_path, outside).kind == LEAKED
+    (tmp_path / "config.json").unlink()
+    (outside / "new").touch()
+    assert judged(ended, tmp_path, outside).kind == OUTSIDE
+    (outside / "new").unlink()
+    (outside / "folder" / "file").write_text("")
+    assert judged(ended, tmp_path, outside).kind == OUTSIDE
+
+
+def test_a_foreign_value_has_a_valid_checksum(tmp_path):
+    values = {"state": "completed", "steps": 7, "results": {"valid": [1.5, None]}}
+    found = []
+    for number in range(9):
+        write_json(tmp_path / "status.json", values)
+        foreign_json(tmp_path, random.Random(number), tmp_path)
+        found.append(read_json(tmp_path / "status.json"))
+    assert sum(changed != values for changed in found) > 6
+
+
+def test_every_script_is_among_those_that_read_foreign_runs_or_junk():
+    known = {f"scripts/{name}" for name in SCRIPTS} | {program for program, *_ in JUNK}
+    assert {f"scripts/{path.stem}" for path in (REPOSITORY / "scripts").glob("*.py")} <= known
+
+
+def test_processes_are_counted_apart_from_forked_children(tmp_path):
+    before = Counter(COUNTED)
+    in_child(lambda: 0)
+    ended = in_process("scripts/list_messages", "--help", folder=tmp_path)
+    assert COUNTED - before == {"forked": 1, "started": 1}
+    assert (ended.code, ended.traceback) == (0, False)
 
 
 def test_verdicts_are_counted_and_cheap_faults_get_more_trials(tmp_path, clock):

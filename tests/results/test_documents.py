@@ -127,7 +127,7 @@ def test_suites_of_others_have_a_line_each_with_their_reasons(tmp_path):
 
 def test_faults_are_summed_by_kind_and_stand_with_their_origin(tmp_path):
     assert "No fault injection" in fault_table(tmp_path)
-    results = dict.fromkeys((*GOOD, *BAD), 0)
+    results = dict.fromkeys((*GOOD, *BAD), 0) | {"forked": 2, "started": 1}
     rows = [
         {"fault": "killed", "target": "language", "trials": 600, **results, "same result": 600, "seconds": 9.5},
         {"fault": "killed", "target": "vision", "trials": 500, **results, "same result": 499, "hang": 1, "seconds": 9},
@@ -136,9 +136,11 @@ def test_faults_are_summed_by_kind_and_stand_with_their_origin(tmp_path):
     write_csv(tmp_path / "faults.csv", rows, "# commit: 0123abc\n# seed: 5\n")
     header, _, killed, disk, everything, _, origin = fault_table(tmp_path).splitlines()
     assert header.startswith("| fault | trials | same result |")
-    assert killed == "| killed | 1,100 | 1,099 | 0 | 0 | 0 | 0 | 0 | 1 |"
-    assert disk == "| disk | 7 | 3 | 0 | 0 | 4 | 0 | 0 | 0 |"
-    assert everything == "| **all** | 1,107 | 1,102 | 0 | 0 | 4 | 0 | 0 | 1 |"
+    assert killed == "| killed | 1,100 | 1,099 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |"
+    assert disk == "| disk | 7 | 3 | 0 | 0 | 0 | 0 | 4 | 0 | 0 | 0 | 0 | 0 |"
+    assert everything == "| **all** | 1,107 | 1,102 | 0 | 0 | 0 | 0 | 4 | 0 | 0 | 1 | 0 | 0 |"
+    counted, origin = origin.split(". ", 1)
+    assert counted == "6 commands ran in forked children, 3 in processes of their own"
     assert origin == "From `results/measured/faults.csv`: commit: 0123abc; seed: 5."
     (tmp_path / "faults.csv").write_text("fault,trials\nkilled,many\n")
     with pytest.raises(SetupError, match="not as `make faults` writes it"):
