@@ -4,6 +4,7 @@ import errno
 import inspect
 import os
 import re
+import resource
 import sys
 import time
 import traceback
@@ -37,6 +38,7 @@ HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
 HYDRA_RULES: dict = {"version_base": "1.3"}
 if "execution_whitelist" in inspect.signature(hydra.main).parameters:
     HYDRA_RULES = {"execution_whitelist": [f"{SweepRecord.__module__}.{SweepRecord.__qualname__}"]}
+NEEDED = int(3.5 * 2**30)  # bytes of addresses: with fewer, torch's C++ code can abort where nothing can be reported
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
 
@@ -56,6 +58,10 @@ def launch(config_name: str) -> None:
         echo("loading ...", flush=True)  # torch takes seconds
         for key in _given_twice():
             echo(f"note: {key}= is given more than once, the last one counts")
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if 0 <= limit < NEEDED:
+            size = f"{limit / 2**30:.1f} GiB of addresses (ulimit -v)"
+            echo(f"note: this process may use {size}, loading torch takes about 3: raise the limit if it aborts")
     train = hydra.main(**HYDRA_RULES, config_path=str(CONFIGS), config_name=config_name)(run_job)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and `explain` prints them with a way out
     os.environ[PROGRAM] = sys.argv[0]

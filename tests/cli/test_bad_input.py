@@ -1,5 +1,7 @@
 """Wrong input: one line on stderr that names the thing and a way out, exit code 2, and nothing written."""
 
+import resource
+
 import pytest
 
 from tests.helpers.command_line import start, train_lm, train_vit
@@ -106,6 +108,13 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
 def test_a_key_that_is_given_twice_is_named(tmp_path, capfd):
     assert train_lm("attention=fourier", "seed=-1", "attention=softmax", f"runs_root={tmp_path / 'runs'}") == 2
     assert capfd.readouterr().out == "loading ...\nnote: attention= is given more than once, the last one counts\n"
+
+
+@pytest.mark.parametrize(("size", "noted"), [(2**31, True), (2**32, False), (resource.RLIM_INFINITY, False)])
+def test_a_small_address_space_is_named_before_torch_may_abort_in_it(size, noted, monkeypatch, capfd):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (size, size))
+    assert train_lm("seed=-1") == 2
+    assert ("2.0 GiB of addresses (ulimit -v)" in capfd.readouterr().out) == noted
 
 
 @pytest.mark.parametrize("words", [["--lr", "0.01"], ["--optim.lr=0.01"]])
