@@ -160,7 +160,8 @@ def explain(error: Exception) -> str:
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         return _unknown_key(str(cause.full_key), cause.parent_node)  # the node that does not have the key
-    foreign = re.search(r"In '(\w+)/(\w+)': Could not override '([^']+)'", text)
+    words = "Could not override|Invalid Defaults List override"  # of Hydra 1.3 and of 1.4
+    foreign = re.search(rf"In '(\w+)/(\w+)': (?:{words}) '/?([^':]+)", text)
     if foreign:
         group, name, lacking = foreign.groups()
         script = Path(sys.argv[0]).name
