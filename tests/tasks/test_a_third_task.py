@@ -157,6 +157,7 @@ def config(root, attention="softmax", **changes):
         "experiment_name": "waves",
         "runs_root": str(root),
         "run_dir": None,
+        "init_from": None,
         "fresh": False,
         "dry_run": False,
         "is_debug": False,
@@ -166,10 +167,23 @@ def config(root, attention="softmax", **changes):
             **{"name": "cosine", "warmup_steps": 2, "warmup_epochs": None, "warmup_start": 0.0, "min_lr": 0.0},
             "per_epoch": False,
         },
-        "tracker": {"name": "none", "project": "x", "entity": None, "mode": "disabled"},
+        "tracker": {
+            "name": "none",
+            "project": "x",
+            "entity": None,
+            "mode": "disabled",
+            "tags": None,
+            "artifact": False,
+        },
         "trainer": {
             **{"steps": STEPS, "epochs": None, "eval_every": 4, "save_every": 4, "log_every": 2, "clip": 1.0},
-            **{"max_bad_steps": 3, "micro_batch_size": None, "ema_decay": None, "keep_checkpoints": 2},
+            **{
+                "patience": None,
+                "max_bad_steps": 3,
+                "micro_batch_size": None,
+                "ema_decay": None,
+                "keep_checkpoints": 2,
+            },
             **{"device": "cpu", "precision": "fp32", "compile": "never", "deterministic": False},
         },
         "data": {"name": "made_up_waves", "noise": 0.1},
@@ -237,7 +251,7 @@ def test_it_is_evaluated_again_and_planned(tmp_path, monkeypatch, capsys):
     import evaluate
 
     arguments = {"split": "test", "protocol": None, "checkpoint": "best", "weights": "raw", "limit": 20}
-    arguments["word_swap"] = None
+    arguments |= {"word_swap": None, "context": None}
     evaluate.evaluate(argparse.Namespace(run=run, data_root=None, device="cpu", **arguments))
     measured = json.loads((run / "summary.json").read_text())["results"]["test"]["noisy"]["rms"]
     out = capsys.readouterr().out
