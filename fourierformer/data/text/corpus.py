@@ -33,7 +33,7 @@ __all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corp
 
 # the keys of `Corpus.facts` with their types
 FACTS: dict[str, object] = {
-    "unit": Literal["word", "bpe", "byte", "pixel"],
+    "unit": Literal["word", "byte", "pixel", "bpe"],
     "vocabulary": int,
     "words": list[str] | None,
     "source": Literal["files", "builtin"] | None,

@@ -17,7 +17,7 @@ SWAPPED = "_swapped"  # the end of a protocol's name where a share of the words 
 class TextData(DataLocation):
     """One data set of tokens: the location of its text or images, and their conversion to tokens."""
 
-    unit: Literal["word", "bpe", "byte", "pixel"] = (
+    unit: Literal["word", "byte", "pixel", "bpe"] = (
         "word"  # bpe: byte pairs (bpe.py); pixel: images, each a sequence of its own (pixels.py)
     )
     cutoffs: list[int] = field(default_factory=list)  # adaptive softmax: first id of each tail; empty = plain softmax
