@@ -3,6 +3,9 @@
 fourierformer train lm attention=softmax     as train_lm.py does in a copy of the repository
 fourierformer train vit --help               as train_vit.py does
 fourierformer report runs                    a script of the repository, by its name
+
+Messages and examples name programs as in the repository: `python train_lm.py` is `fourierformer train lm`,
+`python scripts/report.py` is `fourierformer report`.
 """
 
 import ast

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
-from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect
+from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect, comparison
+from fourierformer.results.labels import row_label
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
 from fourierformer.runs.console_io import exit_on_user_error
@@ -24,6 +25,7 @@ class RunProgress:
     """One run: `state` is the state in its status file, or "stalled" for a running one without a sign of life."""
 
     run: str
+    settings: str  # that distinguish it from other runs of its model, after its attention: 'fourier lr=0.002'
     state: str
     step: int | None
     steps: int | None
@@ -34,7 +36,8 @@ class RunProgress:
     def line(self) -> str:
         done = "-" if self.step is None or self.steps is None else f"{self.step:,}/{self.steps:,}"
         left = f"{duration_text(self.seconds_left)} left" if self.seconds_left is not None else ""
-        return "  ".join((f"{self.state:11}", f"{done:>17}", f"{left:15}", self.run, self.remark)).rstrip()
+        parts = (f"{self.state:11}", f"{done:>17}", f"{left:15}", self.run, self.settings, self.remark)
+        return "  ".join(part for part in parts if part).rstrip()
 
 
 def main() -> None:
@@ -48,7 +51,10 @@ def main() -> None:
 
 def show(roots: list[str], for_programs: bool) -> None:
     now = datetime.now(UTC)
-    runs = [progress_of(run, now) for run in collect(roots) if run.state != "set aside"]
+    found = [run for run in collect(roots) if run.state != "set aside"]
+    rows = comparison(found)
+    settings = {run.path: row_label(row, rows) for row in rows for run in (*row.runs, *row.others)}
+    runs = [progress_of(run, now, settings.get(run.path, "")) for run in found]
     if not runs:
         raise SetupError(f"No runs under {', '.join(roots)}. {HOW_TO_MAKE_ONE}")
     if for_programs:
@@ -68,7 +74,7 @@ def summary_line(runs: list[RunProgress]) -> str:
     return text + (f"; the last running one ends in {duration_text(max(left))}" if left else "")
 
 
-def progress_of(run: Run, now: datetime) -> RunProgress:
+def progress_of(run: Run, now: datetime, settings: str = "") -> RunProgress:
     """Progress of a run on any machine, from its status file."""
     status, state, remark = run.status, run.state, str(run.status.get("error") or "; ".join(run.problems))
     if state == "running" and (reason := _stalled(status, now)):
@@ -77,7 +83,7 @@ def progress_of(run: Run, now: datetime) -> RunProgress:
     has_rate = state == "running" and at > 0 and seconds >= 0 and total >= at
     left = seconds / at * (total - at) if has_rate else None
     step, steps = (value if isinstance(value, int) else None for value in (status.get("step"), status.get("steps")))
-    return RunProgress(str(run.path), state, step, steps, left, " ".join(remark.split()))
+    return RunProgress(str(run.path), settings, state, step, steps, left, " ".join(remark.split()))
 
 
 def _stalled(status: dict, now: datetime) -> str:

@@ -12,6 +12,7 @@ from fourierformer.results.statistics import (
     NO_CLAIM,
     Difference,
     Equivalence,
+    change_text,
     compare,
     dunnett,
     equivalence,
@@ -230,3 +231,9 @@ def test_dunnett_leaves_out_what_has_one_seed_or_no_number():
     cells = {"one": by_seed([60.0]), "diverged": by_seed([60.0, math.inf]), "good": by_seed([61.0, 62.0, 62.5])}
     assert list(dunnett(cells, control, "ppl").p) == ["good"]
     assert dunnett(cells, by_seed([60.0]), "ppl") is None
+
+
+def test_a_tie_has_no_minus():
+    assert change_text(59.99, 60.0, "ppl") == "+0.0%"
+    assert change_text(91.999, 92.0, "top1") == "+0.00 points"
+    assert change_text(57.0, 60.0, "ppl") == "-5.0%"

@@ -11,9 +11,10 @@ import pytest
 
 from fourierformer.results import collect
 from tests.helpers.command_line import REPOSITORY
+from tests.helpers.synthetic_runs import write_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
-from sweep_status import progress_of, summary_line
+from sweep_status import progress_of, show, summary_line
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 GONE = 2**22 + 1  # above the largest process number that Linux gives
@@ -55,6 +56,17 @@ def test_states_and_time_left(root):
 def test_the_last_line_counts(root):
     line = summary_line([progress_of(run, NOW) for run in collect(root)])
     assert line == "1 failed, 3 running, 2 stalled; the last running one ends in 2 min 30 s"
+
+
+def test_runs_that_differ_in_a_setting_are_told_apart_by_it(tmp_path, capsys):
+    for rate in (0.001, 0.002):
+        write_run(tmp_path / str(rate), "fourier", changes={"config": {"optim.lr": rate}, "group": str(rate)})
+    show([str(tmp_path)], for_programs=False)
+    first, second, _ = capsys.readouterr().out.splitlines()
+    assert first.endswith("fourier lr=0.001")
+    assert second.endswith("fourier lr=0.002")
+    show([str(tmp_path)], for_programs=True)
+    assert [run["settings"] for run in json.loads(capsys.readouterr().out)] == ["fourier lr=0.001", "fourier lr=0.002"]
 
 
 def test_for_people_and_for_programs(root):
