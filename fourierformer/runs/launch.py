@@ -130,7 +130,8 @@ def _ended(action: Callable[[], int | None]) -> int:
                 way_out = "A value that names a file is at most 255 bytes long"
             return print_error(f"{os_error_text(error)}. {way_out}", 2)
         if type(error).__module__.startswith(("joblib", "submitit")):  # the process of a job was killed
-            return print_error(first_line(error), 1)
+            way_out = "Or a signal ended it: the same command finishes the sweep"
+            return print_error(f"{first_line(error)} {way_out}", 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return print_error("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)

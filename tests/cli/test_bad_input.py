@@ -4,6 +4,7 @@ import resource
 
 import pytest
 
+from fourierformer.runs import launch
 from tests.helpers.command_line import start, train_lm, train_vit
 
 WRONG = {
@@ -115,6 +116,17 @@ def test_a_small_address_space_is_named_before_torch_may_abort_in_it(size, noted
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (size, size))
     assert train_lm("seed=-1") == 2
     assert ("2.0 GiB of addresses (ulimit -v)" in capfd.readouterr().out) == noted
+
+
+def test_a_worker_that_was_killed_is_one_line_with_a_way_out(capfd):
+    def action():
+        raise type("TerminatedWorkerError", (Exception,), {"__module__": "joblib.externals"})(
+            "A worker was terminated.\n\n"
+        )
+
+    assert launch._ended(action) == 1
+    expected = "error: A worker was terminated. Or a signal ended it: the same command finishes the sweep\n"
+    assert capfd.readouterr().err == expected
 
 
 @pytest.mark.parametrize("words", [["--lr", "0.01"], ["--optim.lr=0.01"]])
