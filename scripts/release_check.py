@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fourierformer.errors import UserError
+from fourierformer.errors import SetupError, UserError
 from fourierformer.printing import echo
 from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.console_io import exit_on_user_error
@@ -29,16 +29,16 @@ def main() -> None:
     parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="a program, such as python3.12")
     pythons = parser.parse_args().pythons
     with exit_on_user_error():
+        missing = [python for python in pythons if not starts(python)]
+        if len(missing) == len(pythons):
+            raise SetupError(f"none of {', '.join(pythons)} starts here: python scripts/release_check.py PYTHON")
         with tempfile.TemporaryDirectory() as folder:
             wheel = build(Path(folder), Path("dist").absolute())
-        missing = [python for python in pythons if not starts(python)]
         for python in [python for python in pythons if python not in missing]:
             with tempfile.TemporaryDirectory() as folder:
                 echo(f"{python}: {train_with(wheel, python, Path(folder))}", flush=True)
         if missing:
             echo(f"not tried, because they do not start here: {', '.join(missing)}")
-        if len(missing) == len(pythons):
-            raise UserError("no Python was tried: name one that starts here, python scripts/release_check.py PYTHON")
 
 
 def starts(python: str) -> bool:

@@ -30,10 +30,11 @@ from fourierformer import fourier_attention
 from fourierformer.attention import Geometry, build
 from fourierformer.attention.engines.delta_rule import delta_rule
 from fourierformer.attention.engines.recurrence import Form, decayed_sums, linear_attention
-from fourierformer.errors import first_line
+from fourierformer.errors import SetupError, first_line
 from fourierformer.files import write_csv
 from fourierformer.printing import echo
 from fourierformer.provenance import MEASURED, header, machine
+from fourierformer.runs.console_io import exit_on_user_error
 
 Case = tuple[str, Callable[[], object]]  # its name, and a call that raises where it fails
 
@@ -420,6 +421,12 @@ def main() -> None:
     torch.manual_seed(0)
     root = arguments.suites.resolve() if arguments.suites else None
     chosen = [suite for suite in SUITES if arguments.only in suite.name]
+    with exit_on_user_error():
+        if root and not root.is_dir():
+            raise SetupError(f"--suites {arguments.suites}: no such folder. Name one with checkouts, or leave it out")
+        if not chosen:
+            names = ", ".join(suite.name for suite in SUITES)
+            raise SetupError(f"--only {arguments.only}: no suite has this in its name. Choose from {names}")
     rows = [row(suite, root, arguments.verbose) for suite in chosen]
     for line in rows:
         echo("  ".join(f"{key} {value}" for key, value in line.items() if key != "shows"))
