@@ -38,7 +38,8 @@ class FourierFormerLM(TemplateLM):
         trained = load(str(name), device or "auto")
         if not isinstance(trained, TrainedLanguageModel):
             raise SetupError(f"{name} is no language model: the harness asks for probabilities of words")
-        self.trained, self.stride, self.batch = trained, int(stride), int(batch_size)
+        self.trained, self.stride = trained, int(stride)
+        self.batch = 64 if str(batch_size).startswith("auto") else int(batch_size)  # windows of a long text at a time
         model: Any = trained.model
         self.model, self.length = model, model.config.length
 

@@ -29,5 +29,5 @@ def per_word(document: dict, results: list[float]) -> dict[str, tuple[float, int
     """log p of the document and its number of words, where a line end counts as one, as in our own perplexity; that at
     the beginning is given."""
     text = document["text"]
-    count = len(text.split()) + text.count("\n") - text.startswith("\n")
+    count = len(text.split()) + text.count("\n") - text.lstrip(" ").startswith("\n")
     return {"word_perplexity": (results[0], count)}
