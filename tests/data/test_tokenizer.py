@@ -6,9 +6,9 @@ import pytest
 
 tokenizers = pytest.importorskip("tokenizers", reason='transformers is not installed: pip install -e ".[transformers]"')
 
-from fourierformer.data.text import builtin  # noqa: E402 - after the check that it is there
+from fourierformer.data.text import bpe, builtin  # noqa: E402 - after the check that it is there
 from fourierformer.data.text.corpus import Corpus  # noqa: E402
-from fourierformer.data.text.tokenizer import tokenizer_files  # noqa: E402
+from fourierformer.data.text.tokenizer import PADDING, tokenizer_files  # noqa: E402
 
 WORDS = ["<eos>", "a", "<unk>", "b", "<eos>x", "##b"]
 
@@ -39,6 +39,19 @@ def test_bytes_are_ours():
     text = "one\n\ttwo <0x41> é ∑ \U0001f600 \0"
     assert tokenizer.encode(text).ids == corpus.encode(text) == list(text.encode())
     assert tokenizer.decode(list(text.encode())) == text
+
+
+def test_byte_pairs_are_ours():
+    texts = ["one two three\nfour five  six \u00e9\n"] * 20
+    facts = {"unit": "bpe", "vocabulary": 270, "words": None, "source": "files", "sequence": None}
+    own = bpe.trained(texts, 270)
+    corpus = Corpus.of_facts("some", facts | {"vocabulary": own.get_vocab_size(), "tokenizer": own.to_str()})
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_files(corpus, 8)["tokenizer.json"]))
+    for text in [texts[0], "\n\nother \u2211 words\n", ""]:
+        ids = tokenizer.encode(text).ids
+        assert ids == corpus.encode(text)
+        assert tokenizer.decode(ids) == corpus.decode(ids)
+    assert tokenizer.token_to_id(PADDING) == corpus.vocab_size
 
 
 def test_the_words_and_signs_of_the_built_in_text_are_ours():

@@ -3,6 +3,8 @@
 Its ids are those of `Corpus.encode`. The id after the vocabulary is padding, on the left (models/lm.py says why).
 """
 
+import json
+
 from fourierformer.data.text import builtin
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.words import EOS, UNK
@@ -13,7 +15,10 @@ BLANK = r"\s\x1c-\x1f"  # what Python's `split` takes for a blank; \s lacks the 
 
 def tokenizer_files(corpus: Corpus, length: int) -> dict[str, dict]:
     """Contents of tokenizer.json and tokenizer_config.json. length: tokens that the model reads at most."""
-    parts = _of_words(corpus) if corpus.unit == "word" else _of_bytes()
+    if corpus.unit == "bpe":
+        parts = json.loads(corpus.tokenizer.to_str())
+    else:
+        parts = {"version": "1.0"} | (_of_words(corpus) if corpus.unit == "word" else _of_bytes())
     pad = {"id": corpus.vocab_size, "content": PADDING, "special": True, "normalized": False}
     pad |= dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
     config = {
@@ -24,7 +29,8 @@ def tokenizer_files(corpus: Corpus, length: int) -> dict[str, dict]:
         "padding_side": "left",
         "clean_up_tokenization_spaces": False,
     }
-    return {"tokenizer.json": {"version": "1.0", "added_tokens": [pad]} | parts, "tokenizer_config.json": config}
+    parts["added_tokens"] = [*parts.get("added_tokens", []), pad]
+    return {"tokenizer.json": parts, "tokenizer_config.json": config}
 
 
 def _of_words(corpus: Corpus) -> dict:
