@@ -97,6 +97,8 @@ def test_grouped_heads_are_repeated_heads():
     torch.testing.assert_close(fourier_attention(q, few_k, few_v, radius, enable_gqa=True), exact)
     with pytest.raises(ValueError, match="a divisor of q's 4, got 3 and 3"):
         fourier_attention(q, k[:, :3], v[:, :3], radius, enable_gqa=True)
+    with pytest.raises(ValueError, match=r"must be \(batch, heads, tokens, width\)"):
+        fourier_attention(q[0], k[0], v[0], radius, enable_gqa=True)
 
 
 class Module(nn.Module):

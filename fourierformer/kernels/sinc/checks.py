@@ -91,6 +91,8 @@ def check_mask(q: Tensor, k: Tensor, mask: Tensor | None, dropout: float) -> Non
 
 def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """k and v with as many heads as q: each of their heads serves a group of adjacent query heads."""
+    if not q.dim() == k.dim() == v.dim() == 4:
+        return k, v  # which `check_shapes` refuses: none of the dimensions need be heads
     heads, groups = q.shape[1], k.shape[1]
     if groups == 0 or heads % groups or v.shape[1] != groups:
         raise ValueError(
