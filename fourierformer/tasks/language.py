@@ -117,7 +117,6 @@ class Language(Task[LanguageSpec]):
             "model_type": "fourierformer",
             "architectures": ["FourierFormerForCausalLM"],
             "vocab_size": corpus.vocab_size,
-            "pad_token_id": corpus.vocab_size,
             "dtype": "float32",
         }
 

@@ -27,7 +27,6 @@ class FourierFormerConfig(PreTrainedConfig):
     def __init__(self, run: dict | None = None, step: int = 0, vocab_size: int = 0, **options):
         self.run, self.step, self.vocab_size = run, step, vocab_size
         options.setdefault("tie_word_embeddings", False)
-        options.setdefault("pad_token_id", vocab_size)  # no id of the vocabulary: <eos>, id 0, is part of a text
         super().__init__(**options)
 
 
