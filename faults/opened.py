@@ -14,8 +14,9 @@ from PIL import Image
 from faults.children import in_child, limit_memory
 from faults.damage import cut, empty, flip, pipe_instead, socket_instead, sparse, zeroed
 from faults.settings import Bench, state_hash
-from faults.trials import REFUSED, SAME, SILENT, Trial, Verdict, crashed, seeded
+from faults.trials import NAMED, REFUSED, SAME, SILENT, Trial, Verdict, crashed, seeded
 from fourierformer.data.images.corpus import load_images
+from fourierformer.data.images.sets import Unreadable
 from fourierformer.data.text.corpus import load_corpus
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import UserError
@@ -58,7 +59,8 @@ def _open_damaged(
                 return REFUSED
 
         ended = in_child(read_again, seconds=20)
-        return crashed(ended) or Verdict(str(ended.value), done)
+        named = ended.value == SILENT and "damaged: " in ended.output
+        return crashed(ended) or Verdict(NAMED if named else str(ended.value), done)
 
     return action
 
@@ -103,8 +105,14 @@ def _indexed(folder: Path) -> Path:
 def _images(folder: Path) -> list[tuple[bytes, int]]:
     """Also makes the index, where there is none."""
     corpus = load_images(image_data("imagenet", root=str(folder), cache=str(folder / "cache"), expect=None))
-    sets = corpus.splits.values()
-    return [(images.pixels(i).tobytes(), int(images.labels[i])) for images in sets for i in range(len(images))]
+    read = []
+    for images in corpus.splits.values():
+        for number in range(len(images)):
+            try:
+                read.append((images.pixels(number).tobytes(), int(images.labels[number])))
+            except Unreadable as error:  # a training counts and names it
+                print(f"damaged: {error}")
+    return read
 
 
 def _prepared(bench: Bench, folder: Path) -> Path:

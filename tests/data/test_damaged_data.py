@@ -51,6 +51,15 @@ def test_a_tar_with_a_damaged_header_is_refused(tmp_path):
     assert images_of(root, tmp_path / "cache") is None
 
 
+def test_a_pipe_in_place_of_a_tar_is_refused(tmp_path):
+    root = write(tmp_path / "data", "tar", files())
+    path = next(root.rglob("*train*.tar"))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(SetupError, match=r"cannot be read as a plain tar \(it is not a file\)"):
+        load_images(image_data("imagenet", root=str(root), cache=str(tmp_path / "cache"), expect=None))
+
+
 def test_a_damaged_index_of_a_tar_is_made_again(tmp_path):
     root, cache, draw = write(tmp_path / "data", "tar", files()), tmp_path / "cache", random.Random(0)
     expected = images_of(root, cache)

@@ -24,7 +24,7 @@ from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError
-from fourierformer.files import checksum, replacing
+from fourierformer.files import checksum, replacing, require_small
 
 LABELS = (".cls", ".json")
 COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
@@ -83,6 +83,7 @@ def open_tars(data: ImageData, split: str, paths: list[Path], say: Say) -> TarSe
 
 def _entries(number: int, path: Path) -> Iterator[Entry]:
     try:
+        require_small(path, 2**50)  # a pipe would be waited for
         with tarfile.open(path, "r:") as tar:
             for member in _members(tar):
                 if not member.name.endswith(".tar"):
