@@ -51,12 +51,13 @@ def test_a_tar_with_a_damaged_header_is_refused(tmp_path):
     assert images_of(root, tmp_path / "cache") is None
 
 
-def test_a_pipe_in_place_of_a_tar_is_refused(tmp_path):
-    root = write(tmp_path / "data", "tar", files())
-    path = next(root.rglob("*train*.tar"))
+@pytest.mark.parametrize("form", ["tar", "parquet"])
+def test_a_pipe_in_place_of_a_file_of_images_is_refused(form, tmp_path):
+    root = write(tmp_path / "data", form, files())
+    path = next(root.rglob(f"*train*.{form}"))
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(SetupError, match=r"cannot be read as a plain tar \(it is not a file\)"):
+    with pytest.raises(SetupError, match=r"cannot be (read|opened).*it is not a file"):
         load_images(image_data("imagenet", root=str(root), cache=str(tmp_path / "cache"), expect=None))
 
 

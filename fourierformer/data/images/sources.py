@@ -21,6 +21,7 @@ from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
 from fourierformer.data.prepared import Say
 from fourierformer.errors import SetupError, short
+from fourierformer.files import require_small
 
 # CIFAR-10 has no third split: its test images are used for validation
 NAMES = {"train": ("train",), "valid": ("val", "valid", "validation", "test")}
@@ -119,6 +120,8 @@ def _unpack(data: ImageData, paths: list[Path], say: Say):
     datasets, files, cache = hub.datasets_library(), [str(path) for path in paths], str(data.cache_path / "arrow")
     say(f"opening {listed([path.name for path in paths], 2)}")
     try:
+        for path in paths:
+            require_small(path, 2**50)  # a pipe would be waited for
         return datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
     except Exception as error:  # datasets, Arrow and the disk raise many kinds of errors
         raise SetupError(f"{paths[0]} cannot be opened: {type(error).__name__}: {error}") from error
