@@ -42,7 +42,7 @@ from tests.helpers.command_line import REPOSITORY
 SEED = "1-0"  # of the sample: what the first process of `python -m faults --seed 1` draws
 TRIALS = 100  # two of most kinds; with the undisturbed runs that they are compared with two to four minutes
 # what a trial takes on the fake clock, so that the sample has the same trials at every speed: others take a second
-SECONDS = {"damaged data or checkpoint, then opened": 0.02, "damaged file of a finished run, then read": 0.2}
+SECONDS = {"damaged data or checkpoint, then opened": 0.2, "damaged file of a finished run, then read": 0.2}
 
 
 @dataclass
