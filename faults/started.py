@@ -13,9 +13,9 @@ from faults.trials import Trial, Verdict, crashed, resumed, seeded
 ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"MPLBACKEND": "module://not.installed"},
     {"MPLBACKEND": "nonsense"},
-    {"HOME": "/nowhere"},
+    {"HOME": "/dev/null/none"},
     {"HOME": "/dev/null"},
-    {"TMPDIR": "/nowhere"},
+    {"TMPDIR": "/dev/null/none"},
     {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     {"PYTHONIOENCODING": "latin-1"},
     {"COLUMNS": "0"},
@@ -27,7 +27,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"WORLD_SIZE": "many", "RANK": "0"},
     {"HYDRA_FULL_ERROR": "1"},
     {"XDG_CACHE_HOME": "/dev/null"},
-    {"CXX": "/nowhere"},
+    {"CXX": "/dev/null/none"},
     {"TZ": "nonsense"},
 )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from fourierformer.errors import SetupError, check_range
-from fourierformer.files import own_folder
+from fourierformer.files import own_folder, replacing
 from fourierformer.printing import echo
 from fourierformer.results.runs import read_run
 from fourierformer.runs.console_io import exit_on_user_error
@@ -80,7 +80,8 @@ def write_text_maps(run: Path, text: str, out: Path | None) -> Path:
 
     tokens, maps = text_maps(load_run(run), text)
     path = own_folder(out or run / "pictures") / "text_maps.npz"
-    np.savez(path, tokens=np.array(tokens), maps=maps.numpy())
+    with replacing(path) as file:
+        np.savez(file, tokens=np.array(tokens), maps=maps.numpy())
     return path
 
 

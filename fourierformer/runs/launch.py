@@ -18,6 +18,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fourierformer.checking import DEPTH
 from fourierformer.config import flatten, sections
 from fourierformer.errors import Interrupted, UserError, did_you_mean, first_line, interruption_behind, os_error_text
 from fourierformer.printing import echo
@@ -229,7 +230,8 @@ def _unknown_key(key: str, node: DictConfig) -> str:
     if not dot and name in _groups():
         return _foreign_group(name)
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
-    near = did_you_mean(name, node if dot else {*node, *_groups()}, prefix=group + dot)
+    known = [DEPTH[name]] if DEPTH.get(name) in node else node if dot else {*node, *_groups()}
+    near = did_you_mean(DEPTH.get(name, name), known, prefix=group + dot)
     if "did you mean" in near:
         return f"unknown key '{key}'{chosen}{near}"
     everything = OmegaConf.to_container(node._get_root())

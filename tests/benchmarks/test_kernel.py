@@ -160,11 +160,11 @@ def test_a_peer_that_is_no_function_is_a_usage_error(bench, capsys, peer):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_cannot_be_measured_or_written_is_said_before_measuring(bench):
+def test_what_cannot_be_measured_or_written_is_said_before_measuring(bench, tmp_path):
     with pytest.raises(SetupError, match="no contestant 'compilde' here \\(did you mean 'compiled'\\?\\): choose from"):
         bench("--contestant", "compilde")
     with pytest.raises(SetupError, match="no folder that can be written"):
-        bench("--csv", "/nowhere/rows.csv")
+        bench("--csv", f"{tmp_path}/nowhere/rows.csv")
 
 
 def test_without_a_gpu_cuda_is_a_usage_error(bench):

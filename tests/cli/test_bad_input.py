@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_written(smoke, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--help"], ["Examples", "attention: aft_conv,", "experiment: builtin,", "runs_root"]),
+        (["--help"], ["Examples", "attention: adaptive_span, aft_conv,", "experiment: builtin,", "runs_root"]),
         (["--cfg", "job", "--resolve", "trainer.steps=17"], ["name: lm_tiny", "experiment_name: builtin", "steps: 17"]),
         (["-sc", "install=bash"], ["hydra_bash_completion"]),
     ],
