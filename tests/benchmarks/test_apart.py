@@ -1,12 +1,21 @@
 """A process for each measurement: what kills it, poisons it or hangs in it leaves the others measured."""
 
+import multiprocessing.forkserver
 import os
 import time
 
 import pytest
 import torch
 
+import benchmarks.apart
 from benchmarks.apart import Ended, apart
+
+PRELOADED = benchmarks.apart.PRELOADED
+
+
+@pytest.fixture(autouse=True)
+def few_imports(monkeypatch):
+    monkeypatch.setattr(benchmarks.apart, "PRELOADED", [])
 
 
 def numbers(count: int, then: str = ""):
@@ -23,8 +32,11 @@ def forked_after_cuda():
     yield torch.cuda._is_in_bad_fork()
 
 
-def test_a_gpu_can_be_used_there():
+@pytest.mark.full("imports all that a process of a measurement imports")
+def test_a_gpu_can_be_used_there(monkeypatch):
     """CUDA refuses a process that was forked from one that has used it: no preloaded module may."""
+    monkeypatch.setattr(benchmarks.apart, "PRELOADED", PRELOADED)
+    multiprocessing.forkserver._forkserver._stop()  # which has been started with the few of the other tests
     assert list(apart(forked_after_cuda)) == [False]
 
 
