@@ -81,12 +81,19 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
     return {name: contestant for name, contestant in every.items() if name in wanted}
 
 
+def moderate_radius(width: int, scale: float = 1.0) -> float:
+    """R at which the mean log-weight of q and k ~ N(0, scale^2) is about -4, for power 4: at every width the weights
+    are then within float32, and an error changes the output. log w = -4 D z^2 / 6 for small z = R (q - k)."""
+    return math.sqrt(3 / width) / scale
+
+
 def random_inputs(dims: tuple, args: argparse.Namespace, number: int) -> list[Tensor]:
     """q, k, v, doutput (B, H, N, D) and one radius per coordinate (H, D), float32."""
     batch, heads, tokens, width, _ = dims
     torch.manual_seed(args.seed + number)
     q, k, v, doutput = (torch.randn(batch, heads, tokens, width, device=args.device) for _ in range(4))
-    return [args.scale * q, args.scale * k, v, doutput, torch.full((heads, width), args.radius, device=args.device)]
+    radius = moderate_radius(width, args.scale) if args.radius is None else args.radius
+    return [args.scale * q, args.scale * k, v, doutput, torch.full((heads, width), radius, device=args.device)]
 
 
 def why_skipped(name: str, what: str, dims: tuple, args: argparse.Namespace) -> str | None:

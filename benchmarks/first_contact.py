@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import functools
 import itertools
-import math
 import os
 import sys
 import time
@@ -145,16 +144,15 @@ def measure(row: Row, device: str) -> Iterator[Row]:
 
 
 def inputs_of(row: Row, device: str):
-    """q, k, v, doutput, radius (H, D), one head per entry of RADII, and keep. Weights have a log of about -4 in the
-    mean, at every width; values have a mean of 0.5."""
+    """q, k, v, doutput, radius (H, D), one head per entry of RADII, and keep. Values have a mean of 0.5."""
     import torch
 
+    from benchmarks.contestants import moderate_radius
+
     torch.manual_seed(0)
-    shape = (1, len(RADII)), (row.width,)
-    q, k, v, doutput = (
-        torch.randn(*shape[0], tokens, *shape[1]) for tokens in (row.queries, row.keys, row.keys, row.queries)
-    )
-    radius = torch.full((len(RADII), row.width), math.sqrt(3 / row.width))
+    counts = (row.queries, row.keys, row.keys, row.queries)
+    q, k, v, doutput = (torch.randn(1, len(RADII), tokens, row.width) for tokens in counts)
+    radius = torch.full((len(RADII), row.width), moderate_radius(row.width))
     for head, first in enumerate(RADII):
         if first is not None:
             radius[head, 0] = first

@@ -70,7 +70,12 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
     import torch
 
     origin, _ = describe()
-    settings = {"radius": args.radius, "scale": args.scale, "eps": args.eps, "torch": torch.__version__}
+    settings = {
+        "radius": "moderate" if args.radius is None else args.radius,
+        "scale": args.scale,
+        "eps": args.eps,
+        "torch": torch.__version__,
+    }
     settings |= {"triton": origin["versions"]["triton"], "machine": f"{origin['cpu']}, {origin['cpus']} cores"}
     gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
     return settings | {"gpu": gpu, "commit": short_commit(origin)}
@@ -93,7 +98,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="sequences, instead of the shape's own number")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=DTYPES, help="of q, k, v; default: float32 on a CPU, bfloat16 on a GPU")
-    parser.add_argument("--radius", type=float, default=2.0)
+    parser.add_argument("--radius", type=float, help="default: mean log-weight -4 at every width (moderate_radius)")
     parser.add_argument("--scale", type=float, default=1.0, help="standard deviation of queries and keys")
     parser.add_argument("--eps", type=float, default=1e-6)
     parser.add_argument("--repeats", type=int, help="default: 15 on a CPU, 20 on a GPU")

@@ -36,18 +36,18 @@ VARIANTS = [  # rows, columns, warps, stages, coordinates per step
 
 
 class Call:
-    """Both passes of the kernel at a shape of the paper, with matched R and values that have a mean."""
+    """Both passes of the kernel at a shape of the paper, with a moderate R and values that have a mean."""
 
     def __init__(self, shape: str, mode: str):
         import torch
 
-        from benchmarks.contestants import Contestant, as_call
+        from benchmarks.contestants import Contestant, as_call, moderate_radius
         from fourierformer.kernels.sinc import sinc_attention
 
         batch, heads, tokens, width, causal = SHAPES[shape]
         torch.manual_seed(0)
         q, k, v, doutput = (torch.randn(batch, heads, tokens, width, device="cuda") for _ in range(4))
-        radius = torch.full((heads, width), (3 / width) ** 0.5, device="cuda")
+        radius = torch.full((heads, width), moderate_radius(width), device="cuda")
         dtype = torch.bfloat16 if mode == "half" else torch.float32
         self.contestant = Contestant(
             lambda *qkvr: sinc_attention(*qkvr, eps=1e-6, causal=causal, backend="fused"), dtype, mode

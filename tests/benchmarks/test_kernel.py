@@ -185,6 +185,18 @@ def off_by(factor: float):
     return lambda *tensors: sinc_attention(*tensors, eps=1e-6, backend="reference") * factor
 
 
+@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_at_the_usual_radius_no_weight_is_lost_beside_eps(width, scale):
+    """With R = 2 at width 64 all weights vanish, every output is 0, and a wrong kernel would pass the parity check."""
+    args = SimpleNamespace(seed=0, scale=scale, radius=None, device="cpu")
+    q, k, v, _, radius = contestants.random_inputs((1, 2, 64, width, False), args, 0)
+    output = sinc_attention(q, k, v, radius, eps=1e-6)
+    without = sinc_attention(q, k, v, radius, eps=0.0)
+    assert (output - without).norm() < 0.01 * without.norm()
+    assert not sinc_attention(q, k, v, 0 * radius + 8, eps=1e-6).norm() > 0.01 * without.norm()
+
+
 def test_half_precision_may_lose_what_bfloat16_inputs_lose():
     assert 5 < excess(contestants.Contestant(off_by(1.001), torch.float32)) < 20  # 1e-3 of an allowed 1e-4
     assert excess(contestants.Contestant(off_by(1.001), torch.float32, "half")) < 1
