@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import HALF_PI, INTERPRETED, MOST_ROWS, PANEL, existing, feature_offsets
+from fourierformer.kernels.sinc.factors import HALF_PI, MOST_ROWS, PANEL, existing, feature_offsets
+from fourierformer.kernels.sinc.instructions import approximate_cosine, approximate_sine
 
 # Launch option of both kernels. An angle is split without loss into a rounded product and its rounding error; fusing
 # the product with a sum would leave it unrounded in one of the two. (tl.fma stays.)
@@ -143,7 +144,7 @@ def _sine_cosine_quarters(x, lost, rate, PRECISE: tl.constexpr):
     # x rate - k with one rounding. tl.fma, because nothing else is fused here (EXACT).
     angle = tl.fma(lost, rate, tl.fma(x, rate, -k)) * HALF_PI
     if not PRECISE:
-        return _sine(4.0 * angle), _cosine(4.0 * angle)
+        return approximate_sine(4.0 * angle), approximate_cosine(4.0 * angle)
     square = angle * angle
     # Taylor up to (pi/4)^10
     sine = tl.fma(square, tl.fma(square, tl.fma(square, 1 / 362880, -1 / 5040), 1 / 120), -1 / 6)
@@ -155,19 +156,3 @@ def _sine_cosine_quarters(x, lost, rate, PRECISE: tl.constexpr):
     of_sine, of_cosine = tl.where(odd, cosine, sine), tl.where(odd, sine, cosine)
     of_sine = tl.where((quarter & 2) != 0, -of_sine, of_sine)
     return of_sine, tl.where(((quarter + 1) & 2) != 0, -of_cosine, of_cosine)
-
-
-@triton.jit
-def _sine(x):
-    """sin.approx: absolute error 2^-20.5 for |x| <= pi (PTX)."""
-    if INTERPRETED:
-        return tl.sin(x)
-    return tl.inline_asm_elementwise("sin.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
-def _cosine(x):
-    """cos.approx: as _sine."""
-    if INTERPRETED:
-        return tl.cos(x)
-    return tl.inline_asm_elementwise("cos.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)

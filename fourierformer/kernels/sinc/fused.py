@@ -8,16 +8,8 @@ dv), so that each result has one writer: deterministic, without atomics. Both ar
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import (
-    add_slopes,
-    cut_to_tf32,
-    existing,
-    exp2,
-    feature_offsets,
-    log2,
-    round_to_tf32,
-    tile_weights,
-)
+from fourierformer.kernels.sinc.factors import add_slopes, existing, feature_offsets, tile_weights
+from fourierformer.kernels.sinc.instructions import cut_to_tf32, exp2, log2, round_to_tf32
 from fourierformer.kernels.sinc.printed import add_printed_slopes, printed_weights
 
 

@@ -6,7 +6,8 @@ One sine per query, key and coordinate, from q and k themselves.
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import HALF_PI, add_sum, log2, raised
+from fourierformer.kernels.sinc.factors import HALF_PI, add_sum, raised
+from fourierformer.kernels.sinc.instructions import log2
 
 FAR = tl.constexpr(4.0e6)  # |z| from which float32 cannot resolve the phase of sin z
 HUGE = tl.constexpr(1e30)  # larger arguments are replaced by this, so that nothing overflows
