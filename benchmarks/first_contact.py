@@ -11,7 +11,6 @@ paper's shapes come last; they compile what benchmarks.kernel times.
 """
 
 import argparse
-import contextlib
 import functools
 import itertools
 import os
@@ -239,7 +238,7 @@ def main() -> bool:
         names = dict.fromkeys(row.case for row in cases(args.device))
         raise SetupError(f"--case {args.case}: there is no such case. Choose from {', '.join(names)}")
     head = header("-m benchmarks.first_contact", machine=machine(args.device))
-    with ThreadPoolExecutor(max(1, args.processes)) as pool, contextlib.suppress(BrokenPipeError):
+    with ThreadPoolExecutor(max(1, args.processes)) as pool:
         places = {pool.submit(finish, row, args.device): number for number, row in enumerate(rows)}
         for done in as_completed(places):
             row = rows[places[done]] = done.result()

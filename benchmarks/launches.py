@@ -8,6 +8,7 @@ pass that holds the kernel, so only differences between tiles of one kernel have
 """
 
 import argparse
+import contextlib
 import itertools
 import os
 import statistics
@@ -17,6 +18,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 from benchmarks.apart import Ended, apart
 from benchmarks.kernel import SHAPES
@@ -102,45 +104,35 @@ def launches(shape: str, mode: str) -> Iterator[dict]:
     yield from rows
 
 
-def with_variant(kernel: str, variant: tuple) -> None:
-    """Use the variant for heads of 16 features in launches of a kernel, in this process."""
+@contextlib.contextmanager
+def variant_of(kernel: str, variant: tuple) -> Iterator[None]:
+    """Inside, a kernel's launches for heads of 16 features have the variant's tile."""
     from fourierformer.kernels.sinc import tiles
 
-    chosen = tiles.Tile(*variant)
+    chosen, given = tiles.Tile(*variant), tiles.tile
 
     def tile(name: str, width: int, nodes: int, *facts, **more) -> tiles.Tile:
-        return chosen if (name, nodes) == (kernel, 16) else GIVEN[0](name, width, nodes, *facts, **more)
+        return chosen if (name, nodes) == (kernel, 16) else given(name, width, nodes, *facts, **more)
 
-    tiles.tile = tile
-
-
-GIVEN: list = []
-
-
-def keep_given() -> None:
-    from fourierformer.kernels.sinc import tiles
-
-    if not GIVEN:
-        GIVEN.append(tiles.tile)
+    with mock.patch.object(tiles, "tile", tile):
+        yield
 
 
 def compile_variants(items: list[tuple], deadline: float) -> Iterator[tuple]:
     """Yield (item, 'done' or the reason why it does not compile or launch)."""
     import torch
 
-    keep_given()
-    calls = {}
+    calls: dict[tuple, Call] = {}
     for item in items:
         if time.monotonic() > deadline:
             return
         *setting, kernel, variant = item
         try:
-            with_variant(kernel, variant)
-            call = calls.setdefault(tuple(setting), None) or Call(*setting)
-            calls[tuple(setting)] = call
-            call.forward()
-            if kernel != "forward":
-                call.backward()
+            call = calls[tuple(setting)] = calls.get(tuple(setting)) or Call(*setting)
+            with variant_of(kernel, variant):
+                call.forward()
+                if kernel != "forward":
+                    call.backward()
             torch.cuda.synchronize()
             yield item, "done"
         except Exception as error:
@@ -169,14 +161,13 @@ def sweep(seconds: float) -> Iterator[dict]:
 
 
 def time_variants(items: list[tuple]) -> Iterator[dict]:
-    keep_given()
     for setting, group in itertools.groupby(items, key=lambda item: item[:2]):
         call = Call(*setting)
         for *_, kernel, variant in group:
-            with_variant(kernel, variant)
-            call.forward()
             try:
-                ms = milliseconds(call.forward if kernel == "forward" else call.backward)
+                with variant_of(kernel, variant):
+                    call.forward()
+                    ms = milliseconds(call.forward if kernel == "forward" else call.backward)
             except Exception:
                 traceback.print_exc()
                 continue
