@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from faults.campaign import campaign
-from faults.foreign import SECRET
+from faults.guard import SECRET
 from faults.settings import Bench, warm_up
 from faults.trials import BAD, Tally, perform
 from fourierformer.files import write_csv

@@ -6,9 +6,10 @@ from itertools import cycle
 from faults.crafted import crafted_checkpoints
 from faults.damage import damaged_and_read, damaged_and_resumed, damaged_prepared_data
 from faults.disks import failing_at_operations, may_mount, really_full
-from faults.foreign import foreign_exports, read_by_scripts, with_junk, with_things_in_the_way
+from faults.foreign import foreign_exports, read_by_scripts
 from faults.inputs import broken_streams, fuzzed_overrides
 from faults.opened import opened
+from faults.places import with_junk, with_things_in_the_way
 from faults.settings import Bench
 from faults.started import started
 from faults.stops import killed_at_instants, killed_at_operations, one_of_two_killed, signalled

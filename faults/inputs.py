@@ -28,7 +28,7 @@ INTERPOLATIONS = (
 )
 LISTS = ("[]", "{}", "[1,2]", "[nan]", "[[]]", "{a: 1}", "[0,0]", "[5,3]", "[-1]", "[1e300,2]")
 CODES = "\x00\x1b\n\t\u202e"
-LEFT_OUT = ("hydra", "runs_root", "run_dir", "data.root", "data.cache", "data.hub")  # places (foreign.py) and networks
+LEFT_OUT = ("hydra", "runs_root", "run_dir", "data.root", "data.cache", "data.hub")  # places (places.py) and networks
 OF_HYDRA = (
     *("hydra.job.name", "hydra.job.chdir", "hydra.job.num", "hydra.verbose", "hydra.mode", "hydra.output_subdir"),
     *("hydra.sweep.subdir", "hydra.sweeper.max_batch_size", "hydra.launcher", "hydra.help.template", "hydra.nothing"),

@@ -17,7 +17,9 @@ import pytest
 from faults import trials
 from faults.campaign import campaign
 from faults.children import COUNTED, Ended, in_child, in_process
-from faults.foreign import JUNK, SCRIPTS, SECRET, foreign_json, judged, make_outside
+from faults.foreign import foreign_json
+from faults.guard import SCRIPTS, SECRET, judged, make_outside
+from faults.places import JUNK
 from faults.settings import Bench, left_by, warm_up
 from faults.trials import (
     BAD,
