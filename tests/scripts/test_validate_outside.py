@@ -38,14 +38,14 @@ def test_a_suite_that_is_not_there_has_a_row_that_says_so(tmp_path):
 
 def test_outcomes():
     class Case(unittest.TestCase):
-        def test_skips(self):
+        def skips(self):
             self.skipTest("no GPU")
 
-        def test_fails(self):
+        def fails(self):
             self.fail("one\ntwo")
 
     assert outcome(lambda: None) == ("passed", "")
     assert outcome(lambda: skip("why")) == ("skipped", "why")
-    assert outcome(lambda: run_unittest(Case("test_skips"))) == ("skipped", "no GPU")
-    assert outcome(lambda: run_unittest(Case("test_fails")))[0] == "failed"
+    assert outcome(lambda: run_unittest(Case("skips"))) == ("skipped", "no GPU")
+    assert outcome(lambda: run_unittest(Case("fails")))[0] == "failed"
     assert outcome(lambda: Path("/nowhere/at/all").read_text())[0] == "failed"
