@@ -39,6 +39,7 @@ from fourierformer.training.schedule import learning_rate
 from fourierformer.training.signals import StopSignal, exit_code
 
 HEARTBEAT_SECONDS = 10.0  # between writes of status.json; each takes about 10 ms
+_noted: set[str] = set()  # notes on data that this process has printed
 
 
 def train(spec: RunSpec, directory: RunDirectory, stop: StopSignal, processes: Processes, name: Name) -> None:
@@ -122,7 +123,9 @@ def _same_everywhere(checkpoints: Checkpoints, processes: Processes) -> tuple[in
 
 def start_sentence(parts: RunObjects) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
-    notes = "".join(f"\n  note: {note}" for note in [*parts.corpus.notes, *short_training(parts)])
+    new = [note for note in parts.corpus.notes if note not in _noted]  # jobs of a sweep have the same text
+    _noted.update(new)
+    notes = "".join(f"\n  note: {note}" for note in [*new, *short_training(parts)])
     spec, world = parts.spec, parts.processes.world
     return (
         f"{spec.model.name} with {spec.attention.name} attention (backend {parts.backend}) on {spec.data.name}: "

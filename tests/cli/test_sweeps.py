@@ -39,6 +39,7 @@ def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
     assert "error: [4/4 gaussian seed=abc] seed='abc'" in error
     assert "\n[2/4 softmax seed=abc] and 1 more: seed='abc': expected a whole number\n" in error
     assert "2 of 4 done, 2 failed" in error
+    assert printed.partition("\n\n")[0].count("counted as <unk>") <= 1  # once, not for every job
     assert re.search(r"^\[3/4 gaussian seed=1\] step .* loss", printed, flags=re.M)
     assert all(line.startswith(("[", "loading", "note: ")) for line in printed.partition("\n\n")[0].splitlines())
     assert "Traceback" not in error
