@@ -189,7 +189,7 @@ def main() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        raise SetupError("no GPU: torch sees none")
+        raise SetupError("no GPU: torch sees none. A CPU is timed by: python -m benchmarks.kernel --device cpu")
     out = args.out or MEASURED / ("gpu_tiles.csv" if args.tiles else "gpu_launches.csv")
     head, rows = header("-m benchmarks.launches", machine=machine("cuda")), []
     parts = [sweep(args.seconds)] if args.tiles else [apart(launches, *setting) for setting in SETTINGS]
