@@ -147,7 +147,8 @@ def _be_the_child(action: Callable[[], object], place: Path, folder: Path) -> No
             os.dup2(file, descriptor)
             os.close(file)
         for descriptor, name in ((1, "stdout"), (2, "stderr")):  # as a process has them that has just begun
-            stream = open(descriptor, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+            errors = "backslashreplace" if name == "stderr" else "strict"
+            stream = open(descriptor, "w", encoding="utf-8", errors=errors, closefd=False, buffering=1)  # noqa: SIM115
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         value = action()

@@ -19,7 +19,7 @@ PREPARED_FILES = ("manifest.json", "train.bin", "valid.bin", "test.bin", "vocabu
 
 
 def flip(path: Path, draw: random.Random) -> str:
-    content = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes() or b"\0")  # of an empty file, such as a lock
     place, bit = draw.randrange(len(content)), draw.randrange(8)
     content[place] ^= 1 << bit
     path.write_bytes(content)

@@ -121,7 +121,7 @@ def _training_with(bench: Bench, name: str, chosen: int) -> Callable[[Path], Ver
             return Verdict(bad.kind, f"{state}: {done}\n{bad.evidence}")
         if ended.code:
             return Verdict(REFUSED)
-        if state == "finished" and place.parts[0] == "checkpoints":
+        if state == "finished" and place.parts[0] in ("checkpoints", "metrics.jsonl"):
             return Verdict(ACCEPTED)  # nothing reads them any more
         return compared(bench, setting, root, said=ended.text)
 
