@@ -4,7 +4,6 @@ python scripts/check_curve.py              two runs of 200 steps: half a minute 
 python scripts/check_curve.py --record     five seeds each -> results/reference/*.csv (after a change of the recipe)
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -16,7 +15,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.printing import echo
 from fourierformer.provenance import REPOSITORY, describe, header
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 REFERENCE = REPOSITORY / "results" / "reference"
 ATTENTIONS = ("softmax", "fourier")
@@ -30,7 +29,7 @@ Bands = dict[int, tuple[float, float, float]]  # step -> (mean, low, high)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--record", action="store_true", help="write the reference curves anew")
     parser.add_argument("--device", default="auto", help="as trainer.device (default: auto)")
     arguments = parser.parse_args()

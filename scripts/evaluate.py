@@ -13,12 +13,12 @@ from fourierformer.data.text.spec import SWAPPED
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
 from fourierformer.provenance import CONFIGS
-from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
+from fourierformer.runs.console_io import Parser, add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     add_run_options(parser)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
     parser.add_argument("--protocol", help="a protocol of its task, for text only; default: what a paper would quote")

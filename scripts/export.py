@@ -8,14 +8,12 @@ Load it with fourierformer.from_pretrained("exported/my_model"), a language mode
 classifier also with timm (docs/library.md).
 """
 
-import argparse
-
 from fourierformer.printing import echo
-from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
+from fourierformer.runs.console_io import Parser, add_run_options, chosen_weights, exit_on_user_error
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     add_run_options(parser, device=False)
     parser.add_argument("--to", required=True, metavar="FOLDER|hub:OWNER/NAME", help="a new folder, or a repository")
     arguments = parser.parse_args()

@@ -9,12 +9,12 @@ import sys
 
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
-from fourierformer.runs.console_io import add_run_options, chosen_weights, exit_on_user_error
+from fourierformer.runs.console_io import Parser, add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     add_run_options(parser)
     parser.add_argument("--prompt", default="", help="beginning of the text (empty = of a line), or the text to answer")
     parser.add_argument("--tokens", type=int, default=60, help="how many to add")

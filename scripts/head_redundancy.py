@@ -9,11 +9,11 @@ from pathlib import Path
 from fourierformer.errors import UserError, check_range
 from fourierformer.printing import echo
 from fourierformer.results.runs import runs_among
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     runs = "run directories, or folders of them; each gets a heads.json"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")

@@ -24,6 +24,7 @@ from fourierformer.kernels.sinc import features, fused
 from fourierformer.kernels.sinc.op import TIERS
 from fourierformer.kernels.sinc.tiles import Tile, tile
 from fourierformer.printing import echo
+from fourierformer.runs.console_io import Parser
 
 # bytes a block may use, CUDA programming guide
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -210,7 +211,7 @@ def tile_of(text: str) -> Tile:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--kernel", action="append", choices=["forward", "queries", "keys"])
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")

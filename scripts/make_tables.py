@@ -22,11 +22,11 @@ from fourierformer.results.formats import latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.measured import committed, gather, refusal, write_measured
 from fourierformer.results.tables import best_tables, head_tables
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("runs", nargs="*", help="run directories, folders of them, or CSV files (default: runs)")
     parser.add_argument("--format", choices=["text", "markdown", "latex"], default="text", help="default: text")
     parser.add_argument("--markdown", action="store_const", const="markdown", dest="format", help="--format markdown")

@@ -3,14 +3,13 @@
 It has three files: the class, its yaml, and a test of its formula. docs/extend.md has the next steps.
 """
 
-import argparse
 import keyword
 from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
 from fourierformer.provenance import REPOSITORY
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 CLASS = '''\
 """Attention with a Cauchy kernel: weights that fall with the distance between query and key, but slowly."""
@@ -122,7 +121,7 @@ def write(name: str, root: Path) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("name", help="lower-case letters, digits and _, as in my_kernel")
     name = parser.parse_args().name
     with exit_on_user_error():

@@ -19,6 +19,7 @@ from fourierformer.data.text.corpus import TextData, load_corpus
 from fourierformer.errors import SetupError, UserError, did_you_mean
 from fourierformer.printing import echo
 from fourierformer.provenance import CONFIGS
+from fourierformer.runs.console_io import Parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("name", nargs="?", help="a file name of configs/data")
     parser.add_argument("--root", help="folder with the text files (default: the config's)")
     parser.add_argument("--cache", help="folder for the prepared copies (default: the config's)")

@@ -6,7 +6,6 @@ For each Python, pip installs what pyproject.toml requires into a new environmen
 which is deleted afterwards. PIP_CONSTRAINT=FILE, a variable of pip, chooses other versions. The archives stay in dist/.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from fourierformer.errors import SetupError, UserError
 from fourierformer.printing import echo
 from fourierformer.provenance import REPOSITORY
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 FACTS = """import fourierformer, hydra, platform, sys, torch
 assert fourierformer.__file__.startswith(sys.prefix), fourierformer.__file__
@@ -25,7 +24,7 @@ print(f"Python {platform.python_version()}, torch {torch.__version__}, hydra-cor
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="a program, such as python3.12")
     pythons = parser.parse_args().pythons
     with exit_on_user_error():

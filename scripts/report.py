@@ -11,11 +11,11 @@ from pathlib import Path
 
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     runs = "run directories, folders of them, or collected CSV files (default: runs)"
     parser.add_argument("runs", nargs="*", default=["runs"], help=runs)
     parser.add_argument("--out", type=Path, help="the file to write (default: report.html beside the runs)")

@@ -16,12 +16,12 @@ from fourierformer.files import write_csv
 from fourierformer.printing import echo
 from fourierformer.provenance import header
 from fourierformer.results.runs import runs_among
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     runs = "run directories, or folders of them, of one kind; each gets a robustness.json"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     attacks = "word_swap; fgm, pgd (default: all of the runs' kind)"

@@ -17,11 +17,11 @@ from fourierformer.errors import SetupError, check_range
 from fourierformer.files import own_folder, replacing
 from fourierformer.printing import echo
 from fourierformer.results.runs import read_run
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("what", help="the name of an attention, or a run directory")
     parser.add_argument("more", nargs="*", help="KNOB=VALUE of the attention, as in its yaml; or more run directories")
     parser.add_argument("--tokens", type=int, default=64, help="in a pattern (default: 64)")

@@ -1,6 +1,5 @@
 """Show the progress of a sweep from its run directories: python scripts/sweep_status.py [RUNS...] [--json]"""
 
-import argparse
 import json
 import socket
 import sys
@@ -14,7 +13,7 @@ from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect, comparison
 from fourierformer.results.labels import row_label
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.directory import process_exists
 
 STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every log, evaluations take minutes
@@ -41,7 +40,7 @@ class RunProgress:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One line a run: running, stalled, failed or done, and what is left.")
+    parser = Parser("One line a run: running, stalled, failed or done, and what is left.")
     parser.add_argument("runs", nargs="*", default=["runs"], help="run directories or folders of them (default: runs)")
     parser.add_argument("--json", action="store_true", help="for programs")
     arguments = parser.parse_args()

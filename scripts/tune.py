@@ -25,7 +25,7 @@ from fourierformer.errors import SetupError, check_range
 from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.provenance import CONFIGS
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.launch import explain
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
 
@@ -33,7 +33,7 @@ DIVERGED, STOPPED = 3, (130, 143)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("kind", choices=trainings(), help="what to train")
     parser.add_argument("overrides", nargs="+", help="overrides, at least one of them searched")
     parser.add_argument("--trials", type=int, default=20, help="finished trials of the whole study (default: 20)")

@@ -6,7 +6,6 @@ FOLDER has any of timm, transformers, flash-linear-attention, zoology: checkouts
 transformers its source archive. A suite that is not there has a row that says so. Nothing of them is copied.
 """
 
-import argparse
 import importlib.util
 import os
 import re
@@ -34,7 +33,7 @@ from fourierformer.errors import SetupError, first_line
 from fourierformer.files import write_csv
 from fourierformer.printing import echo
 from fourierformer.provenance import MEASURED, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 Case = tuple[str, Callable[[], object]]  # its name, and a call that raises where it fails
 
@@ -412,14 +411,14 @@ def row(suite: Suite, root: Path | None, verbose: bool) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--suites", type=Path, help="a folder of checkouts")
     parser.add_argument("--only", default="", help="only suites with this in their name; writes no file")
     parser.add_argument("--verbose", action="store_true", help="a line for every case, not only for failures")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.manual_seed(0)
-    root = arguments.suites.resolve() if arguments.suites else None
+    root = arguments.suites.absolute() if arguments.suites else None
     chosen = [suite for suite in SUITES if arguments.only in suite.name]
     with exit_on_user_error():
         if root and not root.is_dir():

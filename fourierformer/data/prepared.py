@@ -21,7 +21,7 @@ from fourierformer.data.location import DataLocation
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import LARGEST_COUNT, SetupError
-from fourierformer.files import checksum, file_sha256, open_own
+from fourierformer.files import checksum, file_sha256, open_own, require_small
 
 FORMAT = 1
 WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4}  # bytes of a token by dtype
@@ -88,9 +88,8 @@ def other_roots(data: TextData) -> str:
 
 
 def _peek(folder: Path) -> dict:
-    if not (folder / "manifest.json").is_file():
-        return {}
     try:
+        require_small(folder / "manifest.json")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}

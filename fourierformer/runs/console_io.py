@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fourierformer.errors import UserError, os_error_text, out_of_memory_text
-from fourierformer.printing import echo
+from fourierformer.printing import echo, visible
 
 
 def print_error(message: object, code: int) -> int:
@@ -76,6 +76,17 @@ def _lasting(stream: TextIO) -> TextIO:
     lasting = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
     by_line = stream.isatty() or stream is sys.__stderr__
     return io.TextIOWrapper(lasting, encoding=stream.encoding, errors="replace", line_buffering=by_line)
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the arguments of a program, with its docstring as it stands. Control characters in a word that it refuses are
+    shown as text."""
+
+    def __init__(self, description: str | None = None, **options):
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str):
+        super().error(visible(message))
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, device: bool = True) -> None:

@@ -198,7 +198,12 @@ class Checkpoints:
         """Delete the checkpoints that a killed process was writing or deleting."""
         for name in self._names():
             if name.startswith("step_") and name.endswith(".tmp"):
-                shutil.rmtree(self.directory / name, ignore_errors=True)
+                path = self.directory / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:  # a link or a pipe, of nobody's training
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
     def _not_saved(self, step: int, reason: str) -> str:
         intact = next((path for path in self._complete() if path not in self._damaged), None)

@@ -31,6 +31,10 @@ def break_manifest(folder):
     (folder / "manifest.json").write_text("{")
 
 
+def enlarge_manifest(folder):
+    os.truncate(folder / "manifest.json", 2**35)  # a hole, which takes no place on the disk
+
+
 def break_count(folder):
     edit(folder, lambda manifest: manifest["counts"].update(train=17))
 
@@ -70,7 +74,17 @@ def edit(folder, change):
 
 @pytest.mark.parametrize(
     "harm",
-    [break_manifest, break_count, break_format, break_digest, remove_manifest, remove_file, truncate, flip_bit],
+    [
+        break_manifest,
+        enlarge_manifest,
+        break_count,
+        break_format,
+        break_digest,
+        remove_manifest,
+        remove_file,
+        truncate,
+        flip_bit,
+    ],
     ids=lambda harm: harm.__name__,
 )
 @pytest.mark.parametrize("text_is_there", [True, False], ids=["with text", "without text"])

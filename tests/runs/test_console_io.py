@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from fourierformer.runs.console_io import Parser
+
 PROGRAM = """
 import sys
 from fourierformer.runs.console_io import survive_closed_streams
@@ -54,3 +56,10 @@ def test_letters_that_the_encoding_lacks(tmp_path):
     assert done.returncode == 0
     assert done.stdout.decode("ascii").splitlines()[:2] == ["a line of a table ?????", "not even flushed"]
     assert done.stderr.decode("ascii").splitlines() == 3 * ["a warning ?????"]
+
+
+def test_a_word_that_is_refused_reaches_the_terminal_without_control_characters(capsys):
+    with pytest.raises(SystemExit) as end:
+        Parser("What it does.").parse_args(["\x1b[2Jclears"])
+    assert end.value.code == 2
+    assert "unrecognized arguments: \\x1b[2Jclears" in capsys.readouterr().err

@@ -69,6 +69,16 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     assert torch.load(path / "state.pt", weights_only=True)["bf16"].dtype == torch.bfloat16
 
 
+def test_what_has_the_name_of_a_leftover_is_deleted_and_where_it_leads_stays(tmp_path):
+    checkpoints, other = saved(tmp_path / "run", [1]), tmp_path / "other"
+    other.mkdir()
+    (checkpoints.directory / "step_00000002.tmp").symlink_to(other)
+    os.mkfifo(checkpoints.directory / "step_00000003.tmp")
+    checkpoints.tidy()
+    assert names(checkpoints.directory) == ["step_00000001"]
+    assert other.is_dir()
+
+
 def test_none_when_there_are_none(tmp_path):
     checkpoints = Checkpoints(tmp_path / "not there yet")
     assert checkpoints.latest() is None

@@ -27,6 +27,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import checksum, replacing, require_small
 
 LABELS = (".cls", ".json")
+LARGEST_INDEX = 2**33  # bytes; a hundred for each image
 COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
 
 
@@ -196,6 +197,7 @@ def _save(path: Path, index: TarIndex) -> None:
 
 def _load(path: Path) -> TarIndex | None:
     try:
+        require_small(path, LARGEST_INDEX)
         with np.load(path, allow_pickle=False) as arrays:
             names, classes = Names(arrays["block"], arrays["ends"]), json.loads(arrays["classes"].tobytes())
             return TarIndex(names=names, classes=classes, **{name: arrays[name] for name in COLUMNS})
