@@ -190,7 +190,7 @@ class Checkpoints:
                 doomed = path.with_name(path.name + ".tmp")
                 try:
                     os.replace(path, doomed)
-                    shutil.rmtree(doomed)
+                    _delete(doomed)
                 except OSError as error:
                     self.say(f"The old checkpoint {path} could not be deleted ({error.strerror}).")
 
@@ -198,12 +198,8 @@ class Checkpoints:
         """Delete the checkpoints that a killed process was writing or deleting."""
         for name in self._names():
             if name.startswith("step_") and name.endswith(".tmp"):
-                path = self.directory / name
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:  # a link or a pipe, of nobody's training
-                    with contextlib.suppress(OSError):
-                        path.unlink()
+                with contextlib.suppress(OSError):
+                    _delete(self.directory / name)
 
     def _not_saved(self, step: int, reason: str) -> str:
         intact = next((path for path in self._complete() if path not in self._damaged), None)
@@ -226,7 +222,16 @@ def _discard(aside: Path, target: Path) -> None:
     """Remove a checkpoint that could not be saved, also after its renaming, when only the last sync failed."""
     with contextlib.suppress(OSError):
         os.replace(target, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _delete(aside)
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint, or what stands in its place: a link, not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _problem(path: Path) -> str | None:

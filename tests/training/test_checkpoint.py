@@ -79,6 +79,15 @@ def test_what_has_the_name_of_a_leftover_is_deleted_and_where_it_leads_stays(tmp
     assert other.is_dir()
 
 
+def test_a_link_in_place_of_an_old_checkpoint_is_deleted_whole_and_where_it_leads_stays(tmp_path):
+    checkpoints, other = saved(tmp_path / "run", [1, 2], keep=1), tmp_path / "other"
+    other.mkdir()
+    (checkpoints.directory / "step_00000001").symlink_to(other)
+    checkpoints.save(3, state(3), best=True)  # so that none before it can be the best
+    assert names(checkpoints.directory) == ["step_00000003"]
+    assert other.is_dir()
+
+
 def test_none_when_there_are_none(tmp_path):
     checkpoints = Checkpoints(tmp_path / "not there yet")
     assert checkpoints.latest() is None
