@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from fourierformer.results.documents import write_parts
+from fourierformer.results.statistics import holm
 from studies.figures import save_figure
 
 HERE = Path(__file__).resolve().parent
@@ -32,8 +35,15 @@ COLOURS = {
     "fourier (R = 2)": "#cc79a7",
 }
 VALID, TEST = "results.valid.segment.ppl", "results.test.overlapping.ppl"
-SETTING = {"model.layers": 4, "model.heads": 8, "model.norm": "post", "trainer.steps": 4000}
-MATCHED_START = ("matched", 1.0)  # radius at the start, multiplier of R's learning rate
+SETTING = {"model.layers": 4, "trainer.steps": 4000}
+VARIANTS = {  # of matched: radius at the start, eps, multiplier of R's learning rate
+    ("1", "1e-06", 1.0): "R = 1",
+    ("1", "0.0", 1.0): "R = 1, eps 0",
+    ("matched", "1e-06", 10.0): "R learns at 10 times the rate",
+    ("matched", "1e-06", 0.0): "R frozen",
+}
+CHOICE, FRESH = range(1, 6), range(11, 16)  # seeds that choose the rate, and of the primary comparison
+LEVEL, MARGIN = 0.05, np.log(1.01)
 
 
 def load() -> pd.DataFrame:
@@ -43,21 +53,25 @@ def load() -> pd.DataFrame:
     config = rows["config"].map(json.loads)
     rows["lr"] = config.map(lambda c: c["optim.lr"])
     rows["eps"] = config.map(lambda c: str(float(c["attention.eps"])) if "attention.eps" in c else "")
-    rows["name"] = [NAMES.get(key) for key in zip(rows["attention"], rows["eps"], strict=True)]
-    rows["standard"] = config.map(
-        lambda c: (
-            all(c.get(key, value) == value for key, value in SETTING.items())
-            and (
-                c["attention.name"] != "fourier_matched"
-                or (c["attention.radius"], c["attention.radius_lr_multiplier"]) == MATCHED_START
-            )
-        )
-    )
+    rows["name"] = config.map(name_of)
     rows["share"] = rows.apply(least_share, axis=1)
-    rows = rows[rows["standard"] & rows["name"].notna()]
+    rows = rows[rows["name"].notna()]
     # seed 1 of softmax at 1e-3 was repeated on another processor; the repetition does not count
     rows = rows.drop_duplicates(["name", "lr", "seed"], keep="first")
     return rows.rename(columns={VALID: "valid", TEST: "test"}).sort_values(["name", "lr", "seed"])
+
+
+def name_of(config: dict) -> str | None:
+    """The row's name in the tables; None for runs of another setting, which the first plan's files hold, too."""
+    if any(config[key] != value for key, value in SETTING.items()):
+        return None
+    attention = config["attention.name"]
+    eps = str(float(config["attention.eps"])) if "attention.eps" in config else ""
+    if attention == "fourier_matched":
+        variant = str(config["attention.radius"]), eps, float(config["attention.radius_lr_multiplier"])
+        if variant[::2] != ("matched", 1.0):
+            return VARIANTS.get(variant)
+    return NAMES.get((attention, eps))
 
 
 def least_share(row: pd.Series) -> float:
@@ -71,15 +85,77 @@ def least_share(row: pd.Series) -> float:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean, standard deviation and number of seeds of each attention at each rate, seeds 1 to 5."""
-    first = rows[rows["seed"] <= 5]
+    """Mean, standard deviation and number of seeds of each attention at each rate, on the seeds that choose it."""
+    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin(NAMES.values())]
     return first.groupby(["name", "lr"]).agg(
         n=("seed", "size"), valid=("valid", "mean"), test=("test", "mean"), sd=("test", "std"), share=("share", "mean")
     )
 
 
 def parts() -> dict[str, str]:
-    return {"rates": table(summary(load()))}
+    rows = load()
+    return {"primary": primary_table(rows), "rates": table(summary(rows)), "secondary": secondary_table(rows)}
+
+
+def differences(rows: pd.DataFrame, one: tuple[str, float], other: tuple[str, float], seeds: range) -> pd.Series:
+    """log(test perplexity of `one`) - log(that of `other`), each a (name, rate), by the seeds that both have."""
+    by_name = rows[rows["seed"].isin(seeds)].set_index(["name", "lr", "seed"])["test"]
+    if any(each not in by_name.index.droplevel("seed") for each in (one, other)):
+        return pd.Series(dtype=float)
+    return (np.log(by_name[one]) - np.log(by_name[other])).dropna()
+
+
+def change_text(logs: pd.Series) -> str:
+    """'+2.7 % [+1.2, +4.3]': the mean change and its 95 % interval."""
+    if len(logs) < 2:
+        return "".join(f"{100 * np.expm1(value):+.1f} %" for value in logs)
+    interval = stats.ttest_1samp(logs, 0).confidence_interval(1 - LEVEL)
+    mean, low, high = 100 * np.expm1([logs.mean(), *interval])
+    return f"{mean:+.1f} % [{low:+.1f}, {high:+.1f}]"
+
+
+def primary_table(rows: pd.DataFrame) -> str:
+    """Part B: each minus softmax at the chosen rate; difference and equivalence within 1 %, Holm's correction."""
+    lines = ["| attention | test perplexity | to softmax [95 %] | p, different | p, equivalent | verdict |"]
+    lines.append("|---|---:|---|---:|---:|---|")
+    chosen = summary(rows)["valid"].groupby(level="name").idxmin()
+    fresh = rows[rows["seed"].isin(FRESH)].groupby("name")["test"]
+    lines.append(f"| softmax | {fresh.mean()['softmax']:.1f} ± {fresh.std()['softmax']:.1f} | | | | |")
+    names = ["gaussian", "matched", "matched, eps 0"]
+    logs = [differences(rows, chosen[name], chosen["softmax"], FRESH) for name in names]
+    different = holm(stats.ttest_1samp(each, 0).pvalue for each in logs)
+    equivalent = holm(
+        max(
+            stats.ttest_1samp(each, -MARGIN, alternative="greater").pvalue,
+            stats.ttest_1samp(each, MARGIN, alternative="less").pvalue,
+        )
+        for each in logs
+    )
+    for name, each, p, p_equivalent in zip(names, logs, different, equivalent, strict=True):
+        verdict = ("worse" if each.mean() > 0 else "better") if p < LEVEL else ""
+        verdict = ", ".join(filter(None, [verdict, "equivalent within 1 %" if p_equivalent < LEVEL else ""]))
+        if not verdict:
+            t = stats.t(len(each) - 1)
+            smallest = np.expm1((t.ppf(1 - LEVEL / 2) + t.ppf(0.8)) * each.sem())
+            verdict = f"undecided: finds {100 * smallest:.1f} %"
+        mean = f"{fresh.mean()[name]:.1f} ± {fresh.std()[name]:.1f}"
+        lines.append(f"| {name} | {mean} | {change_text(each)} | {p:.4f} | {p_equivalent:.2g} | {verdict} |")
+    return "\n".join(lines)
+
+
+def secondary_table(rows: pd.DataFrame) -> str:
+    """Changes of test perplexity, paired over seeds, p not corrected."""
+    lines = ["| part | comparison | seeds | change [95 %] | p |", "|---|---|---:|---|---:|"]
+    compared = [("A", "matched, eps 0", "matched", rate, CHOICE) for rate in (1e-3, 2e-3, 4e-3)]
+    compared += [("B", "matched, eps 0", "matched", 2e-3, FRESH)]
+    compared += [("C", "none", name, 2e-3, CHOICE) for name in ("softmax", "fourier (R = 2)")]
+    compared += [("D", name, "matched", 2e-3, CHOICE) for name in VARIANTS.values()]
+    for part, one, other, rate, seeds in compared:
+        logs = differences(rows, (one, rate), (other, rate), seeds)
+        if len(logs):
+            p = f"{stats.ttest_1samp(logs, 0).pvalue:.2g}" if len(logs) > 1 else "-"
+            lines.append(f"| {part} | {one}, to {other}, lr {rate:g} | {len(logs)} | {change_text(logs)} | {p} |")
+    return "\n".join(lines)
 
 
 def table(by_rate: pd.DataFrame) -> str:
@@ -110,7 +186,7 @@ def draw(rows: pd.DataFrame, by_rate: pd.DataFrame) -> None:
         style = {"color": COLOURS[name], "linestyle": "--" if name in ("none", "matched, eps 0") else "-"}
         top.plot(means.index, means["test"], label=name, **style)
         bottom.plot(means.index, means["share"], marker=".", **style)
-        runs = rows[(rows["name"] == name) & (rows["seed"] <= 5)]
+        runs = rows[(rows["name"] == name) & rows["seed"].isin(CHOICE)]
         top.scatter(runs["lr"], runs["test"], s=10, color=COLOURS[name])
         best = means["valid"].idxmin()
         top.scatter([best], [means.loc[best, "test"]], s=120, facecolors="none", edgecolors=COLOURS[name])
