@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.clocks import measure
 from benchmarks.floors import floor_ms
 from fourierformer.kernels.sinc import sinc_attention
 
+# which softmax chooses from, besides slower ones, for q, k, v of 16 bits
+SDPA_BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 # float32 tensors of B H N N D numbers that the written-out formula holds at once: the peak, rounded up.
 PAIR_TENSORS = {"forward": 4, "forward+backward": 12}
 INPUT_SETS = {"cpu": 1, "cuda": 3}
@@ -66,6 +69,9 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
         every["fused, half"] = Contestant(fourier("fused"), args.dtype, "half")
         every["fused, float32 class"] = Contestant(fourier("fused"), torch.float32, "precise")
     every["softmax"] = Contestant(softmax, args.dtype, checked=False)
+    if args.device == "cuda" and args.dtype != torch.float32:
+        for name, backend in SDPA_BACKENDS.items():
+            every[f"softmax, {name}"] = Contestant(sdpa_kernel(backend)(softmax), args.dtype, checked=False)
     for name, peer in args.peer.items():
         takes = inspect.signature(peer).parameters
         options = {key: value for key, value in {"causal": causal, "eps": args.eps}.items() if key in takes}

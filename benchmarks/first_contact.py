@@ -8,6 +8,7 @@ compiled kernels the most registers, bytes of local memory (spilled registers) a
 paper's shapes come last; they compile what benchmarks.kernel times.
 
     python -m benchmarks.first_contact --device cpu     # in Triton's interpreter: shows that it works
+    compute-sanitizer --target-processes all --tool racecheck python -m benchmarks.first_contact --case tiny
 """
 
 import argparse

@@ -325,3 +325,10 @@ def test_on_a_gpu_the_fused_kernel_is_timed_in_both_precisions(tmp_path):
     assert {"fused, half", "fused, float32 class", "softmax", "direct, compiled", "reference"} <= set(names(rows))
     assert {row["dtype"] for row in rows if row["name"] == "fused, float32 class"} == {"float32"}
     assert all(float(row["ms"]) > 0 and float(row["MiB"]) > 0 for row in rows)
+
+
+def test_on_a_gpu_each_kernel_of_softmax_is_a_contestant_of_its_own():
+    args = SimpleNamespace(device="cuda", dtype=torch.bfloat16, eps=0.0, peer={}, contestant=None, without_fused="no")
+    assert {"softmax", "softmax, flash", "softmax, cudnn"} < contestants.contestants(args, causal=True).keys()
+    args.dtype = torch.float32  # which both of them refuse
+    assert "softmax, flash" not in contestants.contestants(args, causal=True)
