@@ -6,6 +6,7 @@ compute that cluster. Without cut-offs this is a plain softmax. The weight is th
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -28,10 +29,7 @@ class TiedAdaptiveSoftmax(nn.Module):
 
     def rare_places(self, targets: Tensor) -> list[Tensor]:
         """Places in `targets` (n,) of the words of each tail cluster; cheap on a CPU tensor, a host sync on a GPU."""
-        return [
-            ((targets >= low) & (targets < high)).nonzero().squeeze(1)
-            for low, high in zip(self.edges[1:-1], self.edges[2:], strict=True)
-        ]
+        return [((targets >= low) & (targets < high)).nonzero().squeeze(1) for low, high in pairwise(self.edges[1:])]
 
     def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor] | None = None) -> Tensor:
         """-log p(target) per row: hidden (n, dim), targets (n,) -> (n,), float32 at least.
@@ -56,12 +54,11 @@ class TiedAdaptiveSoftmax(nn.Module):
 
     def log_probabilities(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """log p of every word: (n, dim) -> (n, vocab_size). For generation, and the reference of the tests."""
-        head = at_least_float32(F.linear(hidden, *self._head(weight))).log_softmax(-1)
+        head, *tails = (at_least_float32(F.linear(hidden, *layer)).log_softmax(-1) for layer in self._layers(weight))
         shortlist = self.edges[1]
         parts = [head[:, :shortlist]]
-        for cluster in range(1, self.clusters + 1):
-            tail = at_least_float32(F.linear(hidden, *self._tail(weight, cluster))).log_softmax(-1)
-            parts.append(head[:, shortlist + cluster - 1, None] + tail)
+        for cluster, tail in enumerate(tails):
+            parts.append(head[:, shortlist + cluster, None] + tail)
         return torch.cat(parts, dim=-1)
 
     def _parts(self, hidden: Tensor, targets: Tensor, weight: Tensor, rare: list[Tensor]) -> Iterator[tuple]:
@@ -70,20 +67,21 @@ class TiedAdaptiveSoftmax(nn.Module):
         head_target = targets
         for cluster, index in enumerate(rare):
             head_target = head_target.index_fill(0, index, self.edges[1] + cluster)
-        yield hidden, *self._head(weight), head_target
-        for cluster, index in enumerate(rare, start=1):
+        head, *tails = self._layers(weight)
+        yield hidden, *head, head_target
+        for tail, index, first in zip(tails, rare, self.edges[1:-1], strict=True):
             if len(index):
-                tail_target = targets.index_select(0, index) - self.edges[cluster]
-                yield hidden.index_select(0, index), *self._tail(weight, cluster), tail_target
+                yield hidden.index_select(0, index), *tail, targets.index_select(0, index) - first
 
-    def _head(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the shortlist and the cluster tokens."""
+    def _layers(self, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of the head (the shortlist and the cluster tokens), then of each cluster.
+
+        One split, not slices: autograd gives every slice a gradient of the size of the whole weight.
+        """
         if not self.clusters:
-            return weight, self.bias
-        shortlist = self.edges[1]
-        weight = torch.cat([weight[:shortlist], self.cluster_weight])
-        return weight, torch.cat([self.bias[:shortlist], self.cluster_bias])
-
-    def _tail(self, weight: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
-        low, high = self.edges[cluster], self.edges[cluster + 1]
-        return weight[low:high], self.bias[low:high]
+            return [(weight, self.bias)]
+        sizes = [high - low for low, high in pairwise(self.edges)]
+        layers = list(zip(weight.split(sizes), self.bias.split(sizes), strict=True))
+        head = zip(layers[0], (self.cluster_weight, self.cluster_bias), strict=True)
+        weight, bias = (torch.cat(parts) for parts in head)
+        return [(weight, bias), *layers[1:]]
