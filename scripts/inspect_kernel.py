@@ -29,8 +29,9 @@ from fourierformer.runs.console_io import Parser
 # bytes a block may use, CUDA programming guide
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 MATRIX_INSTRUCTION = {80: "HMMA", 86: "HMMA", 89: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
+KERNELS = ["forward", "both", "queries", "keys"]
 WIDTHS = [16, 32, 64]
-INTEGERS = {"H", "N", "M", "sums_size", "moment_size", "first_moment"}
+INTEGERS = {"H", "N", "M", "sums_size", "part_size", "moment_size", "first_moment"}
 STRIDE = "[a-z]_(batch|head|token|features)"
 HALVES = {"XF", "YF", "QF", "KF"}
 
@@ -38,7 +39,7 @@ HALVES = {"XF", "YF", "QF", "KF"}
 @dataclasses.dataclass(frozen=True)
 class Case:
     arch: int
-    kernel: str  # forward, queries or keys: the two launches of backward
+    kernel: str  # forward; queries and keys: the launches of a backward of two passes; both: that of one pass
     width: int
     nodes: int
     precise: bool
@@ -78,7 +79,8 @@ class Case:
         sizes = {name: value for name, value in self.tile.options().items() if name.isupper()}
         settings |= sizes | kept(self.keep)
         if self.kernel != "forward":
-            settings |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel == "keys"}
+            settings |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel != "queries"}
+            settings |= {} if self.kernel == "both" else {"Parts": None}
         return settings
 
 
@@ -184,7 +186,7 @@ def instructions_per_pair(sass: str, case: Case) -> tuple[float, float]:
 
 def cases(args: argparse.Namespace) -> list[Case]:
     kinds = itertools.product(
-        args.kernel or ["forward", "queries", "keys"],
+        args.kernel or KERNELS,
         args.width or WIDTHS,
         args.nodes or TIERS,
         {"half": [False], "float32": [True], None: [False, True]}[args.mode],
@@ -212,7 +214,7 @@ def tile_of(text: str) -> Tile:
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--kernel", action="append", choices=["forward", "queries", "keys"])
+    parser.add_argument("--kernel", action="append", choices=KERNELS)
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")

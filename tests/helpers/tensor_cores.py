@@ -103,8 +103,13 @@ def two_parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high, (x - high.astype(np.float32)).astype(np.float16)
 
 
-def attention(q, k, v, radius: float, dout, precise: bool, unit: Unit | None, power: int = 4, eps: float = 0.0):
-    """Output, dq, dk, dv of one head (tokens, width) without a mask, in float32, as fused.py computes them."""
+def attention(
+    q, k, v, radius: float, dout, precise: bool, unit: Unit | None, power: int = 4, eps: float = 0.0, passes: int = 1
+):
+    """Output, dq, dk, dv of one head (tokens, width) without a mask, in float32, as fused.py computes them.
+
+    A backward of one pass takes the slopes of the keys, with the other sign, for the queries.
+    """
     rounded = (lambda x: x) if precise else round_to_tf32
     v, dout = rounded(v), rounded(dout)
     of_q, of_k = Features(q, radius, precise), Features(k, radius, precise)
@@ -125,6 +130,8 @@ def attention(q, k, v, radius: float, dout, precise: bool, unit: Unit | None, po
     slopes_q, slopes_k = of_q.derivatives(), of_k.derivatives()
     for d, factor in enumerate(factors):
         ratio = dlogs / np.where(factor == 0, np.inf, factor)
-        dq[:, d] = power * radius * (ratio * slopes_q.product(of_k, d, unit)).sum(1)
-        dk[:, d] = power * radius * (ratio.T * slopes_k.product(of_q, d, unit)).sum(1)
+        of_keys = ratio.T * slopes_k.product(of_q, d, unit)
+        of_queries = -of_keys.T if passes == 1 else ratio * slopes_q.product(of_k, d, unit)
+        dq[:, d] = power * radius * of_queries.sum(1)
+        dk[:, d] = power * radius * of_keys.sum(1)
     return output, dq, dk, dv

@@ -46,16 +46,17 @@ def test_tf32_has_ten_bits_cut_or_to_nearest():
     assert round_to_tf32(x[4:]).tolist()[::2] == [0, np.inf]
 
 
+@pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("unit", [HOPPER, AMPERE], ids=lambda unit: unit.name)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("numbers", CASES, ids=str)
-def test_the_rule_holds_on_a_unit_that_cuts(numbers, precision, unit):
+def test_the_rule_holds_on_a_unit_that_cuts(numbers, precision, unit, passes):
     q, k, v, dout = case(*numbers)
     radius = numbers[1]
     tensors, doutput = as_tensors(q, k, v, radius), torch.from_numpy(dout)[None, None].double()
     truth = run(sinc_attention_reference, tensors, doutput, power=4, eps=0.0, causal=False)
     bounds = allowed(tensors, doutput, precision, power=4, eps=0.0, causal=False)
-    results = attention(q, k, v, np.float32(radius), dout, precision == "highest", unit)
+    results = attention(q, k, v, np.float32(radius), dout, precision == "highest", unit, passes=passes)
     for name, ours, exact, bound in zip(NAMES, results, truth, bounds, strict=False):
         assert error(torch.from_numpy(ours), exact[0, 0]) <= bound, name
 

@@ -125,10 +125,11 @@ def raised(x, POWER: tl.constexpr):
 
 @triton.jit
 def add_slopes(
-    Sums, dscores, XF, YF, Table,
+    Sums, Part, part_size, dscores, XF, YF, Table,
     ROWS: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Add to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d). Two coordinates share one reciprocal."""
+    """Add to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d), and store that over the rows in Part,
+    unless None. Two coordinates share one reciprocal."""
     STEP: tl.constexpr = PANEL * NODES
     LOST: tl.constexpr = STEP * STORED
     for start in range(0, STORED, CHUNK):
@@ -139,11 +140,16 @@ def add_slopes(
             factor1 = product(X1, Y1, LOST, NODES, PRECISE, AGAIN=True)
             factor2 = product(X2, Y2, LOST, NODES, PRECISE, AGAIN=True)
             ratio = dscores * reciprocal(factor1 * factor2 + TINY)
-            add_sum(Sums + one * ROWS, slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2))
-            add_sum(Sums + (one + 1) * ROWS, slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1))
+            slopes1 = slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2)
+            add_sums(Sums, Part, part_size, slopes1, one, ROWS)
+            slopes2 = slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1)
+            add_sums(Sums, Part, part_size, slopes2, one + 1, ROWS)
 
 
 @triton.jit
-def add_sum(Sum, tile):
-    """Add the sum over a tile's columns, one number per row."""
-    tl.store(Sum, tl.load(Sum) + tl.sum(tile, 1))
+def add_sums(Sums, Part, part_size, tile, d, ROWS: tl.constexpr):
+    """Add the sum over a tile's columns, one number per row, for coordinate d; store that over its rows in Part."""
+    Sums += d * ROWS
+    tl.store(Sums, tl.load(Sums) + tl.sum(tile, 1))
+    if Part is not None:
+        tl.store(Part + d * part_size, tl.sum(tile, 0))

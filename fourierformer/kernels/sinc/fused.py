@@ -1,8 +1,9 @@
 """Fourier attention in Triton: online normalisation, nothing of size N x M is ever stored.
 
-`forward` runs over blocks of queries; `backward` is launched with queries as rows (dq), then with keys as rows (dk,
-dv), so that each result has one writer: deterministic, without atomics. Both are launched once per number of features
-(features.py; 0 is the printed formula), and a launch returns at once for heads with another number.
+`forward` runs over blocks of queries. `backward` is launched with keys as rows, for dk, dv and parts of dq, which
+`add_parts` adds up; with many keys once with queries as rows (dq) and then with keys as rows (dk, dv). Each result has
+one writer: deterministic, without atomics. Both are launched once per number of features (features.py; 0 is the printed
+formula), and a launch returns at once for heads with another number.
 """
 
 import triton
@@ -137,10 +138,10 @@ def _dot(a, b, acc, PRECISE: tl.constexpr):
 
 @triton.jit
 def backward(
-    X, Y, A, B, XF, YF, Table, Radius, Tier, Keep, Out, Lost, Norm, Delta, Sums, DX, DV, Moments,
+    X, Y, A, B, XF, YF, Table, Radius, Tier, Keep, Out, Lost, Norm, Delta, Sums, Parts, DX, DV, Moments,
     x_batch, x_head, x_token, x_width, y_batch, y_head, y_token, y_width,
     a_batch, a_head, a_token, a_width, b_batch, b_head, b_token, b_width,
-    x_features, y_features, sums_size, moment_size, first_moment, H, N, M,
+    x_features, y_features, sums_size, part_size, moment_size, first_moment, H, N, M,
     WIDTH: tl.constexpr, STORED: tl.constexpr, LOADED: tl.constexpr, V_WIDTH: tl.constexpr, V_LOADED: tl.constexpr,
     POWER: tl.constexpr, CAUSAL: tl.constexpr, LOG: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr,
     KEYS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
@@ -149,6 +150,9 @@ def backward(
 
     dS_ij = P_ij (dout_i . v_j - dout_i . y_i); d/dx_d = POWER R sum_j dS_ij sinc'(z_ijd) / sinc(z_ijd). The two sides
     differ only in the position of the numbers per query (Norm, Delta), and in dv, which belongs to the keys' side.
+    The launch on the keys computes dq as well where Parts is not None: the slopes of a pair are those of the key and,
+    with the other sign, of the query. Parts (B H, blocks of keys, STORED, part_size) is each block's sum of a query's
+    slopes as a key sees them, which `add_parts` adds up; delta is then computed anew in every tile.
     Moments (B H, moment_size): each block's sum of (x - centre) d/d(R x), WIDTH numbers, added up by the caller; this
     launch writes from first_moment on. Sums (B H, sums_size): running sums over j in memory, because registers cannot
     be indexed; each block of rows has its own part, coordinate after coordinate. Keep as in `forward`.
@@ -186,11 +190,7 @@ def backward(
         else:
             end = tl.minimum(M, first + ROWS + (M - N))
     if not KEYS:  # stores Delta for the launch on the keys, which comes second
-        y_at = (head * N + rows)[:, None] * V_WIDTH + e[None, :]
-        y = tl.load(Out + y_at, mask=row_values, other=0.0).to(tl.float32)
-        if Out.dtype.element_ty != tl.float32:
-            y += tl.load(Lost + y_at, mask=row_values, other=0.0).to(tl.float32)
-        row_delta = tl.sum(a * y, 1)
+        row_delta = _delta(a, Out, Lost, head * N + rows, row_values, e, V_WIDTH)
         tl.store(Delta + head * N + rows, row_delta, mask=inside)
         row_norm = tl.load(Norm + head * N + rows, mask=inside, other=0.0)
     Sums += head * sums_size + first.to(tl.int64) * STORED
@@ -210,7 +210,8 @@ def backward(
             weights = tile_weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
         if KEYS:
             norm = tl.load(Norm + head * N + columns, mask=exists, other=0.0)[None, :]
-            delta = tl.load(Delta + head * N + columns, mask=exists, other=0.0)[None, :]
+            if Parts is None:
+                delta = tl.load(Delta + head * N + columns, mask=exists, other=0.0)[None, :]
         else:
             norm, delta = row_norm[:, None], row_delta[:, None]
         shares = exp2(weights + norm) if LOG else weights * norm
@@ -223,26 +224,82 @@ def backward(
             other = _load_values(B, swapped, column_count, e, b_token, b_width, V_WIDTH, PRECISE)
             dvalues = _dot(_swap(shares), other, dvalues, PRECISE)
         other = _load_values(B, columns, column_count, e, b_token, b_width, V_WIDTH, PRECISE)
+        Part = None
+        if Parts is not None:
+            Part = Parts + (head * blocks + block) * (STORED * part_size) + columns
+            column_values = exists[:, None] & (e < V_WIDTH)[None, :]
+            delta = _delta(other, Out, Lost, head * N + columns, column_values, e, V_WIDTH)[None, :]
         zero = tl.zeros([ROWS, COLUMNS], tl.float32)
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
-            add_printed_slopes(Sums + row, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH)
+            add_printed_slopes(
+                Sums + row, Part, part_size, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH
+            )
         else:
-            add_slopes(Sums + row, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES, CHUNK)
+            add_slopes(Sums + row, Part, part_size, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES, CHUNK)
     tl.debug_barrier()
     slopes = POWER * tl.load(Sums + entries, mask=(d < STORED)[None, :], other=0.0)
-    # The slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
-    mask = inside[:, None] & (d < WIDTH)[None, :]
-    x = tl.load(X[:, None] + d[None, :] * x_width, mask=mask, other=0.0).to(tl.float32)
-    centre = tl.load(FirstKey + d * (x_width if KEYS else y_width), mask=d < WIDTH, other=0.0).to(tl.float32)
-    moment = tl.sum(tl.where(mask, slopes * (x - centre[None, :]), 0.0), 0)
-    tl.store(Moments + head * moment_size + first_moment + block * WIDTH + d, moment, mask=d < WIDTH)
-    radius = tl.load(Radius + d, mask=d < WIDTH, other=0.0)
-    at = (head * row_count + rows)[:, None] * WIDTH + d[None, :]
-    tl.store(DX + at, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=mask)
+    FirstKey += d * (x_width if KEYS else y_width)
+    DX += (head * row_count + rows)[:, None] * WIDTH + d[None, :]
+    Moments += head * moment_size + first_moment + block * WIDTH + d
+    _store_slopes(slopes, X[:, None] + d[None, :] * x_width, FirstKey, Radius + d, DX, Moments, inside, d < WIDTH)
     if KEYS:
         at = (head * M + rows)[:, None] * V_WIDTH + e[None, :]
         tl.store(DV + at, dvalues.to(DV.dtype.element_ty), mask=row_values)
+
+
+@triton.jit
+def _delta(dout, Out, Lost, tokens, mask, e, V_WIDTH: tl.constexpr):
+    """dout . y of a tile of queries."""
+    at = tokens[:, None] * V_WIDTH + e[None, :]
+    y = tl.load(Out + at, mask=mask, other=0.0).to(tl.float32)
+    if Out.dtype.element_ty != tl.float32:
+        y += tl.load(Lost + at, mask=mask, other=0.0).to(tl.float32)
+    return tl.sum(dout * y, 1)
+
+
+@triton.jit
+def _store_slopes(slopes, X, FirstKey, Radius, DX, Moment, inside, used):
+    """Store the gradient of a block of rows, from its slopes d/d(R x), and the block's moment.
+
+    The slopes of a head sum to 0, so any centre gives the same gradient of R; near the tokens fewer digits cancel.
+    """
+    mask = inside[:, None] & used[None, :]
+    x = tl.load(X, mask=mask, other=0.0).to(tl.float32)
+    centre = tl.load(FirstKey, mask=used, other=0.0).to(tl.float32)
+    tl.store(Moment, tl.sum(tl.where(mask, slopes * (x - centre[None, :]), 0.0), 0), mask=used)
+    radius = tl.load(Radius, mask=used, other=0.0)
+    tl.store(DX, (slopes * radius[None, :]).to(DX.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def add_parts(
+    Q, K, Radius, Parts, DQ, Moments,
+    q_batch, q_head, q_token, q_width, k_batch, k_head, k_token, k_width, part_size, moment_size, H, N, M,
+    WIDTH: tl.constexpr, STORED: tl.constexpr, LOADED: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """dq of one block of queries from the parts of blocks of ROWS keys (see `backward`), in their order."""
+    blocks = tl.cdiv(N, ROWS)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    b, h = head // H, head % H
+    block = tl.program_id(0) % blocks
+    rows = block * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, LOADED)
+    inside = rows < N
+    key_blocks = tl.cdiv(M, ROWS)
+    Parts += head * key_blocks * (STORED * part_size) + rows[:, None] + d[None, :] * part_size
+    sums = tl.zeros([ROWS, LOADED], tl.float32)
+    for part in range(key_blocks):
+        wrote = inside
+        if CAUSAL:  # the launch on the keys leaves out tiles where no query sees a key
+            wrote &= part * ROWS <= rows + (M - N)
+        sums += tl.load(Parts + part * (STORED * part_size), mask=wrote[:, None] & (d < WIDTH)[None, :], other=0.0)
+    X = Q + b * q_batch + h * q_head + rows.to(tl.int64)[:, None] * q_token + d[None, :] * q_width
+    FirstKey = K + b * k_batch + h * k_head + d * k_width
+    DQ += (head * N + rows)[:, None] * WIDTH + d[None, :]
+    Moments += head * moment_size + block * WIDTH + d
+    _store_slopes(-POWER * sums, X, FirstKey, Radius + h * WIDTH + d, DQ, Moments, inside, d < WIDTH)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from fourierformer.kernels.sinc import features, fused
+from fourierformer.kernels.sinc import features, fused, tiles
 from fourierformer.kernels.sinc.operators import count_operations, register_derivative
 from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, launch
 
@@ -66,8 +66,10 @@ class Prepared:
             **shape, **features.EXACT,
         )  # fmt: skip
 
-    def launch(self, kernel: triton.JITFunction, rows: int, nodes: int, *arguments: object, **settings: object) -> None:
-        launch(kernel, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
+    def launch(
+        self, kernel: triton.JITFunction, name: str, rows: int, nodes: int, *arguments: object, **settings: object
+    ) -> None:
+        launch(kernel, name, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
 
 
 def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
@@ -121,7 +123,7 @@ def sinc_forward(
         shared = Prepared(q, k, v, radius, tier, keep, power, eps, causal)
         for nodes in TIERS:
             shared.launch(
-                fused.forward, q.shape[2], nodes,
+                fused.forward, "forward", q.shape[2], nodes,
                 q, k, v, shared.q_features, shared.k_features, radius, tier, keep, output, lost, norm,
                 *q.stride(), *k.stride(), *v.stride(), shared.q_features.shape[1], shared.k_features.shape[1],
                 *shared.sizes, eps, math.log2(eps) if eps > 0 else -math.inf,
@@ -151,29 +153,40 @@ def sinc_backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, lost: Tensor,
     norm: Tensor, tier: Tensor, power: int, eps: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k, v in their dtype, and of radius (H, D)."""
+    """Gradients of q, k, v in their dtype, and of radius (H, D): in one pass over the pairs, or in two (tiles.py)."""
     dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
     with on_device_of(q):
         keep, k, v = leave_out(keep, k, v)
         shared = Prepared(q, k, v, radius, tier, keep, power, eps, causal)
-        delta = torch.empty_like(norm)
+        whole = tiles.one_pass(k.shape[2])
+        delta = parts = None
+        part_size = padded(q.shape[2])
         sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
         blocks = [-(-t.shape[2] // BACKWARD_ROWS) for t in (q, k)]
         moments = norm.new_zeros(len(tier), sum(blocks), q.shape[3])
-        sides = (  # queries first: they leave delta for the keys
-            (q, k, doutput, v, shared.q_features, shared.k_features, dq),
-            (k, q, v, doutput, shared.k_features, shared.q_features, dk),
-        )
-        for keys, (x, y, a, b, x_features, y_features, dx) in enumerate(sides):
+        sides = [("both" if whole else "keys", k, q, v, doutput, shared.k_features, shared.q_features, dk)]
+        if whole:
+            parts = norm.new_empty(len(tier), blocks[1], shared.stored, part_size)
+        else:  # queries first: they leave delta for the keys
+            delta = torch.empty_like(norm)
+            sides.insert(0, ("queries", q, k, doutput, v, shared.q_features, shared.k_features, dq))
+        for name, x, y, a, b, x_features, y_features, dx in sides:
+            keys = name != "queries"
             for nodes in TIERS:
                 shared.launch(
-                    fused.backward, x.shape[2], nodes,
+                    fused.backward, name, x.shape[2], nodes,
                     x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, tier, keep,
-                    output, lost, norm, delta, sums, dx, dv, moments,
+                    output, lost, norm, delta, sums, parts, dx, dv, moments,
                     *x.stride(), *y.stride(), *a.stride(), *b.stride(), x_features.shape[1], y_features.shape[1],
-                    sums.shape[1], moments[0].numel(), keys * blocks[0] * q.shape[3], *shared.sizes,
-                    LOADED=power_of_two(shared.stored), KEYS=bool(keys),
+                    sums.shape[1], part_size, moments[0].numel(), keys * blocks[0] * q.shape[3], *shared.sizes,
+                    LOADED=power_of_two(shared.stored), KEYS=keys,
                 )  # fmt: skip
+        if whole:
+            fused.add_parts[(len(tier) * blocks[0],)](
+                q, k, radius, parts, dq, moments, *q.stride(), *k.stride(), part_size, moments[0].numel(),
+                *shared.sizes, WIDTH=q.shape[3], LOADED=power_of_two(shared.stored), STORED=shared.stored,
+                POWER=power, CAUSAL=causal, ROWS=BACKWARD_ROWS,
+            )  # fmt: skip
         dradius = moments.unflatten(0, q.shape[:2]).sum((0, 2))
     return dq, dk, dv, dradius
 

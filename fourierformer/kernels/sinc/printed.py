@@ -6,7 +6,7 @@ One sine per query, key and coordinate, from q and k themselves.
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import HALF_PI, add_sum, raised
+from fourierformer.kernels.sinc.factors import HALF_PI, add_sums, raised
 from fourierformer.kernels.sinc.instructions import log2
 
 FAR = tl.constexpr(4.0e6)  # |z| from which float32 cannot resolve the phase of sin z
@@ -32,12 +32,13 @@ def printed_weights(
 
 @triton.jit
 def add_printed_slopes(
-    Sums, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):
+    Sums, Part, part_size, dscores, X, Y, x_width, y_width, Radius, x_inside, y_inside,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """As `add_slopes`, from q and k themselves."""
     for d in range(0, WIDTH):
         z = _argument(X, Y, x_width, y_width, Radius, x_inside, y_inside, d)
-        add_sum(Sums + d * ROWS, dscores * _log_sinc_slope(z))
+        add_sums(Sums, Part, part_size, dscores * _log_sinc_slope(z), d, ROWS)
 
 
 @triton.jit

@@ -11,6 +11,9 @@ from fourierformer.kernels.sinc.factors import MOST_ROWS
 
 MOST_ROWS = MOST_ROWS.value
 BACKWARD_ROWS = 64  # rows of every tile of the backward
+# The backward takes one pass for up to so many keys, two for more: one needs 4 bytes per query, coordinate and block of
+# keys, with 1,024 keys as many as the queries' features in half mode.
+ONE_PASS_KEYS = 1024
 FEW_ROWS = 16  # up to so many queries, one against a window for example, get smaller tiles
 
 
@@ -32,10 +35,15 @@ class Tile:
         return sizes | {"num_warps": self.warps, "num_stages": self.stages}
 
 
+def one_pass(keys: int) -> bool:
+    """Whether the backward computes all gradients in one pass over the pairs."""
+    return keys <= ONE_PASS_KEYS
+
+
 @functools.cache
 def tile(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: int, few: bool = False) -> Tile:
-    """The tile for `kernel` (forward, or queries or keys of the backward) on compute capability `major`; `few`: for up
-    to FEW_ROWS queries of the forward.
+    """The tile for `kernel` on compute capability `major`: forward, both (a backward of one pass), or queries or keys
+    (of two passes). `few`: for up to FEW_ROWS queries of the forward.
 
     On 9.0 with 16 features by timing on an H200 (benchmarks/launches.py). Elsewhere the one with the fewest
     instructions per pair of tokens without spilled registers, by disassembly (scripts/inspect_kernel.py).
@@ -79,10 +87,9 @@ def _few_rows(width: int, nodes: int, log: bool, major: int) -> Tile:
     return Tile(FEW_ROWS, 32 if small else 64, 2)
 
 
-def launch(kernel: triton.JITFunction, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
-    """Run `kernel`: one program per block of rows of each head."""
+def launch(kernel: triton.JITFunction, name: str, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
+    """Run `kernel` with the tile of `name`: one program per block of rows of each head."""
     device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
-    name = {None: "forward", False: "queries", True: "keys"}[settings.get("KEYS")]
     facts = settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], _major(device)
     chosen = tile(name, *facts, few=name == "forward" and rows <= FEW_ROWS)
     settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons
