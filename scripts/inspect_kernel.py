@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fourierformer.kernels.sinc import features, fused
+from fourierformer.kernels.sinc import factors, features, fused
 from fourierformer.kernels.sinc.op import TIERS
 from fourierformer.kernels.sinc.tiles import Tile, tile
 from fourierformer.printing import echo
@@ -31,6 +31,7 @@ SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 1
 MATRIX_INSTRUCTION = {80: "HMMA", 86: "HMMA", 89: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
 KERNELS = ["forward", "both", "queries", "keys"]
 WIDTHS = [16, 32, 64]
+GROUP = factors.GROUP.value
 INTEGERS = {"H", "N", "M", "sums_size", "part_size", "moment_size", "first_moment"}
 STRIDE = "[a-z]_(batch|head|token|features)"
 HALVES = {"XF", "YF", "QF", "KF"}
@@ -61,17 +62,27 @@ class Case:
 
     def products(self, last: bool) -> float:
         """Matrix instructions of one warp in an inner loop over all coordinates, which the compiler may have unrolled:
-        one product per coordinate; in the last loop of the backward a factor and a slope."""
-        tile = self.tile.rows * self.tile.columns
-        per_coordinate = 2 if last and self.kernel != "forward" else 1
-        each = {
-            "HGMMA": max(1, self.tile.rows // (16 * self.tile.warps)),  # four warps take 64 rows and all columns
-            "HMMA": tile / (16 * 8) / self.tile.warps,  # one warp takes 16 rows and 8 columns
+        one product per coordinate; in the last loop of the backward a factor and a slope, and in half mode of one pass
+        sums over 16 numbers each."""
+        rows, columns, warps = self.tile.rows, self.tile.columns, self.tile.warps
+        each, sums = {
+            # four warps take 64 rows and all columns; sums over rows are HMMA
+            "HGMMA": (max(1, rows // (16 * warps)), max(1, rows // (16 * warps)) * columns / 16),
+            "HMMA": (rows * columns / (16 * 8) / warps, rows * columns / (16 * 4) / warps),  # of 16 rows and 8 columns
         }[self.matrix_instruction()]
-        return each * triton.cdiv(self.width, 4) * 4 * self.nodes / 16 * (3 if self.precise else 1) * per_coordinate
+        per_coordinate = each * self.nodes / 16 * (3 if self.precise else 1)
+        if last and self.kernel != "forward":
+            per_coordinate = 2 * per_coordinate + (sums if self.sums_by_products() else 0)
+        return self.stored() * per_coordinate
+
+    def sums_by_products(self) -> bool:
+        return self.kernel == "both" and self.nodes > 0 and not self.precise
+
+    def stored(self) -> int:
+        return triton.cdiv(self.width, 4) * 4
 
     def settings(self) -> dict[str, object]:
-        width = triton.cdiv(self.width, 4) * 4
+        width = self.stored()
         loaded = max(16, triton.next_power_of_2(self.width))
         settings = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": loaded}
         settings |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
@@ -175,8 +186,12 @@ def instructions_per_pair(sass: str, case: Case) -> tuple[float, float]:
     times = dict.fromkeys(outer, 1.0)
     for number, loop in enumerate(inner):
         inside = sum(names[at] == case.matrix_instruction() for at in loop)
+        of_groups = any(other[0] in loop and other != loop for other in inner)
         for at in loop:
-            times[at] = case.products(last=number == len(inner) - 1) / inside if inside else case.width
+            if of_groups:
+                times[at] = case.stored() / GROUP
+            else:
+                times[at] = case.products(last=number == len(inner) - 1) / inside if inside else case.width
     skips = [range(at + 1, labels[target]) for at, target in jumps if at in outer and labels.get(target) in outer]
     skipped = set().union(*skips)
     share = case.tile.warps * 32 / (case.tile.rows * case.tile.columns)

@@ -108,7 +108,8 @@ def attention(
 ):
     """Output, dq, dk, dv of one head (tokens, width) without a mask, in float32, as fused.py computes them.
 
-    A backward of one pass takes the slopes of the keys, with the other sign, for the queries.
+    A backward of one pass takes the slopes of the keys, with the other sign, for the queries. In half mode it rounds
+    them to float16 before it adds them up, relative to the largest of a tile: here of all tokens.
     """
     rounded = (lambda x: x) if precise else round_to_tf32
     v, dout = rounded(v), rounded(dout)
@@ -126,11 +127,13 @@ def attention(
     dv = values_product(shares.T, dout, precise, unit)
     delta = (dout * output).sum(1, keepdims=True)
     dlogs = shares * (values_product(dout, v.T, precise, unit) - delta)
-    dq, dk = np.zeros_like(q), np.zeros_like(k)
+    dq, dk, largest = np.zeros_like(q), np.zeros_like(k), np.abs(dlogs).max()
     slopes_q, slopes_k = of_q.derivatives(), of_k.derivatives()
     for d, factor in enumerate(factors):
         ratio = dlogs / np.where(factor == 0, np.inf, factor)
         of_keys = ratio.T * slopes_k.product(of_q, d, unit)
+        if passes == 1 and not precise:
+            of_keys = (of_keys / largest).astype(np.float16).astype(np.float32) * largest
         of_queries = -of_keys.T if passes == 1 else ratio * slopes_q.product(of_k, d, unit)
         dq[:, d] = power * radius * of_queries.sum(1)
         dk[:, d] = power * radius * of_keys.sum(1)

@@ -6,6 +6,7 @@ shapes are tiny there, and some lists are split between the two precisions.
 
 import importlib
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -114,6 +115,43 @@ def test_heads_with_arguments_of_every_size_in_one_call(eps, precision):
 def test_a_common_offset_costs_no_digits(offset, precision):
     (q, k, v, radius), doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
     check_fused([q + offset, k + offset, v, radius], doutput, precision=precision, eps=1e-6)
+
+
+def passes(monkeypatch, count):
+    """Make the backward take so many passes over the pairs."""
+    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
+    monkeypatch.setattr(tiles, "ONE_PASS_KEYS", math.inf if count == 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width", "causal", "precision", "count"),
+    rest_in_full(
+        [
+            (*case, precision, count)
+            for case in [((70, 70), 6, True), ((5, 130), 4, False), ((130, 66), 4, True), ((66, 130), 20, True)]
+            for precision in PRECISIONS
+            for count in (1, 2)
+        ],
+        lambda sizes, width, causal, precision, count: (
+            (sizes, precision) == ((70, 70), "high" if count == 1 else "highest")
+        ),
+    ),
+)
+def test_one_and_two_passes_of_the_backward(sizes, width, causal, precision, count, monkeypatch):
+    """With several blocks of queries and of keys, and more coordinates than are added up at once, in heads of every
+    kind. Queries without a key, and tiles without a pair that a query sees, are among them."""
+    queries, keys = sizes
+    tensors, doutput = inputs(1, 3, queries, keys, width=width, value_width=5, radius=[[2.0], [8.0], [100.0]])
+    passes(monkeypatch, count)
+    options = {"eps": 1e-6, "causal": causal}
+    results = run_fused(tensors, doutput, precision, **options)
+    assert all(
+        torch.equal(a, b) for a, b in zip(results, run_fused(tensors, doutput, precision, **options), strict=True)
+    )
+    for h in range(3):
+        head = slice(h, h + 1)
+        of_head = [[t[:, head] if t.dim() == 4 else t[head] for t in group] for group in (results, tensors)]
+        assert_rule(*of_head, doutput[:, head], precision, **options)
 
 
 def left_out(batch, keys, seed=0):

@@ -14,11 +14,12 @@ holds the rounding error of the first.
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.instructions import log2, reciprocal
+from fourierformer.kernels.sinc.instructions import bounded_float16, log2, reciprocal
 
 HALF_PI = tl.constexpr(1.5707963267948966)
 MOST_ROWS = tl.constexpr(128)  # rows or columns of the largest tile: tokens are padded to a multiple
 PANEL = tl.constexpr(64)
+GROUP = tl.constexpr(16)  # coordinates whose sums are held in registers
 # Added to the product of two factors before a division. A factor is a sum of products of two float16, so a multiple of
 # 2^-48; the product of two is 0 (then the weight is 0 as well) or at least 2^-96 = 1.3e-29: the sum is never 0.
 TINY = tl.constexpr(1e-30)
@@ -129,21 +130,66 @@ def add_slopes(
     ROWS: tl.constexpr, STORED: tl.constexpr, PRECISE: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Add to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d), and store that over the rows in Part,
-    unless None. Two coordinates share one reciprocal."""
+    unless None."""
     STEP: tl.constexpr = PANEL * NODES
-    LOST: tl.constexpr = STEP * STORED
     for start in range(0, STORED, CHUNK):
         for step in tl.static_range(0, CHUNK, 2):
-            one = start + step
-            X1, X2 = XF + one * STEP, XF + (one + 1) * STEP
-            Y1, Y2 = YF + one * STEP, YF + (one + 1) * STEP
-            factor1 = product(X1, Y1, LOST, NODES, PRECISE, AGAIN=True)
-            factor2 = product(X2, Y2, LOST, NODES, PRECISE, AGAIN=True)
-            ratio = dscores * reciprocal(factor1 * factor2 + TINY)
-            slopes1 = slope(X1, Y1, Table, LOST, NODES, PRECISE) * (ratio * factor2)
-            add_sums(Sums, Part, part_size, slopes1, one, ROWS)
-            slopes2 = slope(X2, Y2, Table, LOST, NODES, PRECISE) * (ratio * factor1)
-            add_sums(Sums, Part, part_size, slopes2, one + 1, ROWS)
+            d = start + step
+            slopes1, slopes2 = two_slopes(
+                dscores, XF + d * STEP, YF + d * STEP, Table, STEP, STEP * STORED, NODES, PRECISE
+            )
+            add_sums(Sums, Part, part_size, slopes1, d, ROWS)
+            add_sums(Sums, Part, part_size, slopes2, d + 1, ROWS)
+
+
+@triton.jit
+def two_slopes(
+    dscores, X, Y, Table, STEP: tl.constexpr, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr
+):
+    """dscores sinc'(z_d) / sinc(z_d) of a coordinate and of the next one. Both share one reciprocal."""
+    factor1 = product(X, Y, LOST, NODES, PRECISE, AGAIN=True)
+    factor2 = product(X + STEP, Y + STEP, LOST, NODES, PRECISE, AGAIN=True)
+    ratio = dscores * reciprocal(factor1 * factor2 + TINY)
+    slopes1 = slope(X, Y, Table, LOST, NODES, PRECISE) * (ratio * factor2)
+    slopes2 = slope(X + STEP, Y + STEP, Table, LOST, NODES, PRECISE) * (ratio * factor1)
+    return slopes1, slopes2
+
+
+@triton.jit
+def add_slopes_by_products(
+    Sums, Part, part_size, dscores, XF, YF, Table,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STORED: tl.constexpr, NODES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """As `add_slopes`, rounded to float16: a tensor core then adds them up, as products with ones. `scale` brings the
+    largest of dscores to 1; slopes beyond float16 belong to factors near 0, and are cut to its largest number."""
+    STEP: tl.constexpr = PANEL * NODES
+    largest = tl.max(tl.max(tl.abs(dscores), 1), 0)
+    scale = tl.where(largest > 0, largest, 1.0)
+    dscores *= 1.0 / scale
+    n = tl.arange(0, GROUP)
+    rows_of_ones = tl.full([GROUP, ROWS], 1.0, tl.float16)
+    columns_of_ones = tl.full([COLUMNS, GROUP], 1.0, tl.float16)
+    for group in range(0, STORED, GROUP):
+        of_columns = tl.zeros([GROUP, COLUMNS], tl.float32)
+        of_rows = tl.zeros([ROWS, GROUP], tl.float32)
+        for start in range(group, min(group + GROUP, STORED), CHUNK):
+            for step in tl.static_range(0, CHUNK, 2):
+                d = start + step
+                slopes1, slopes2 = two_slopes(
+                    dscores, XF + d * STEP, YF + d * STEP, Table, STEP, STEP * STORED, NODES, False
+                )
+                here = n == d - group
+                next = n == d + 1 - group
+                slopes1, slopes2 = bounded_float16(slopes1), bounded_float16(slopes2)
+                of_columns = tl.where(here[:, None], tl.dot(rows_of_ones, slopes1), of_columns)
+                of_rows = tl.where(here[None, :], tl.dot(slopes1, columns_of_ones), of_rows)
+                of_columns = tl.where(next[:, None], tl.dot(rows_of_ones, slopes2), of_columns)
+                of_rows = tl.where(next[None, :], tl.dot(slopes2, columns_of_ones), of_rows)
+        d = group + n
+        tl.store(Part[None, :] + d[:, None] * part_size, of_columns * scale, mask=(d < STORED)[:, None])
+        At = Sums[:, None] + d[None, :] * ROWS
+        mask = (d < STORED)[None, :]
+        tl.store(At, tl.load(At, mask=mask, other=0.0) + of_rows * scale, mask=mask)
 
 
 @triton.jit

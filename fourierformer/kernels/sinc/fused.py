@@ -9,7 +9,13 @@ formula), and a launch returns at once for heads with another number.
 import triton
 import triton.language as tl
 
-from fourierformer.kernels.sinc.factors import add_slopes, existing, feature_offsets, tile_weights
+from fourierformer.kernels.sinc.factors import (
+    add_slopes,
+    add_slopes_by_products,
+    existing,
+    feature_offsets,
+    tile_weights,
+)
 from fourierformer.kernels.sinc.instructions import cut_to_tf32, exp2, log2, round_to_tf32
 from fourierformer.kernels.sinc.printed import add_printed_slopes, printed_weights
 
@@ -235,8 +241,12 @@ def backward(
             add_printed_slopes(
                 Sums + row, Part, part_size, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH
             )
-        else:
+        elif PRECISE or Parts is None:
             add_slopes(Sums + row, Part, part_size, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES, CHUNK)
+        else:
+            add_slopes_by_products(
+                Sums + row, Part, part_size, dscores, XF, YFC, Table, ROWS, COLUMNS, STORED, NODES, CHUNK
+            )
     tl.debug_barrier()
     slopes = POWER * tl.load(Sums + entries, mask=(d < STORED)[None, :], other=0.0)
     FirstKey += d * (x_width if KEYS else y_width)

@@ -41,6 +41,15 @@ def round_to_tf32(x):
 
 
 @triton.jit
+def bounded_float16(x):
+    """x in float16; the largest finite number where it is larger."""
+    if INTERPRETED:
+        return tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)
+    convert: tl.constexpr = "cvt.rn.satfinite.f16x2.f32 $0, $2, $1;"
+    return tl.inline_asm_elementwise(convert, "=r,f,f", [x], dtype=tl.float16, is_pure=True, pack=2)
+
+
+@triton.jit
 def reciprocal(x):
     """rcp.approx: one unit in the last place."""
     if INTERPRETED:
