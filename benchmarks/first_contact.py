@@ -182,7 +182,7 @@ def _add_facts(row: Row) -> None:
     """The most registers, spilled bytes and shared memory of the kernels that this process compiled."""
     from fourierformer.kernels.sinc import features, fused
 
-    kernels = (features.choose_nodes, features.write_features, fused.forward, fused.backward)
+    kernels = (features.choose_nodes, features.write_features, fused.forward, fused.backward, fused.add_parts)
     caches = [cache for kernel in kernels for cache in getattr(kernel, "device_caches", {}).values()]
     compiled = [one for cache in caches for one in cache[0].values()]
     if compiled:

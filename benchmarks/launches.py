@@ -1,7 +1,8 @@
 """Times of each launch of the fused kernel, host time per call, and a sweep over its tiles, on a GPU.
 
-    python -m benchmarks.launches                        # each launch at the paper's shapes
+    python -m benchmarks.launches                        # each launch at the paper's shapes, backward by both routes
     python -m benchmarks.launches --tiles --seconds 90   # every tile that compiles, one after the other
+    python -m benchmarks.launches --tiles --kernel both  # only those of the backward of one pass
 
 The sweep first compiles all tiles at once, a process per core, then times them in one process: the median of the whole
 pass that holds the kernel, so only differences between tiles of one kernel have a meaning.
@@ -10,12 +11,13 @@ pass that holds the kernel, so only differences between tiles of one kernel have
 import argparse
 import contextlib
 import itertools
+import math
 import os
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -29,7 +31,7 @@ from fourierformer.runs.console_io import exit_on_user_error
 
 CALLS = 10
 SETTINGS = [("lm_small", "half"), ("deit_tiny", "half"), ("lm_medium", "half"), ("lm_small", "precise")]
-KERNELS = ("forward", "queries", "keys")
+KERNELS = ("forward", "both", "queries", "keys")
 VARIANTS = [  # rows, columns, warps, stages, coordinates per step
     (*tile, stages, step)
     for stages, step in ((2, 4), (3, 4), (3, 2), (2, 2), (1, 4), (4, 4), (2, 8), (3, 8), (1, 8))
@@ -82,8 +84,8 @@ def launches(shape: str, mode: str) -> Iterator[dict]:
 
     call = Call(shape, mode)
     rows = []
-    for name in ("forward", "backward"):
-        one = getattr(call, name)
+    for name, count in (("forward", 1), ("backward, one pass", 1), ("backward, two passes", 2)):
+        one = in_passes(count, call.forward if name == "forward" else call.backward)
         one()
         torch.cuda.synchronize()
         started = time.perf_counter()
@@ -102,6 +104,13 @@ def launches(shape: str, mode: str) -> Iterator[dict]:
                 each = {"kernel": event.key[:60], "launches": event.count / CALLS, "host ms": None}
                 rows.append(row | each | {"ms": event.self_device_time_total / CALLS / 1e3})
     yield from rows
+
+
+def in_passes(count: int, call: Callable[[], None]) -> Callable[[], None]:
+    """The same call, with so many passes over the pairs in its backward."""
+    from fourierformer.kernels.sinc import tiles
+
+    return mock.patch.object(tiles, "ONE_PASS_KEYS", math.inf if count == 1 else 0)(call)
 
 
 @contextlib.contextmanager
@@ -132,17 +141,17 @@ def compile_variants(items: list[tuple], deadline: float) -> Iterator[tuple]:
             with variant_of(kernel, variant):
                 call.forward()
                 if kernel != "forward":
-                    call.backward()
+                    in_passes(1 if kernel == "both" else 2, call.backward)()
             torch.cuda.synchronize()
             yield item, "done"
         except Exception as error:
             yield item, short(error)
 
 
-def sweep(seconds: float) -> Iterator[dict]:
+def sweep(seconds: float, kernels: Sequence[str]) -> Iterator[dict]:
     """Yield a row per variant that compiles."""
     deadline = time.monotonic() + seconds
-    wanted = [(*setting, kernel, v) for v in dict.fromkeys(VARIANTS) for setting in SETTINGS for kernel in KERNELS]
+    wanted = [(*setting, kernel, v) for v in VARIANTS for setting in SETTINGS for kernel in kernels if fits(kernel, v)]
     workers = len(os.sched_getaffinity(0))
     outcomes = []
 
@@ -160,6 +169,13 @@ def sweep(seconds: float) -> Iterator[dict]:
     yield from apart(time_variants, sorted((item for item, text in outcomes if text == "done"), key=str))
 
 
+def fits(kernel: str, variant: tuple) -> bool:
+    """Parts of dq are of blocks of as many keys."""
+    from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS
+
+    return kernel != "both" or variant[0] == BACKWARD_ROWS
+
+
 def time_variants(items: list[tuple]) -> Iterator[dict]:
     for setting, group in itertools.groupby(items, key=lambda item: item[:2]):
         call = Call(*setting)
@@ -167,7 +183,8 @@ def time_variants(items: list[tuple]) -> Iterator[dict]:
             try:
                 with variant_of(kernel, variant):
                     call.forward()
-                    ms = milliseconds(call.forward if kernel == "forward" else call.backward)
+                    backward = in_passes(1 if kernel == "both" else 2, call.backward)
+                    ms = milliseconds(call.forward if kernel == "forward" else backward)
             except Exception:
                 traceback.print_exc()
                 continue
@@ -183,6 +200,7 @@ def time_variants(items: list[tuple]) -> Iterator[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", action="store_true", help="the sweep")
+    parser.add_argument("--kernel", action="append", choices=KERNELS, help="of the sweep; default: all")
     parser.add_argument("--seconds", type=float, default=90, help="the sweep compiles nothing later")
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV; default: results/measured/gpu_launches.csv")
     args = parser.parse_args()
@@ -192,7 +210,11 @@ def main() -> None:
         raise SetupError("no GPU: torch sees none. A CPU is timed by: python -m benchmarks.kernel --device cpu")
     out = args.out or MEASURED / ("gpu_tiles.csv" if args.tiles else "gpu_launches.csv")
     head, rows = header("-m benchmarks.launches", machine=machine("cuda")), []
-    parts = [sweep(args.seconds)] if args.tiles else [apart(launches, *setting) for setting in SETTINGS]
+    parts = (
+        [sweep(args.seconds, args.kernel or KERNELS)]
+        if args.tiles
+        else [apart(launches, *setting) for setting in SETTINGS]
+    )
     for row in itertools.chain(*parts):
         rows.append(row)
         write_csv(out, rows, head)
