@@ -179,12 +179,12 @@ def add_slopes_by_products(
                     dscores, XF + d * STEP, YF + d * STEP, Table, STEP, STEP * STORED, NODES, False
                 )
                 here = n == d - group
-                next = n == d + 1 - group
+                after = n == d + 1 - group
                 slopes1, slopes2 = bounded_float16(slopes1), bounded_float16(slopes2)
                 of_columns = tl.where(here[:, None], tl.dot(rows_of_ones, slopes1), of_columns)
                 of_rows = tl.where(here[None, :], tl.dot(slopes1, columns_of_ones), of_rows)
-                of_columns = tl.where(next[:, None], tl.dot(rows_of_ones, slopes2), of_columns)
-                of_rows = tl.where(next[None, :], tl.dot(slopes2, columns_of_ones), of_rows)
+                of_columns = tl.where(after[:, None], tl.dot(rows_of_ones, slopes2), of_columns)
+                of_rows = tl.where(after[None, :], tl.dot(slopes2, columns_of_ones), of_rows)
         d = group + n
         tl.store(Part[None, :] + d[:, None] * part_size, of_columns * scale, mask=(d < STORED)[:, None])
         At = Sums[:, None] + d[None, :] * ROWS

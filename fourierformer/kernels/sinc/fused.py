@@ -179,7 +179,6 @@ def backward(
     X += b * x_batch + h * x_head
     Y += b * y_batch + h * y_head
     FirstKey = X if KEYS else Y
-    X += rows.to(tl.int64) * x_token
     B += b * b_batch + h * b_head
     XF += head * x_features + feature_offsets(first, ROWS, STORED, NODES, PRECISE)
     YF += head * y_features
@@ -208,10 +207,12 @@ def backward(
         tl.debug_barrier()  # in the next tile another thread may add to a sum
         columns = start + tl.arange(0, COLUMNS)
         exists = columns < column_count
-        YC = Y + columns.to(tl.int64) * y_token
+        XR, YC = X + rows.to(tl.int64) * x_token, Y + columns.to(tl.int64) * y_token
         YFC = YF + feature_offsets(start, COLUMNS, STORED, NODES, PRECISE)
         if NODES == 0:
-            weights = printed_weights(X, YC, x_width, y_width, Radius, inside, exists, ROWS, COLUMNS, WIDTH, POWER, LOG)
+            weights = printed_weights(
+                XR, YC, x_width, y_width, Radius, inside, exists, ROWS, COLUMNS, WIDTH, POWER, LOG
+            )
         else:
             weights = tile_weights(XF, YFC, ROWS, COLUMNS, STORED, POWER, LOG, PRECISE, NODES, CHUNK)
         if KEYS:
@@ -239,19 +240,20 @@ def backward(
         dscores = shares * (_dot(a, tl.trans(other), zero, PRECISE) - delta)
         if NODES == 0:
             add_printed_slopes(
-                Sums + row, Part, part_size, dscores, X, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH
+                Sums + row, Part, part_size, dscores, XR, YC, x_width, y_width, Radius, inside, exists, ROWS, WIDTH
             )
-        elif PRECISE or Parts is None:
-            add_slopes(Sums + row, Part, part_size, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES, CHUNK)
-        else:
+        elif Parts is not None and not PRECISE:
             add_slopes_by_products(
                 Sums + row, Part, part_size, dscores, XF, YFC, Table, ROWS, COLUMNS, STORED, NODES, CHUNK
             )
+        else:
+            add_slopes(Sums + row, Part, part_size, dscores, XF, YFC, Table, ROWS, STORED, PRECISE, NODES, CHUNK)
     tl.debug_barrier()
     slopes = POWER * tl.load(Sums + entries, mask=(d < STORED)[None, :], other=0.0)
     FirstKey += d * (x_width if KEYS else y_width)
     DX += (head * row_count + rows)[:, None] * WIDTH + d[None, :]
     Moments += head * moment_size + first_moment + block * WIDTH + d
+    X += rows.to(tl.int64) * x_token
     _store_slopes(slopes, X[:, None] + d[None, :] * x_width, FirstKey, Radius + d, DX, Moments, inside, d < WIDTH)
     if KEYS:
         at = (head * M + rows)[:, None] * V_WIDTH + e[None, :]
