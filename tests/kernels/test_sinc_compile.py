@@ -32,7 +32,10 @@ ONE_MORE = pytest.mark.full("compiles one more")
     ("kernel", "arch"),
     [
         ("forward", "80"),
-        *(pytest.param(*case, marks=ONE_MORE) for case in (("keys", "89"), ("queries", "90"), ("keys", "100"))),
+        *(
+            pytest.param(*case, marks=ONE_MORE)
+            for case in (("both", "80"), ("both", "90"), ("keys", "89"), ("queries", "90"), ("keys", "100"))
+        ),
     ],
 )
 def test_a_tile_of_each_generation_compiles_well(kernel, arch):
@@ -42,7 +45,7 @@ def test_a_tile_of_each_generation_compiles_well(kernel, arch):
 
 @pytest.mark.full("compiles every tile, some twenty minutes of a core")
 @pytest.mark.parametrize("arch", ["80", "90", "100"])
-@pytest.mark.parametrize("kernel", ["forward", "queries", "keys"])
+@pytest.mark.parametrize("kernel", ["forward", "both", "queries", "keys"])
 @pytest.mark.parametrize(
     "what",
     [
