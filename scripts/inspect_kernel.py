@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from fourierformer.kernels.sinc import factors, features, fused
 from fourierformer.kernels.sinc.op import TIERS
-from fourierformer.kernels.sinc.tiles import Tile, tile
+from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, Tile, tile
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser
 
@@ -53,8 +53,11 @@ class Case:
 
     def most_spills(self) -> float:
         """Instructions that may spill registers. Wider heads and float32 exceed the registers (slower only); tiles
-        chosen by timing spill a few outside of the loops over coordinates."""
+        chosen by timing spill a few outside of the loops over coordinates, those of one pass before and after its
+        loop over tiles."""
         usual = self.width <= 64 and not self.precise
+        if usual and self.kernel == "both":
+            return 90
         if usual and (self.arch in (86, 89) or (self.arch == 90 and self.tile.stages > 1)):
             return 40
         newest = usual and self.nodes > 0 and self.tile.rows >= 64
@@ -130,11 +133,13 @@ def kept(keep: bool) -> dict[str, None]:
 
 
 def compile_preparation(arch: int, width: int, keep: bool) -> int:
-    """Spilling instructions of the kernels that choose the number of features and write them."""
+    """Spilling instructions of the kernels that choose the number of features, write them and add up parts of dq."""
     kernels = [(features.choose_nodes, {"WIDTH": width, "LOADED": triton.next_power_of_2(width)})]
     for precise in (False, True):
         settings = {"WIDTH": width, "STORED": triton.cdiv(width, 4) * 4, "PRECISE": precise}
         kernels.append((features.write_features, settings | kept(keep)))
+    settings = {"WIDTH": width, "STORED": settings["STORED"], "LOADED": triton.next_power_of_2(settings["STORED"])}
+    kernels.append((fused.add_parts, settings | {"POWER": 4, "CAUSAL": True, "ROWS": BACKWARD_ROWS}))
     return sum(spills(compile_ahead(*kernel, arch, 4).asm["sass"]) for kernel in kernels)
 
 

@@ -68,7 +68,7 @@ def tile(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: i
 
 def _on_hopper(kernel: str, width: int, nodes: int, precise: bool, log: bool) -> Tile:
     if nodes == 32:
-        return Tile(64, 32 if precise else 64, 4, stages=2)
+        return Tile(64, 32 if precise else 64, 4, stages=2, step=2 if kernel == "both" else 4)
     if kernel == "forward":
         if log or precise:
             return Tile(64, 64, 4, stages=3, step=4 if log else 2)
