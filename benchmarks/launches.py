@@ -4,8 +4,8 @@
     python -m benchmarks.launches --tiles --seconds 90   # every tile that compiles, one after the other
     python -m benchmarks.launches --tiles --kernel both  # only those of the backward of one pass
 
-The sweep first compiles all tiles at once, a process per core, then times them in one process: the median of the whole
-pass that holds the kernel, so only differences between tiles of one kernel have a meaning.
+Kernels are first compiled all at once, a process per core. The sweep then times its tiles in one process: the median of
+the whole pass that holds the kernel, so only differences between tiles of one kernel have a meaning.
 """
 
 import argparse
@@ -114,10 +114,13 @@ def in_passes(count: int, call: Callable[[], None]) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def variant_of(kernel: str, variant: tuple) -> Iterator[None]:
-    """Inside, a kernel's launches for heads of 16 features have the variant's tile."""
+def variant_of(kernel: str, variant: tuple | None) -> Iterator[None]:
+    """Inside, a kernel's launches for heads of 16 features have the variant's tile; with None the one of the table."""
     from fourierformer.kernels.sinc import tiles
 
+    if variant is None:
+        yield
+        return
     chosen, given = tiles.Tile(*variant), tiles.tile
 
     def tile(name: str, width: int, nodes: int, *facts, **more) -> tiles.Tile:
@@ -150,14 +153,19 @@ def compile_variants(items: list[tuple], deadline: float) -> Iterator[tuple]:
 
 def sweep(seconds: float, kernels: Sequence[str]) -> Iterator[dict]:
     """Yield a row per variant that compiles."""
-    deadline = time.monotonic() + seconds
     wanted = [(*setting, kernel, v) for v in VARIANTS for setting in SETTINGS for kernel in kernels if fits(kernel, v)]
+    done = compile_all(wanted, time.monotonic() + seconds)
+    yield from apart(time_variants, sorted(done, key=str))
+
+
+def compile_all(wanted: list[tuple], deadline: float) -> list[tuple]:
+    """Compile by a process per core, into the cache on disk; return the items that were compiled."""
     workers = len(os.sched_getaffinity(0))
     outcomes = []
 
     def compiled(items: list[tuple]) -> None:
         try:
-            for outcome in apart(compile_variants, items, deadline, patience=60):
+            for outcome in apart(compile_variants, items, deadline, patience=100):
                 outcomes.append(outcome)
         except Ended as error:
             print(error, flush=True)
@@ -166,7 +174,7 @@ def sweep(seconds: float, kernels: Sequence[str]) -> Iterator[dict]:
         list(pool.map(compiled, [wanted[first::workers] for first in range(workers)]))
     texts = [text for _, text in outcomes]
     print(len(wanted), {text: texts.count(text) for text in set(texts)}, flush=True)
-    yield from apart(time_variants, sorted((item for item, text in outcomes if text == "done"), key=str))
+    return [item for item, text in outcomes if text == "done"]
 
 
 def fits(kernel: str, variant: tuple) -> bool:
@@ -210,11 +218,11 @@ def main() -> None:
         raise SetupError("no GPU: torch sees none. A CPU is timed by: python -m benchmarks.kernel --device cpu")
     out = args.out or MEASURED / ("gpu_tiles.csv" if args.tiles else "gpu_launches.csv")
     head, rows = header("-m benchmarks.launches", machine=machine("cuda")), []
-    parts = (
-        [sweep(args.seconds, args.kernel or KERNELS)]
-        if args.tiles
-        else [apart(launches, *setting) for setting in SETTINGS]
-    )
+    if args.tiles:
+        parts = [sweep(args.seconds, args.kernel or KERNELS)]
+    else:
+        compile_all([(*setting, kernel, None) for setting in SETTINGS for kernel in ("both", "queries")], math.inf)
+        parts = [apart(launches, *setting) for setting in SETTINGS]
     for row in itertools.chain(*parts):
         rows.append(row)
         write_csv(out, rows, head)
