@@ -132,7 +132,7 @@ def take_passes(count, monkeypatch):
             for precision in PRECISIONS
             for count in (1, 2)
         ],
-        lambda sizes, width, causal, precision, count: sizes == (20, 18) or (sizes == (66, 66) and precision == "high"),
+        lambda sizes, width, causal, precision, count: sizes == (20, 18) and (precision, count) != ("highest", 2),
     ),
 )
 def test_one_and_two_passes_of_the_backward(sizes, width, causal, precision, count, monkeypatch):
@@ -149,14 +149,20 @@ def test_one_and_two_passes_of_the_backward(sizes, width, causal, precision, cou
         assert_rule(*of_head, doutput[:, head], precision, eps=1e-6, causal=causal)
 
 
-@pytest.mark.parametrize("multiple", [1e-30, 1e20])
+@pytest.mark.parametrize("multiple", [2.0**-100, 2.0**60])
 def test_one_pass_has_room_for_gradients_of_any_size(multiple):
     """Its slopes in float16 are relative to the largest of a tile."""
     tensors, doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
     usual = run_fused(tensors, doutput, "high", eps=1e-6)
     scaled = run_fused(tensors, doutput * multiple, "high", eps=1e-6)
     for one, other in zip(usual[1:], scaled[1:], strict=True):
-        assert error(other.double() / multiple, one.double()) < 1e-5
+        assert error(other.double() / multiple, one.double()) < 1e-6
+
+
+def test_one_pass_is_finite_where_gradients_have_no_reciprocal():
+    tensors, doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
+    _, *gradients = run_fused(tensors, doutput * 1e-42, "high", eps=1e-6)
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 def left_out(batch, keys, seed=0):

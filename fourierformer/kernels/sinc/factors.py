@@ -19,6 +19,7 @@ from fourierformer.kernels.sinc.instructions import bounded_float16, log2, recip
 HALF_PI = tl.constexpr(1.5707963267948966)
 MOST_ROWS = tl.constexpr(128)  # rows or columns of the largest tile: tokens are padded to a multiple
 PANEL = tl.constexpr(64)
+NEGLIGIBLE = tl.constexpr(1e-36)  # numbers above it have a finite reciprocal
 GROUP = tl.constexpr(16)  # coordinates whose sums are held in registers
 # Added to the product of two factors before a division. A factor is a sum of products of two float16, so a multiple of
 # 2^-48; the product of two is 0 (then the weight is 0 as well) or at least 2^-96 = 1.3e-29: the sum is never 0.
@@ -164,7 +165,7 @@ def add_slopes_by_products(
     largest of dscores to 1; slopes beyond float16 belong to factors near 0, and are cut to its largest number."""
     STEP: tl.constexpr = PANEL * NODES
     largest = tl.max(tl.max(tl.abs(dscores), 1), 0)
-    scale = tl.where(largest > 0, largest, 1.0)
+    scale = tl.where(largest > NEGLIGIBLE, largest, 1.0)
     dscores *= 1.0 / scale
     n = tl.arange(0, GROUP)
     rows_of_ones = tl.full([GROUP, ROWS], 1.0, tl.float16)
