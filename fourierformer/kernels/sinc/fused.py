@@ -1,9 +1,9 @@
 """Fourier attention in Triton: online normalisation, nothing of size N x M is ever stored.
 
-`forward` runs over blocks of queries. `backward` is launched with keys as rows, for dk, dv and parts of dq, which
-`add_parts` adds up; with many keys once with queries as rows (dq) and then with keys as rows (dk, dv). Each result has
-one writer: deterministic, without atomics. Both are launched once per number of features (features.py; 0 is the printed
-formula), and a launch returns at once for heads with another number.
+`forward` runs over blocks of queries. `backward` is launched with queries as rows (dq) and then with keys as rows (dk,
+dv), or once with keys as rows, for dk, dv and parts of dq, which `add_parts` adds up. Each result has one writer:
+deterministic, without atomics. Both are launched once per number of features (features.py; 0 is the printed formula),
+and a launch returns at once for heads with another number.
 """
 
 import triton

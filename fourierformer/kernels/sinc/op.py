@@ -198,8 +198,8 @@ def _(doutput, q, k, v, radius, keep, output, lost, norm, tier, power, eps, caus
 
 register_derivative(sinc_forward, sinc_backward)
 count_operations(torch.ops.fourierformer.sinc_attention, per_coordinate=2 * 16, per_value=2)  # 16 features
-# in one pass: the factors twice and the slopes once; the values: dout v^T and dv
-count_operations(torch.ops.fourierformer.sinc_attention_backward, per_coordinate=3 * 2 * 16, per_value=2 * 2, first=1)
+# per side the factors twice and the slopes once; the values: dout v^T twice and dv
+count_operations(torch.ops.fourierformer.sinc_attention_backward, per_coordinate=6 * 2 * 16, per_value=3 * 2, first=1)
 
 
 def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
