@@ -35,7 +35,7 @@ faults: setup ## inject faults for half an hour, into results/measured/faults.cs
 
 # SUITES: a folder with checkouts of timm, transformers, flash-linear-attention, zoology
 validate-outside: setup ## run other people's test suites on this package, into results/measured/outside.csv
-	OMP_NUM_THREADS=1 $(PY) scripts/validate_outside.py $(if $(SUITES),--suites $(SUITES))
+	OMP_NUM_THREADS=1 $(PY) -m outside $(if $(SUITES),--suites $(SUITES))
 
 lint: setup ## style, import rules and types
 	$(PY) -m ruff check .

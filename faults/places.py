@@ -40,7 +40,7 @@ JUNK: tuple[tuple[str, ...], ...] = (
     ("scripts/robustness", "{run}", "--limit", "50", "--out", "{junk}"),
     ("scripts/show_attention", "{run}", "--out", "{junk}"),
     ("scripts/tune", "lm", "data.root={junk}"),
-    ("scripts/validate_outside", "--only", "zoology", "--suites", "{junk}"),
+    ("outside/__main__", "--only", "zoology", "--suites", "{junk}"),
     ("train_lm", "runs_root={junk}"),
     ("train_lm", "run_dir={junk}"),
     ("train_lm", "data.root={junk}", "runs_root={out}"),

@@ -148,7 +148,7 @@ def public_names(text: str) -> list[str]:
 
 
 def outside_table(folder: Path) -> str:
-    """One line for every suite that `scripts/validate_outside.py` ran; below it where the numbers come from."""
+    """One line for every suite that `python -m outside` ran; below it where the numbers come from."""
     path = folder / "outside.csv"
     if not path.is_file():
         return NOTHING

@@ -43,7 +43,7 @@ def shell_lines(text: str) -> list[str]:
 
 COMMANDS = [(name, line) for name, text in TEXT.items() for line in shell_lines(text)]
 TRAINING = sorted({(name, line) for name, line in COMMANDS if re.search(r"train_(lm|vit)\.py", line)})
-PROGRAM = r"python (?:scripts/\w+\.py|-m (?:benchmarks\.\w+|faults\b))"
+PROGRAM = r"python (?:scripts/\w+\.py|-m (?:benchmarks\.\w+|faults\b|outside\b))"
 PROGRAMS = sorted({program for _, line in COMMANDS for program in re.findall(PROGRAM, line)})
 
 

@@ -114,8 +114,9 @@ def test_the_package_is_light():
 
 def test_the_package_needs_no_tool_of_the_repository():
     """They are not installed with the package."""
+    tools = {"benchmarks", "faults", "outside", "scripts", "tests"}
     for path in FILES:
-        assert not {name.split(".")[0] for name in imports(path)} & {"benchmarks", "faults", "scripts", "tests"}, path
+        assert not {name.split(".")[0] for name in imports(path)} & tools, path
 
 
 @pytest.mark.full("imports torch and timm in a process of its own")

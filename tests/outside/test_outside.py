@@ -3,7 +3,9 @@
 import unittest
 from pathlib import Path
 
-from scripts.validate_outside import SUITES, outcome, row, run_unittest, skip
+from outside.__main__ import SUITES
+from outside.cases import outcome, row, skip
+from outside.transformers_mixins import run_unittest
 
 FORMULA = """
 def naive_retention(q, k, v):
