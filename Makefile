@@ -33,7 +33,7 @@ test-all: setup ## the rest of them: every tile compiled, whole measurements, lo
 faults: setup ## inject faults for half an hour, into results/measured/faults.csv: docs/reliability.md
 	OMP_NUM_THREADS=1 $(PY) -m faults --minutes 30
 
-# SUITES: a folder with checkouts of timm, transformers, flash-linear-attention, zoology
+# SUITES: a folder with checkouts of others' repositories, which `python -m outside --help` lists
 validate-outside: setup ## run other people's test suites on this package, into results/measured/outside.csv
 	OMP_NUM_THREADS=1 $(PY) -m outside $(if $(SUITES),--suites $(SUITES))
 

@@ -2,8 +2,9 @@
 
 python -m outside --suites FOLDER
 
-FOLDER has any of timm, transformers, flash-linear-attention, zoology: checkouts of these repositories, or for
-transformers its source archive. A suite that is not there has a row that says so. Nothing of them is copied.
+FOLDER has any of timm, transformers, flash-linear-attention, zoology, transformer-mgk, robust_transformer,
+Elliptical-Attention, FourierFormer_NeurIPS: checkouts of these repositories, or for transformers its source archive.
+A suite that is not there has a row that says so. Nothing of them is copied.
 """
 
 import os
@@ -17,9 +18,14 @@ from fourierformer.files import write_csv
 from fourierformer.printing import echo
 from fourierformer.provenance import MEASURED, header, machine
 from fourierformer.runs.console_io import Parser, exit_on_user_error
+from outside.authors import authors_cases
 from outside.cases import Suite, row
+from outside.elliptical import elliptical_cases
+from outside.language_model import language_model_cases
+from outside.mixture_keys import mixture_cases
 from outside.naive_formulas import naive_cases
 from outside.recall import recall_cases
+from outside.robust import robust_cases
 from outside.timm_models import timm_cases
 from outside.torch_samples import sdpa_cases
 from outside.transformers_mixins import mixin_cases
@@ -32,6 +38,15 @@ SUITES = (
     Suite("torch, sample inputs of scaled_dot_product_attention", "`fourier_attention`", sdpa_cases, library="torch"),
     Suite("flash-linear-attention naive.py", "our formulas are theirs", naive_cases, "flash-linear-attention"),
     Suite("zoology multiquery_ar", "our recall data is the task of the literature", recall_cases, "zoology"),
+    Suite("transformer-mgk, attention", "`mgk` and `mlk` are theirs, with shares per head", mixture_cases,
+          "transformer-mgk"),
+    Suite("transformer-mgk, language model", "our model is theirs", language_model_cases, "transformer-mgk"),
+    Suite("robust_transformer", "`kde` is theirs; `rkde` is once a sign is mended; `mom` is with one block",
+          robust_cases, "robust_transformer"),
+    Suite("Elliptical-Attention", "`elliptical` is theirs for images; their language model sees the future",
+          elliptical_cases, "Elliptical-Attention"),
+    Suite("FourierFormer_NeurIPS", "`fourier` is theirs, with plain code for its CUDA product", authors_cases,
+          "FourierFormer_NeurIPS"),
 )  # fmt: skip
 
 
