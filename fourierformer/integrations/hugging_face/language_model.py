@@ -63,6 +63,8 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
         attention_mask (B, N): 0 for padding, which must be on the left; needed for more than one row.
         """
+        if options.get("past_key_values") is not None:
+            raise ValueError("this model has no cache: pass the whole text, without past_key_values")
         if input_ids.shape[1] > self.window:
             raise ValueError(f"{input_ids.shape[1]} tokens: this model reads at most {self.window} at a time")
         keep = _kept(input_ids, attention_mask)
@@ -77,9 +79,15 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         return output if return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options) -> dict:
-        """Inputs of `generate`: the last window of the text."""
-        kept = None if attention_mask is None else attention_mask[:, -self.window :]
-        return {"input_ids": input_ids[:, -self.window :], "attention_mask": kept, "logits_to_keep": 1}
+        """Inputs of `generate`: the last window of the text. It drops a mask of ones."""
+        ids = input_ids[:, -self.window :]
+        kept = torch.ones_like(ids) if attention_mask is None else attention_mask[:, -self.window :]
+        return {"input_ids": ids, "attention_mask": kept, "logits_to_keep": 1}
+
+    def _prepare_attention_mask_for_generation(self, inputs_tensor: Tensor, *options) -> Tensor:
+        """Called by `generate` where it was given no mask, before it copies rows for beams and samples."""
+        _kept(inputs_tensor, None)
+        return super()._prepare_attention_mask_for_generation(inputs_tensor, *options)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
