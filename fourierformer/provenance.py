@@ -109,18 +109,18 @@ def machine(device: str = "cpu") -> str:
 
 def without_folders(command: str) -> str:
     """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
-    words = map(_masked, _words(command))
+    words = map(_masked, split_words(command))
     return shlex.join(re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in words)
 
 
 def without_secrets(command: str) -> str:
     """A command line in which the values of keys that look like secrets are masked."""
-    words = _words(command)
+    words = split_words(command)
     masked = list(map(_masked, words))
     return command if masked == words else shlex.join(masked)
 
 
-def _words(command: str) -> list[str]:
+def split_words(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError:  # unmatched quotes: no command line

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
-from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect, comparison
-from fourierformer.results.labels import row_label
+from fourierformer.results import HOW_TO_MAKE_ONE, Run, collect
+from fourierformer.results.labels import labels_of_runs
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
 from fourierformer.runs.console_io import Parser, exit_on_user_error
@@ -51,8 +51,7 @@ def main() -> None:
 def show(roots: list[str], for_programs: bool) -> None:
     now = datetime.now(UTC)
     found = [run for run in collect(roots) if run.state != "set aside"]
-    rows = comparison(found)
-    settings = {run.path: row_label(row, rows) for row in rows for run in (*row.runs, *row.others)}
+    settings = labels_of_runs(found)
     runs = [progress_of(run, now, settings.get(run.path, "")) for run in found]
     if not runs:
         raise SetupError(f"No runs under {', '.join(roots)}. {HOW_TO_MAKE_ONE}")

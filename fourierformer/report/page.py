@@ -1,18 +1,20 @@
 """The page: every section, the list of all runs, where they ran, and the files of its charts."""
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fourierformer.files import atomic_write_text, own_folder
-from fourierformer.provenance import without_secrets
+from fourierformer.provenance import split_words, without_secrets
 from fourierformer.report.picture import Picture
 from fourierformer.report.runs import result_of, run_sections
 from fourierformer.report.section import Charts, Section
 from fourierformer.results import Run
 from fourierformer.results.formats import TEXT_COLUMNS
+from fourierformer.results.labels import labels_of_runs
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
 
@@ -68,14 +70,14 @@ def render(runs: list[Run], made: str, sections: list[Section] | None = None) ->
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    finished = [run for run in runs if run.completed]
+    finished, labels = [run for run in runs if run.completed], labels_of_runs(runs)
     return environment.get_template("report.html.j2").render(
         made=made,
         counts=sorted(Counter(run.state for run in runs).items(), key=lambda item: (item[0] != "completed", item)),
         sections=run_sections(runs) if sections is None else sections,
         root=_root(runs),
-        unfinished=_lines([run for run in runs if not run.completed]),
-        finished=_lines(finished),
+        unfinished=_lines([run for run in runs if not run.completed], labels),
+        finished=_lines(finished, labels),
         many=len(finished) > MANY_RUNS,
         states=STATES,
         origin=origin(runs),
@@ -84,11 +86,14 @@ def render(runs: list[Run], made: str, sections: list[Section] | None = None) ->
     )
 
 
-def _lines(runs: list[Run]) -> list[tuple[Run, str, str]]:
-    """Return (run, time, result) of each run."""
+def _lines(runs: list[Run], labels: dict[Path, str]) -> list[tuple[Run, str, str, str]]:
+    """Return (run, the settings in which it differs from others, time, result) of each run."""
     ordered = sorted(runs, key=lambda run: str(run.path))
     seconds = [number(run.summary.get("seconds")) if run.completed else float("nan") for run in ordered]
-    return [(run, duration_text(time), result_of(run)) for run, time in zip(ordered, seconds, strict=True)]
+    return [
+        (run, labels.get(run.path, ""), duration_text(time), result_of(run))
+        for run, time in zip(ordered, seconds, strict=True)
+    ]
 
 
 def _root(runs: list[Run]) -> Path:
@@ -112,8 +117,27 @@ def origin(runs: Iterable[Run]) -> list[tuple[str, str]]:
 
 
 def commands(runs: Iterable[Run]) -> list[tuple[str, int]]:
-    """The distinct command lines and how many runs each made (a sweep is one command)."""
-    return list(Counter(without_secrets(str(run.meta["command"])) for run in runs if run.meta.get("command")).items())
+    """The command lines that repeat the runs, and how many runs each makes. Commands that differ in the values of keys
+    are one sweep where they are all combinations of these values."""
+    counts = Counter(without_secrets(str(run.meta["command"])) for run in runs if run.meta.get("command"))
+    single = {tuple(split_words(command)): command for command in counts}
+    lines = {words: counts[command] for words, command in single.items()}
+    for place in reversed(range(max(map(len, lines), default=0))):
+        alike: dict[tuple, list[tuple[str, ...]]] = {}
+        for words in lines:
+            key, equals, _ = words[place].partition("=") if place < len(words) else ("", "", "")
+            alike.setdefault((words[:place], key, words[place + 1 :]) if equals else (words,), []).append(words)
+        lines = {_with_values(twins, place): sum(lines[words] for words in twins) for twins in alike.values()}
+    return [(single.get(words) or shlex.join((*words, "-m")), count) for words, count in lines.items()]
+
+
+def _with_values(twins: list[tuple[str, ...]], place: int) -> tuple[str, ...]:
+    """The words of the first command, with the values of all of them at this place: seed=1,2."""
+    first, *others = twins
+    if not others:
+        return first
+    values = ",".join(words[place].partition("=")[2] for words in others)
+    return (*first[:place], f"{first[place]},{values}", *first[place + 1 :])
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -3,8 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from fourierformer.results.comparison import ATTENTION, Row
+from fourierformer.results.comparison import ATTENTION, Row, comparison
+from fourierformer.results.runs import Run
 
 
 def setting_of(row: Row) -> dict[str, object]:
@@ -38,6 +40,16 @@ def row_label(row: Row, rows: Iterable[Row]) -> str:
     labels = dict(zip((other.group for other in known), differing_values(configs), strict=True))
     unique = len({labels.get(twin.group, "") for twin in twins}) == len(twins)
     return f"{row.attention} {labels.get(row.group, '')}".strip() if unique else f"{row.attention} [{row.group[:8]}]"
+
+
+def labels_of_runs(runs: Iterable[Run]) -> dict[Path, str]:
+    """The labels of runs by their paths, each among the runs of its experiment and data. Runs set aside have none."""
+    rows = comparison(runs)
+    labels = {}
+    for row in rows:
+        near = [other for other in rows if (other.experiment, other.data) == (row.experiment, row.data)]
+        labels |= dict.fromkeys((run.path for run in (*row.runs, *row.others)), row_label(row, near))
+    return labels
 
 
 def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:

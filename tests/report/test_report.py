@@ -295,6 +295,34 @@ def test_a_sweep_is_one_command(tmp_path):
     assert commands(collect(tmp_path)) == [("python train_lm.py sweep=quickstart", 6)]
 
 
+def test_all_combinations_of_values_are_one_sweep(tmp_path):
+    two_by_three(tmp_path)
+    runs = collect(tmp_path)
+    assert commands(runs) == [("python train_lm.py attention=fourier,softmax seed=1,2,3 -m", 6)]
+    lacking = [run for run in runs if (run.field("attention"), run.field("seed")) != ("softmax", 3)]
+    assert commands(lacking) == [
+        ("python train_lm.py attention=fourier seed=1,2,3 -m", 3),
+        ("python train_lm.py attention=softmax seed=1,2 -m", 2),
+    ]
+
+
+def test_values_that_the_shell_or_hydra_would_split_stay_whole(tmp_path):
+    for seed in (1, 2):
+        run = write_run(tmp_path, "fourier", seed)
+        command = f"python train_lm.py --config-dir /a=b 'attention.pattern=[a,b c]' seed={seed}"
+        (run / "meta.json").write_text(json.dumps({"command": command}))
+    text = "python train_lm.py --config-dir /a=b 'attention.pattern=[a,b c]' seed=1,2 -m"
+    assert commands(collect(tmp_path)) == [(text, 2)]
+
+
+def test_runs_that_differ_in_a_setting_are_listed_with_it(tmp_path):
+    for rate in (0.001, 0.002):
+        write_run(tmp_path / str(rate), "fourier", changes={"config": {"optim.lr": rate}, "group": str(rate)})
+    listed = page(tmp_path).words.split("All runs")[-1]
+    assert "fourier lr=0.001 0.001/quickstart/lm_tiny-fourier-s1-" in listed
+    assert "fourier lr=0.002 0.002/quickstart/lm_tiny-fourier-s1-" in listed
+
+
 @pytest.mark.parametrize(("offsets", "doubt"), [((0, 9, -8), "; undecided: finds "), ((0, 0.1, 0.2), "; p = ")])
 def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
     for seed, offset in enumerate(offsets, 1):
