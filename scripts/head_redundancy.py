@@ -8,7 +8,10 @@ from pathlib import Path
 
 from fourierformer.errors import UserError, check_range
 from fourierformer.printing import echo
-from fourierformer.results.runs import runs_among
+from fourierformer.results import comparison, text_of
+from fourierformer.results.labels import labels_of_runs
+from fourierformer.results.runs import read_run, runs_among
+from fourierformer.results.tables import head_tables
 from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 
@@ -28,9 +31,10 @@ def compare_heads(arguments: argparse.Namespace) -> None:
     from fourierformer.analysis.heads import measure_run, save, write_numbers
 
     check_range("--sequences", arguments.sequences, 1)
-    report, refused = [], []
-    for run in runs_among(arguments.runs):
-        echo(run)
+    report, refused, runs = [], [], runs_among(arguments.runs)
+    settings = labels_of_runs(map(read_run, runs))
+    for run in runs:
+        echo(f"{run}  {settings.get(run, '')}".rstrip())
         try:
             split, numbers = measure_run(run, arguments.split, arguments.sequences)
         except UserError as error:  # the other runs are still measured
@@ -38,8 +42,10 @@ def compare_heads(arguments: argparse.Namespace) -> None:
             echo(f"left out: {error}")
             continue
         save(run, split, numbers)
-        report.append({"run": str(run), "split": split, **numbers})
+        report.append({"run": str(run), "settings": settings.get(run, ""), "split": split, **numbers})
         echo(table(split, numbers))
+    if len(report) > 1:
+        echo("\n" + text_of(head_tables(comparison(map(read_run, runs)))).rstrip())
     if arguments.json and report:
         write_numbers(arguments.json, report)
     if refused:

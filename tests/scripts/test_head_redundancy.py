@@ -85,8 +85,20 @@ def test_both_kinds_of_runs_at_once_and_the_numbers_as_a_file(script, language, 
     for run, measured in ((language, text), (vision, images)):
         kept = saved(run)["valid"]
         del kept["origin"]
-        assert kept == {key: value for key, value in measured.items() if key not in ("run", "split")}
+        assert kept == {key: value for key, value in measured.items() if key not in ("run", "settings", "split")}
         assert 0 < measured["mean"]["head_distance"] < (2 * measured["length"]) ** 0.5
+
+
+def test_runs_that_differ_in_a_setting_stand_in_one_table(script, text, tmp_path, capsys):
+    for rate in ("1e-3", "2e-3"):
+        assert train_lm(*text, f"optim.lr={rate}", f"runs_root={tmp_path}") == 0
+    capsys.readouterr()
+    assert script(tmp_path, "--sequences", "5", "--json", tmp_path / "heads.json") == 0
+    below = capsys.readouterr().out.split("how much the heads of a layer differ")[1].splitlines()
+    table = [line.split() for line in below if line.strip().startswith("lm_tiny  fourier")]
+    assert [line[2] for line in table] == ["lr=0.001", "lr=0.002"]
+    measured = {run["settings"]: run["mean"] for run in json.loads((tmp_path / "heads.json").read_text())}
+    assert [line[5] for line in table] == [f"{measured[f'fourier {line[2]}']['head_distance']:.2f}" for line in table]
 
 
 @pytest.mark.parametrize(
