@@ -46,11 +46,13 @@ def names(overrides: Sequence[str]) -> list[Name]:
 
 
 def values_of_command() -> str:
-    """'lr=0.002 layers=2': single values that the command of this run sets and that change its numbers."""
+    """'layers=2 lr=0.002': single values but the seed that the command of this run sets and that change its numbers, in
+    the order of their keys, so that it is the same for all seeds."""
     if not HydraConfig.initialized():
         return ""
     (values,) = _expanded(overrides_of(HydraConfig.get()))
-    single = {k: v for k, v in values.items() if "." in k and k not in NOT_HASHED and k.split(".")[0] not in NOT_HASHED}
+    others = {"seed", *HydraConfig.get().runtime.choices, *NOT_HASHED}
+    single = {k: v for k, v in sorted(values.items()) if k not in others and k.split(".")[0] not in NOT_HASHED}
     return differing_values([single, {}])[0][:LONGEST]
 
 

@@ -17,7 +17,7 @@ from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.files import read_json, require_small
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.job_names import Name
+from fourierformer.runs.job_names import Name, values_of_command
 from fourierformer.runs.measure import (
     final_numbers,
     identity,
@@ -38,6 +38,7 @@ from fourierformer.training.optim import build_optimizer
 from fourierformer.training.schedule import learning_rate
 from fourierformer.training.signals import StopSignal, exit_code
 
+LONGEST_GROUP = 128  # characters that wandb takes
 HEARTBEAT_SECONDS = 10.0  # between writes of status.json; each takes about 10 ms
 _noted: set[str] = set()  # notes on data that this process has printed
 
@@ -167,7 +168,7 @@ def _trackers(
     common = {
         "project": tracker.project,
         "name": f"{model}-{attention}-s{spec.seed} {name.differs}".strip(),
-        "group": f"{spec.data.name}/{model}/{attention}/{spec.group}",
+        "group": f"{spec.data.name}/{model}/{attention}/{spec.group} {values_of_command()}".strip()[:LONGEST_GROUP],
         "config": spec.values,
         "samples": (parts.task.unit, parts.objective.samples_after),
     }

@@ -1,7 +1,8 @@
 """Log a run to Weights & Biases, online if possible, else to offline files; its failures never stop a training.
 
 Offline files are in `<run directory>/wandb/`; `wandb sync` uploads them later. All seeds of one experiment share a
-`group` (the config's hash without the seed), so that the web page can average them.
+`group` (the config's hash without the seed, and the values that their command sets), so that the web page can average
+them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """How the runs of a sweep are told apart, on the console and in wandb."""
 
+import re
+
 from fourierformer.runs import train
 from fourierformer.runs.job_names import names
 from fourierformer.tracking import build_trackers
@@ -45,9 +47,19 @@ def test_wandb_shows_what_differs_the_data_and_the_count_of_tokens(smoke, tmp_pa
     command = (*smoke, "tracker=wandb", "tracker.mode=offline", f"runs_root={tmp_path}")
     first, second = wandb_settings(monkeypatch, "-m", *command, "optim.lr=1e-3,2e-3")
     assert (first["name"], second["name"]) == ("lm_tiny-softmax-s1 lr=0.001", "lm_tiny-softmax-s1 lr=0.002")
-    assert first["group"].startswith("wikitext2/lm_tiny/softmax/")
-    assert first["group"] != second["group"]
+    for given in (first, second):
+        assert re.match("wikitext2/lm_tiny/softmax/[0-9a-f]{8} expect=null ", given["group"])
+    assert first["group"].endswith(" lr=0.001")
+    assert second["group"].endswith(" lr=0.002")
     unit, after = first["samples"]
     assert (unit, after(3)) == ("tokens", 3 * 2 * 8)  # steps, sequences, length: debug=smoke and MODEL
     (single,) = wandb_settings(monkeypatch, *command, "optim.lr=3e-3")
-    assert single["name"] == "lm_tiny-softmax-s1 layers=1 dim=16 inner=16 length=8 expect=null lr=0.003"
+    assert single["name"] == "lm_tiny-softmax-s1 expect=null dim=16 inner=16 layers=1 length=8 lr=0.003"
+
+
+def test_all_seeds_of_a_configuration_have_one_group_whatever_command_trains_them(smoke, tmp_path, monkeypatch):
+    command = ("tracker=wandb", "tracker.mode=offline", f"runs_root={tmp_path}", *smoke)
+    first, second = wandb_settings(monkeypatch, "-m", *command, "optim.lr=2e-3", "global_batch_size=4", "seed=1,2")
+    (third,) = wandb_settings(monkeypatch, "seed=3", "global_batch_size=4", "optim.lr=0.002", *command)
+    assert first["group"] == second["group"] == third["group"]
+    assert "global_batch_size=4" in third["group"]
