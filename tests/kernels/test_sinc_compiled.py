@@ -138,6 +138,23 @@ def test_forward_mode_is_refused():
         torch.func.jvp(lambda q: sinc_attention(q, k, v, radius), (q,), (q,))
 
 
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev])
+def test_reverse_mode_of_torch_func_is_refused_and_vmap_is_not(transform):
+    (q, k, v, radius), _ = leaves_of()
+    for moved in range(4):
+
+        def total(x, at=moved):
+            arguments = [q, k, v, radius]
+            arguments[at] = x
+            return sinc_attention(*arguments).sum()
+
+        with pytest.raises(NotImplementedError, match=r"by torch\.func .*: use torch\.autograd\.grad"):
+            transform(total)((q, k, v, radius)[moved])
+    stacked = torch.stack([q, 2 * q])
+    together = torch.vmap(lambda q: sinc_attention(q, k, v, radius))(stacked)
+    torch.testing.assert_close(together, torch.stack([sinc_attention(one, k, v, radius) for one in stacked]))
+
+
 def test_operations_are_counted_per_pair():
     leaves, _ = leaves_of(tokens=5, heads=2, batch=1, width=4, value_width=3)
     leaves = [t.requires_grad_() for t in leaves]

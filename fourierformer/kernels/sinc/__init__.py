@@ -99,6 +99,19 @@ def why_not_fused(q: Tensor) -> str | None:
     return None
 
 
+def _refuse_transforms(*tensors: Tensor) -> None:
+    """NotImplementedError for derivatives that torch would silently take to be 0, or refuse in words about itself."""
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError(
+            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
+            "torch.autograd.grad"
+        )
+    if any(map(torch._C._functorch.is_gradtrackingtensor, tensors)):
+        raise NotImplementedError(
+            "Fourier attention has no derivative by torch.func (grad, vjp, jacrev): use torch.autograd.grad"
+        )
+
+
 def _compute_capability_major(device: torch.device) -> int:
     """0 for AMD. Without a cache: torch.compile traces these functions as constants, and warns of caches."""
     return torch.cuda.get_device_properties(device).major if torch.version.cuda else 0
@@ -121,11 +134,8 @@ def sinc_attention(
     q, k, v = one_dtype(q, k, v)
     check_shapes(q, k, v, radius, keep)
     check_mask(q, k, mask, dropout)
-    if not torch.compiler.is_compiling() and any(unpack_dual(t).tangent is not None for t in (q, k, v, radius)):
-        raise NotImplementedError(  # torch would silently take these derivatives to be 0
-            "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
-            "torch.autograd.grad"
-        )
+    if not torch.compiler.is_compiling():
+        _refuse_transforms(q, k, v, radius)
     masked = mask is not None or dropout > 0
     name, reason = choose_backend(q, backend, power=power, masked=masked)
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
