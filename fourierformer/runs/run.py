@@ -27,6 +27,9 @@ from fourierformer.tasks import task_named, tasks
 from fourierformer.training.signals import StopSignal, exit_code, stop_if_noted
 
 
+_printed: set[tuple[Path, str]] = set()  # errors of jobs, each with the record of its sweep
+
+
 def run_job(config: DictConfig) -> None:
     """Run one job of Hydra. A single run that fails ends the process with its exit code; in a sweep its result is
     recorded and the next job starts, unless the sweep runs in this process and was stopped."""
@@ -167,7 +170,8 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         # errors common to all processes are printed by the first one
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
         label = label if processes.first else f"process {processes.rank}: "
-        return error.exit_code if silent else print_error(f"{label}{error}", error.exit_code), str(error)
+        text = error if job is None or _is_new(error, job) else "the same error"
+        return error.exit_code if silent else print_error(f"{label}{text}", error.exit_code), str(error)
     except Interrupted as stop:
         return _stopped(stop, job)
     except OSError as error:  # a disk error without a message of its own, or too little memory for a library
@@ -184,6 +188,13 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         elif not already_reported(error):
             echo(traceback.format_exc(), end="", file=sys.stderr)
         return 1, short or f"{type(error).__name__}: {error}"
+
+
+def _is_new(error: UserError, job: Job) -> bool:
+    """Whether no earlier job of its sweep in this process printed the same."""
+    earlier = (job.record, str(error)) in _printed
+    _printed.add((job.record, str(error)))
+    return not earlier
 
 
 def _stopped(stop: Interrupted, job: Job | None) -> tuple[int, str]:

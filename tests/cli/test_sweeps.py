@@ -36,7 +36,8 @@ def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
     printed, error = capfd.readouterr()
     assert runs_of(tmp_path) == {"softmax-s1": "completed", "gaussian-s1": "completed"}
     check_table(printed, tmp_path)
-    assert "error: [4/4 gaussian seed=abc] seed='abc'" in error
+    assert "error: [2/4 softmax seed=abc] seed='abc': expected a whole number\n" in error
+    assert "error: [4/4 gaussian seed=abc] the same error\n" in error
     assert "\n[2/4 softmax seed=abc] and 1 more: seed='abc': expected a whole number\n" in error
     assert "2 of 4 done, 2 failed" in error
     assert printed.partition("\n\n")[0].count("counted as <unk>") <= 1  # once, not for every job
