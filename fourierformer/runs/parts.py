@@ -89,6 +89,16 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def short_training(spec: RunSpec, steps_per_epoch: int) -> list[str]:
+    """A note where the warm-up is as long as the training."""
+    warmup, steps = spec.schedule.warmup(steps_per_epoch), spec.trainer.in_steps(steps_per_epoch).steps
+    if warmup < steps or spec.is_debug:
+        return []
+    shorter = f"schedule.warmup_steps={max(1, steps // 10)}"
+    shorter += " schedule.warmup_epochs=null" if spec.schedule.warmup_epochs is not None else ""
+    return [f"training ends during the warm-up (step {steps:,} of {warmup:,}): {shorter}"]
+
+
 def build_parts(
     spec: RunSpec, processes: Processes | None = None, say=echo, corpus: AnyCorpus | None = None
 ) -> RunObjects:

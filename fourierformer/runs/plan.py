@@ -13,7 +13,7 @@ from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import check_device, pick_device
+from fourierformer.runs.parts import check_device, pick_device, short_training
 from fourierformer.runs.spec import attention_of, task_of
 from fourierformer.runs.state import state_of
 from fourierformer.runs.sweep import hours_text
@@ -24,6 +24,7 @@ def print_plan(spec: RunSpec) -> None:
     """Print the plan of one run, then SetupError if its data is missing or this machine cannot run it."""
     task, device = task_of(spec), pick_device(spec.trainer.device)
     corpus, problem = _data(spec)
+    epoch = task.steps_per_epoch(spec, corpus)
     with _WithoutWeights():
         model = task.build_model(spec, attention_of(spec), corpus)
     parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
@@ -38,7 +39,9 @@ def print_plan(spec: RunSpec) -> None:
         "length": _steps(spec, corpus),
         "memory": f"about {memory / 2**30:.1f} GiB to train, per process",
         "data": str(problem or task.data_line(corpus)),
-        "": "\n".join(corpus.notes if corpus else []),
+        "": "\n".join(
+            [*(corpus.notes if corpus else []), *(short_training(spec, epoch or 1) if epoch or corpus else [])]
+        ),
         "directory": f"{spec.directory} ({state.word})",
         "cost": "none: it is done" if state.word == "done" else _hours(spec, corpus)[1] or unknown,
     }

@@ -26,7 +26,6 @@ from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, end_w
 from fourierformer.tasks import task_named, tasks
 from fourierformer.training.signals import StopSignal, exit_code, stop_if_noted
 
-
 _printed: set[tuple[Path, str]] = set()  # errors of jobs, each with the record of its sweep
 
 

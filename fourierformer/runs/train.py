@@ -26,7 +26,7 @@ from fourierformer.runs.measure import (
     reset_peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes, start_from
+from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes, short_training, start_from
 from fourierformer.runs.state import check_same_data
 from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
@@ -126,7 +126,8 @@ def start_sentence(parts: RunObjects) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     new = [note for note in parts.corpus.notes if note not in _noted]  # jobs of a sweep have the same text
     _noted.update(new)
-    notes = "".join(f"\n  note: {note}" for note in [*new, *short_training(parts)])
+    new += short_training(parts.spec, parts.objective.steps_per_epoch)
+    notes = "".join(f"\n  note: {note}" for note in new)
     spec, world = parts.spec, parts.processes.world
     return (
         f"{spec.model.name} with {spec.attention.name} attention (backend {parts.backend}) on {spec.data.name}: "
@@ -134,16 +135,6 @@ def start_sentence(parts: RunObjects) -> str:
         f"{parts.task.unit}, {parts.device} {parts.trainer.precision}"
         f"{f', {world} processes' if world > 1 else ''}{notes}"
     )
-
-
-def short_training(parts: RunObjects) -> list[str]:
-    """A note where the warm-up is as long as the training."""
-    warmup, steps = parts.spec.schedule.warmup(parts.objective.steps_per_epoch), parts.trainer.steps
-    if warmup < steps or parts.spec.is_debug:
-        return []
-    return [
-        f"training ends during the warm-up (step {steps:,} of {warmup:,}): schedule.warmup_steps={max(1, steps // 10)}"
-    ]
 
 
 def _console(parts: RunObjects, name: Name, step: int) -> ConsoleTracker:

@@ -143,6 +143,16 @@ def test_a_warmup_longer_than_the_training_is_noted(smoke, tmp_path, capfd):
     assert "note: training ends during the warm-up (step 4 of 9): schedule.warmup_steps=1" in capfd.readouterr().out
 
 
+def test_a_plan_names_a_shorter_warmup_also_in_epochs(tmp_path, capfd):
+    short = ("experiment=cifar10_deit", "trainer.steps=30", "trainer.epochs=null", "dry_run=true", "tracker=none")
+    train_vit(*short, f"data.root={tmp_path}", f"runs_root={tmp_path}")
+    way_out = "schedule.warmup_steps=3 schedule.warmup_epochs=null"
+    warmup = 10 * (50_000 // 512)  # epochs of CIFAR-10
+    assert f"training ends during the warm-up (step 30 of {warmup}): {way_out}\n" in capfd.readouterr().out
+    assert train_vit(*short, *way_out.split(), "data=builtin_images", f"runs_root={tmp_path}") == 0
+    assert "warm-up" not in capfd.readouterr().out
+
+
 def test_no_name_among_the_names_of_a_sweep(tmp_path, capfd):
     assert train_lm("-m", "attention=softmax,fourier", "debug=smoke,null", f"runs_root={tmp_path}") == 2
     assert capfd.readouterr().err.startswith(
