@@ -268,6 +268,6 @@ def _why_no_run(folder: Path, config: str) -> str:
         near = get_close_matches(folder.name, [path.parent.name for path in folder.parent.glob(f"*/{config}")], n=1)
         return "there is no such directory" + (f" (did you mean {folder.parent / near[0]}?)" if near else "")
     if (folder / "model.safetensors").is_file():
-        return "it is an exported model, which fourierformer.from_pretrained loads"
+        return "it is an exported model, for fourierformer.from_pretrained and generate.py: name the run behind it"
     runs = sorted(path.parent for path in folder.glob(f"*/{config}"))
     return f"it has no {config}" + (f", but holds runs: name one, as {runs[0]}" if runs else "")

@@ -2,6 +2,7 @@
 
 python scripts/generate.py runs/builtin/... --prompt "the function returns"
 python scripts/generate.py runs/builtin_seq2seq/... --prompt "the third of march 1984"
+python scripts/generate.py exported/my_model --prompt "the function"     the folder of an exported model
 """
 
 import argparse
@@ -28,10 +29,10 @@ def main() -> None:
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    from fourierformer.runs.trained import load_run
+    from fourierformer.runs.trained import load_run_or_export
     from fourierformer.tasks.trained import TrainedEncoderDecoder, TrainedLanguageModel
 
-    trained = load_run(arguments.run, arguments.device, **chosen_weights(arguments))
+    trained = load_run_or_export(arguments.run, arguments.device, **chosen_weights(arguments))
     if isinstance(trained, TrainedEncoderDecoder):  # greedy: no other option applies
         echo(trained.answer(arguments.prompt))
         return

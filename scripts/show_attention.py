@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder; default: runs/pictures, or pictures/ in the run directory")
     arguments = parser.parse_args()
     with exit_on_user_error():
-        is_run = (Path(arguments.what) / "config.yaml").is_file()
+        is_run = any((Path(arguments.what) / name).is_file() for name in ("config.yaml", "model.safetensors"))
         if arguments.text is not None:
             echo(write_text_maps(Path(arguments.what), arguments.text, arguments.out))
             return
@@ -76,9 +76,9 @@ def write_text_maps(run: Path, text: str, out: Path | None) -> Path:
     import numpy as np
 
     from fourierformer.analysis.maps import text_maps
-    from fourierformer.runs.trained import load_run
+    from fourierformer.runs.trained import load_run_or_export
 
-    tokens, maps = text_maps(load_run(run), text)
+    tokens, maps = text_maps(load_run_or_export(run), text)
     path = own_folder(out or run / "pictures") / "text_maps.npz"
     with replacing(path) as file:
         np.savez(file, tokens=np.array(tokens), maps=maps.numpy())

@@ -222,11 +222,15 @@ def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
     """
     roots = [roots] if isinstance(roots, str | Path) else list(roots)
     directories: dict[Path, Path] = {}
+    exports: list[Path] = []
     for root in map(Path, roots):
         if not root.is_dir():
             raise SetupError(f"{root}: no such directory. {HOW_TO_MAKE_ONE}")
         for path in _run_directories(root):
             directories.setdefault(path.resolve(), path)
+        exports += [root] if (root / "model.safetensors").is_file() else []
+    if exports and not directories:
+        raise SetupError(f"{exports[0]} is an exported model, not a run: name the run behind it")
     return [read_run(path) for path in sorted(directories.values())]
 
 

@@ -84,6 +84,15 @@ def from_pretrained(name: Path | str, device: str = "auto") -> TrainedModel:
     return _assembled(folder, spec, corpus, weights, config["step"], device)
 
 
+def load_run_or_export(path: Path, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
+    """`load_run`, or `from_pretrained` of an exported folder, which has one set of weights."""
+    if not (path / WEIGHTS).is_file():
+        return load_run(path, device, last=last, averaged=averaged)
+    if last or averaged:
+        raise SetupError(f"{path} is an exported model with one set of weights: leave out --checkpoint and --weights")
+    return from_pretrained(path, device)
+
+
 def _own_name(name: str) -> str:
     """The name of a tensor, also in a file that `save_pretrained` of transformers wrote."""
     return name.removeprefix("model.")

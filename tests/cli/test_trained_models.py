@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,10 +17,11 @@ from PIL import Image
 import fourierformer
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
+from fourierformer.results import collect
 from fourierformer.runs import trained
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import open_run
-from fourierformer.runs.trained import export_run
+from fourierformer.runs.trained import export_run, load_run_or_export
 from fourierformer.tasks import task_named
 from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
 
@@ -51,6 +53,23 @@ def everything(trained, ids):
     with torch.inference_mode():
         hidden = trained.model.hidden(torch.tensor([ids]))[0]
         return trained.model.output.log_probabilities(hidden, trained.model.embedding.weight)
+
+
+def test_scripts_that_need_no_data_take_an_exported_model(exported, without_data, capsys, monkeypatch, tmp_path):
+    run, folder = exported
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    import generate
+    import show_attention
+
+    texts = []
+    for path in (run, folder):
+        monkeypatch.setattr(sys, "argv", ["generate.py", str(path), "--prompt", "word3", "--tokens", "5"])
+        generate.main()
+        texts.append(capsys.readouterr().out)
+        show_attention.write_text_maps(path, "word3 word7", tmp_path / path.name)
+    assert texts[0] == texts[1]
+    theirs, ours = (np.load(tmp_path / path.name / "text_maps.npz")["maps"] for path in (run, folder))
+    assert np.array_equal(theirs, ours)
 
 
 def test_a_language_model_in_two_lines(finished, without_data):
@@ -174,8 +193,12 @@ def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_p
         SetupError, match=rf"no config\.json: it is a run, which load_run loads .*export\.py {run} --to FOLDER"
     ):
         fourierformer.from_pretrained(run)
-    with pytest.raises(SetupError, match="is an exported model, which fourierformer"):
+    with pytest.raises(SetupError, match="is an exported model, for fourierformer"):
         fourierformer.load_run(folder)
+    with pytest.raises(SetupError, match="is an exported model, not a run"):
+        collect(folder)
+    with pytest.raises(SetupError, match="is an exported model with one set of weights"):
+        load_run_or_export(folder, last=True)
     with pytest.raises(SetupError, match="no such folder, and not the name of a repository"):
         fourierformer.from_pretrained(tmp_path / "nothing" / "there")
     shutil.copytree(folder, tmp_path / "copy")
