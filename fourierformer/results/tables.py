@@ -22,6 +22,7 @@ from fourierformer.tasks import Column, Task
 
 Measure = tuple[Column, str]  # what one column of a block shows: (split, protocol) and the metric
 DAGGER = "†"  # beside rows with runs that were made with uncommitted changes
+OF_BEST = "measured with the best checkpoint of each run, by validation during training"
 OVER_SEEDS = "± is the sample standard deviation over n seeds"
 HEAD_COLUMNS = {
     "head_distance": "distance of\nattention maps",
@@ -241,6 +242,8 @@ def _notes(rows: list[Row]) -> list[str]:
     notes = [note for row in rows for note in row.notes]
     if rows[0].data in rows[0].task.embedded:
         notes.append(rows[0].task.embedded[rows[0].data])
+    if not rows[0].task.protocol_column and any(row.n for row in rows):
+        notes.append(OF_BEST)
     if any(row.n > 1 for row in rows):
         notes.append(OVER_SEEDS)
     if len(rows) > 1 and any(row.n == 1 for row in rows):

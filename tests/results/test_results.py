@@ -185,6 +185,14 @@ def test_protocols_stand_under_the_table_and_a_difference_is_said(tmp_path):
     assert not table.best  # 58.30 of 500 tokens does not beat anything
 
 
+def test_a_table_states_which_weights_were_measured(tmp_path):
+    write_run(tmp_path / "text", "softmax", 1)
+    write_vision_run(tmp_path / "images", "softmax", 1)
+    of_best = "measured with the best checkpoint of each run"
+    assert of_best in render_text(comparison(collect(tmp_path / "text")))
+    assert of_best not in render_text(comparison(collect(tmp_path / "images")))  # a column names their weights
+
+
 def test_notes_of_the_data_the_run_and_the_summary(tmp_path):
     write_run(
         tmp_path, "fourier", 1, changes={"notes": ["your data is not the paper's data"], "debug": True, "bad_steps": 3}
