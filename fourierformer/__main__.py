@@ -29,6 +29,8 @@ SCRIPTS = (
 def main() -> None:
     """Run the subcommand on the command line, and end the process."""
     name, *arguments = sys.argv[1:] or ["--help"]
+    if {"-sc", "--shell-completion"} & {name, *arguments}:
+        _refuse("this command has no completion by the tab key; train_lm.py in a copy of the repository has")
     if name in ("-h", "--help"):
         echo(help_text())
     elif name == "--version":

@@ -110,6 +110,10 @@ def test_every_command_is_a_script_of_one_line():
     ("command", "message"),
     [
         (["reprot"], "error: no command 'reprot' (did you mean 'report'?)"),
+        (
+            ["train", "lm", "-sc", "install=bash"],
+            "error: this command has no completion by the tab key; train_lm.py in a copy of the repository has",
+        ),
         (["train"], "error: train what? fourierformer train lm | vit [overrides]"),
     ],
 )
