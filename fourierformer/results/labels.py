@@ -45,7 +45,7 @@ def row_label(row: Row, rows: Iterable[Row]) -> str:
 def labels_of_runs(runs: Iterable[Run]) -> dict[Path, str]:
     """The labels of runs by their paths, each among the runs of its experiment and data. Runs set aside have none."""
     rows = comparison(runs)
-    labels = {}
+    labels: dict[Path, str] = {}
     for row in rows:
         near = [other for other in rows if (other.experiment, other.data) == (row.experiment, row.data)]
         labels |= dict.fromkeys((run.path for run in (*row.runs, *row.others)), row_label(row, near))
