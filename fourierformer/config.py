@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from fourierformer.checking import Schema
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_name, check_path, check_range, one_line
 from fourierformer.files import checksum, require_small
 from fourierformer.training.config import OptimConfig, ScheduleConfig, TrainerConfig
+
+type_hints: Callable[[object], dict[str, typing.Any]] = cache(typing.get_type_hints)  # compiles every annotation
 
 # Keys of paths, output and convenience, which do not change what a run computes. They are not part of the hash: a
 # command that differs only in them resumes the same run.
@@ -143,8 +146,7 @@ class RunSpec:
 
 def sections(spec: type[RunSpec]) -> dict[str, type]:
     """The sections of a config with fixed keys, each with its dataclass."""
-    hints = typing.get_type_hints(spec)
-    owners = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    owners = {name: hint for name, hint in types_of(spec).items() if isinstance(hint, type) and is_dataclass(hint)}
     return {name: owner for name, owner in owners.items() if owner is not AttentionConfig}
 
 
@@ -167,7 +169,7 @@ def make_spec(spec: type[RunSpec], values: dict) -> RunSpec:
 def types_of(owner) -> dict[str, object]:
     """Key -> type of a dataclass, or of a {name: inspect.Parameter} mapping."""
     if is_dataclass(owner):
-        hints = typing.get_type_hints(owner)
+        hints = type_hints(owner)
         return {f.name: hints[f.name] for f in fields(owner)}
     return {name: parameter.annotation for name, parameter in owner.items()}
 

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra.errors import OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -41,6 +43,19 @@ if "execution_whitelist" in inspect.signature(hydra.main).parameters:
     HYDRA_RULES = {"execution_whitelist": [f"{SweepRecord.__module__}.{SweepRecord.__qualname__}"]}
 NEEDED = int(3.5 * 2**30)  # bytes of addresses: with fewer, torch's C++ code can abort where nothing can be reported
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
+
+
+read_mode = Hydra.get_mode
+
+
+def mode_of_command(self: Hydra, config_name: str | None, overrides: list[str]) -> RunMode | None:
+    """The value of `hydra.mode=` on the command line. Hydra composes the whole config to read it, a fifth of a second,
+    and then composes it again; -m, which `sweep=` adds, says the rest."""
+    named = any(word.lstrip("+").startswith("hydra.mode=") for word in overrides)
+    return read_mode(self, config_name, overrides) if named else None
+
+
+Hydra.get_mode = mode_of_command  # type: ignore[method-assign]
 
 
 def launch(config_name: str) -> None:

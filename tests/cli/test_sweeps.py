@@ -10,6 +10,7 @@ import time
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from fourierformer import attention
 from fourierformer.runs.sweep import end_with_parent
@@ -80,6 +81,16 @@ def test_a_sweep_whose_record_cannot_be_written_does_not_end_with_0(smoke, tmp_p
     assert "No space left on device" in error
     assert "Traceback" not in error
     assert runs_of(tmp_path) == {"softmax-s1": "completed"}, "the other job is done all the same"
+
+
+def test_a_config_is_composed_once(tmp_path, monkeypatch, capfd):
+    """Hydra does it a second time to read `hydra.mode`."""
+    load, calls = ConfigLoaderImpl.load_configuration, []
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", lambda *a, **k: calls.append(k) or load(*a, **k))
+    assert train_lm("seed=-1", f"runs_root={tmp_path}") == 2
+    assert len(calls) == 1
+    assert train_lm("hydra.mode=MULTIRUN", "seed=-1,-2", f"runs_root={tmp_path}") == 2
+    assert "0 of 2 done, 2 failed" in capfd.readouterr().err
 
 
 def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):
