@@ -1,11 +1,15 @@
 """The page: every section, the list of all runs, where they ran, and the files of its charts."""
 
+from __future__ import annotations
+
 import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fourierformer.files import atomic_write_text, own_folder
 from fourierformer.provenance import split_words, without_secrets
@@ -17,6 +21,9 @@ from fourierformer.results.formats import TEXT_COLUMNS
 from fourierformer.results.labels import labels_of_runs
 from fourierformer.results.runs import number
 from fourierformer.results.tables import duration_text
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 TEMPLATES = Path(__file__).parent / "templates"
 WORDS = TEXT_COLUMNS | {"estimator", "data", "kernel", "radius grows", "shape", "pass", "dtype"}  # stand to the left
@@ -61,17 +68,8 @@ def pictures(sections: Iterable[Section]) -> list[Picture]:
 
 def render(runs: list[Run], made: str, sections: list[Section] | None = None) -> str:
     """Return the page about `runs` with these sections; by default with the sections of the runs."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,  # names, errors and tracebacks come from files
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     finished, labels = [run for run in runs if run.completed], labels_of_runs(runs)
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         made=made,
         counts=sorted(Counter(run.state for run in runs).items(), key=lambda item: (item[0] != "completed", item)),
         sections=run_sections(runs) if sections is None else sections,
@@ -84,6 +82,20 @@ def render(runs: list[Run], made: str, sections: list[Section] | None = None) ->
         commands=commands(runs),
         words=WORDS,
     )
+
+
+@cache  # compiled once for all jobs of a sweep
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,  # names, errors and tracebacks come from files
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
 
 
 def _lines(runs: list[Run], labels: dict[Path, str]) -> list[tuple[Run, str, str, str]]:

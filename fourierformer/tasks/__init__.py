@@ -7,6 +7,7 @@ run is built.
 
 import importlib
 import pkgutil
+from functools import cache
 
 from fourierformer.errors import SetupError
 from fourierformer.tasks.base import AnyCorpus, Column, Compilable, Metric, Task
@@ -35,10 +36,15 @@ def register(task: Task) -> None:
 
 def tasks() -> list[Task]:
     """Every task, in the order of their registration. Each file of this folder registers its own: no list is edited."""
-    for module in pkgutil.iter_modules(__path__):
+    _import_all(tuple(__path__))
+    return list(_tasks.values())
+
+
+@cache  # a report calls `tasks` hundreds of times
+def _import_all(folders: tuple[str, ...]) -> None:
+    for module in pkgutil.iter_modules(folders):
         if not module.name.endswith(("_objective", "trained")):
             importlib.import_module(f"{__name__}.{module.name}")
-    return list(_tasks.values())
 
 
 def task_named(name: object) -> Task:
