@@ -1,5 +1,6 @@
 """Shared by all tests: the real data folder, no network, and Triton without a GPU."""
 
+import gc
 import os
 import socket
 from pathlib import Path
@@ -24,6 +25,16 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DURATIONS = "fourierformer/processor_seconds"  # in pytest's cache: of every test of the last `make test`
 
 
+# Imports and the collection of thousands of tests leave nothing for the garbage collector, which would look through all
+# of it again and again: it begins after them, and passes over them.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         for mark in item.iter_markers("full"):
@@ -41,6 +52,7 @@ def pytest_runtest_protocol(item):
 
 def pytest_sessionfinish(session):
     """Workers pass their times to the process that started them, which writes those of a whole fast tier."""
+    gc.unfreeze()  # what is left at the end is freed: Triton's bindings report the rest as leaks
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["processor_seconds"] = _seconds
     elif session.config.option.markexpr == "not full" and session.config.args == session.config.getini("testpaths"):
