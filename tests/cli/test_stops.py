@@ -12,9 +12,24 @@ import torch
 from fourierformer.training.signals import exit_code, how_to_abort, noted_signal
 from tests.helpers.command_line import REPOSITORY, only_run, rows, start, status, train_lm
 
-# long enough to be caught in the middle on any machine: a step takes about a millisecond
-STEPS = 1000
-LONG = (f"trainer.steps={STEPS}", "trainer.eval_every=250", "trainer.save_every=250", "trainer.log_every=25")
+STEPS = 60
+LONG = (f"trainer.steps={STEPS}", "trainer.eval_every=15", "trainer.save_every=15", "trainer.log_every=5")
+
+# train_lm.py with steps of a tenth of a second, long enough to be caught in the middle on any machine
+SLOW = """
+import time
+from fourierformer.runs.launch import launch
+from fourierformer.tasks.language_objective import LanguageObjective
+
+compute = LanguageObjective.loss
+
+def loss(*arguments):
+    time.sleep(0.1)
+    return compute(*arguments)
+
+LanguageObjective.loss = loss
+launch("train_lm")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +37,12 @@ def uninterrupted(smoke, tmp_path_factory):
     root = tmp_path_factory.mktemp("uninterrupted")
     assert train_lm(*smoke, *LONG, f"runs_root={root}") == 0
     return only_run(root)
+
+
+def program(folder, text: str):
+    """The name of a script with this text, as `start` takes it."""
+    (folder / "program.py").write_text(text)
+    return folder / "program"
 
 
 def weights_hash(run) -> str:
@@ -60,7 +81,7 @@ def after(process, text: str) -> str:
     ],
 )
 def test_a_stop_saves_and_the_same_command_resumes(smoke, uninterrupted, tmp_path, number, code):
-    process = start(*smoke, *LONG, f"runs_root={tmp_path}")
+    process = start(*smoke, *LONG, f"runs_root={tmp_path}", script=program(tmp_path, SLOW))
     after(process, "loss")
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
@@ -95,8 +116,8 @@ launch("train_lm")
 
 @pytest.mark.full("a process that trains")
 def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
-    (tmp_path / "endless.py").write_text(ENDLESS)  # a first Ctrl-C waits for the end of a step
-    process = start(*smoke, f"runs_root={tmp_path}", script=tmp_path / "endless")
+    # a first Ctrl-C waits for the end of a step
+    process = start(*smoke, f"runs_root={tmp_path}", script=program(tmp_path, ENDLESS))
     after(process, "in a step")
     process.send_signal(signal.SIGINT)
     after(process, "press Ctrl-C again")
@@ -109,8 +130,8 @@ def test_a_second_ctrl_c_aborts_at_once(smoke, tmp_path):
 
 @pytest.mark.full("a training killed many times")
 def test_killed_again_and_again_it_still_ends_with_the_same_weights(smoke, uninterrupted, tmp_path):
-    for line in ("loss", f" 325/{STEPS}"):  # before the first save and after it
-        process = start(*smoke, *LONG, f"runs_root={tmp_path}")
+    for line in ("loss", f" 20/{STEPS}"):  # before the first save and after it
+        process = start(*smoke, *LONG, f"runs_root={tmp_path}", script=program(tmp_path, SLOW))
         after(process, line)
         process.kill()
         process.communicate(timeout=60)
@@ -155,9 +176,8 @@ exec(compile(Path("{script}").read_text(), "{script}", "exec"))
     ],
 )
 def test_a_signal_during_an_import_ends_it_before_anything_trains(smoke, tmp_path, module, number):
-    program = IMPORTS.format(module=module, number=int(number), script=REPOSITORY / "train_lm.py")
-    (tmp_path / "stopped.py").write_text(program)
-    process = start(*smoke, f"runs_root={tmp_path}", script=tmp_path / "stopped")
+    text = IMPORTS.format(module=module, number=int(number), script=REPOSITORY / "train_lm.py")
+    process = start(*smoke, f"runs_root={tmp_path}", script=program(tmp_path, text))
     output, _ = process.communicate(timeout=180)
     assert process.returncode == exit_code(number), output
     assert "Traceback" not in output
