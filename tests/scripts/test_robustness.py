@@ -21,7 +21,7 @@ import robustness
 def language(tmp_path_factory):
     root = tmp_path_factory.mktemp("language")
     swap = ("evaluation.word_swap=0.1", "evaluation.splits=[valid]", "evaluation.protocols=[segment]")
-    assert train_lm(*MODEL, *swap, "trainer.steps=2", f"data.cache={root / 'cache'}", f"runs_root={root}") == 0
+    assert train_lm(*MODEL, *swap, "trainer.steps=2", f"runs_root={root}") == 0
     return only_run(root)
 
 
