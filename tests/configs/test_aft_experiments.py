@@ -1,21 +1,16 @@
 """The recipes of the AFT paper (Zhai et al. 2021), value by value as far as they are known, and what follows."""
 
-from functools import cache
-
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from fourierformer.config import RunSpec, flatten
-from fourierformer.runs.spec import attention_of, read_spec, task_of
-from tests.helpers.command_line import CONFIGS
+from fourierformer.runs.spec import attention_of, task_of
+from tests.helpers.command_line import spec_of
 
 
-@cache
 def recipe(name: str, *overrides: str) -> RunSpec:
     script = "train_vit" if name.startswith("imagenet") else "train_lm"
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return read_spec(compose(script, [f"experiment={name}", *overrides]))
+    return spec_of(f"experiment={name}", *overrides, script=script)
 
 
 ENWIK8 = {"data.name": "enwik8", "model.length": 1024, "trainer.epochs": 100, "optim.weight_decay": 0.5}

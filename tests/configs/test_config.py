@@ -9,15 +9,9 @@ from hydra import compose, initialize_config_dir
 
 from fourierformer import attention, checking
 from fourierformer import config as configs
-from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError
 from fourierformer.runs.spec import read_spec, stored_spec, task_of, with_changes
-from tests.helpers.command_line import CONFIGS, REPOSITORY, one_job
-
-
-def spec_of(*overrides: str, script: str = "train_lm") -> RunSpec:
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return read_spec(compose(script, list(overrides)))
+from tests.helpers.command_line import CONFIGS, REPOSITORY, one_job, spec_of
 
 
 def composed(*overrides: str, script: str = "train_lm") -> dict:

@@ -1,22 +1,17 @@
 """The paper's ImageNet recipe, value by value: the arguments of the authors' vision code (their defaults, on 4 GPUs
 with 256 images each)."""
 
-from functools import cache
-
 import pytest
-from hydra import compose, initialize_config_dir
 
 from fourierformer.config import RunSpec, flatten
-from fourierformer.runs.spec import attention_of, read_spec, task_of
-from tests.helpers.command_line import CONFIGS
+from fourierformer.runs.spec import attention_of, task_of
+from tests.helpers.command_line import spec_of
 
 GPUS, PER_GPU = 4, 256
 
 
-@cache
 def recipe(*overrides: str) -> RunSpec:
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return read_spec(compose("train_vit", ["experiment=imagenet_deit_tiny", *overrides]))
+    return spec_of("experiment=imagenet_deit_tiny", *overrides, script="train_vit")
 
 
 VALUES = {

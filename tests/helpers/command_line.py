@@ -8,14 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
+from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob
 
+from fourierformer.config import RunSpec
 from fourierformer.runs.launch import launch
+from fourierformer.runs.spec import read_spec
 from fourierformer.tracking.jsonl import read_lines
 from fourierformer.training.signals import SIGNALS
 
@@ -41,6 +45,13 @@ def train_lm(*arguments: str) -> int:
 def train_vit(*arguments: str) -> int:
     """`python train_vit.py ...`, likewise."""
     return _train("train_vit", *arguments)
+
+
+@cache  # Hydra takes a quarter of a second
+def spec_of(*overrides: str, script: str = "train_lm") -> RunSpec:
+    """The spec of a command."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return read_spec(compose(script, list(overrides)))
 
 
 def one_job(arguments: list[str]) -> list[str]:

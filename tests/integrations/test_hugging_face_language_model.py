@@ -8,16 +8,15 @@ import torch
 
 pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
 
-from hydra import compose, initialize_config_dir
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 import fourierformer
 import fourierformer.integrations.hugging_face
 from fourierformer.attention import available
-from fourierformer.runs.spec import attention_of, read_spec, task_of
+from fourierformer.runs.spec import attention_of, task_of
 from fourierformer.runs.trained import without_paths
-from tests.helpers.command_line import REPOSITORY
+from tests.helpers.command_line import spec_of
 
 SMALL = ["model.layers=2", "model.dim=32", "model.heads=2", "model.inner=16", "model.length=8", "seed=3"]
 FACTS = {"unit": "byte", "vocabulary": 256, "words": None, "source": None, "sequence": None}
@@ -28,8 +27,7 @@ REST = pytest.mark.full("every attention")
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(n, marks=REST) for n in available(causal=True, grid=False))])
 def test_it_comes_back_bit_by_bit(name, tmp_path):
     overrides = [*SMALL, f"attention={name}", *(["attention.aft_heads=4"] if name == "aft_conv" else [])]
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose("train_lm", overrides=overrides))
+    spec = spec_of(*overrides)
     task = task_of(spec)
     corpus = task.corpus_of(spec, FACTS)
     model = task.build_model(spec, attention_of(spec), corpus).eval()

@@ -3,6 +3,7 @@ somewhere, code runs."""
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -10,14 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
 import fourierformer
 from fourierformer import attention
 from fourierformer.data.text.spec import TextData
 from fourierformer.results.documents import public_names
-from fourierformer.runs.spec import read_spec, task_of
-from tests.helpers.command_line import REPOSITORY, one_job
+from fourierformer.runs.spec import task_of
+from tests.helpers.command_line import REPOSITORY, one_job, spec_of
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 KERNELS = [REPOSITORY / "fourierformer/kernels" / name for name in ("TRIED.md", "sinc/README.md")]
@@ -56,9 +56,7 @@ def test_training_commands_compose_into_valid_configs(page, line):
     if {"--help", "--cfg"} & set(words):  # options of Hydra, which composes no config then
         return
     arguments = one_job([STAND_INS.get(word, word) for word in words])
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose(script, overrides=arguments))
-    assert task_of(spec).script == f"{script}.py"
+    assert task_of(spec_of(*arguments, script=script)).script == f"{script}.py"
 
 
 def test_there_are_training_commands():
@@ -67,15 +65,20 @@ def test_there_are_training_commands():
     assert sum(page == "README.md" for page, _ in TRAINING) > 8
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # other tests import some of them
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_programs_named_there_exist_and_have_the_options_named_there(program):
-    command = [sys.executable, *program.split()[1:], "--help"]
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    assert "usage:" in result.stdout
+def test_programs_named_there_exist_and_have_the_options_named_there(program, monkeypatch, capsys):
+    *module, name = program.split()[1:]
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.syspath_prepend("scripts")
+    with pytest.raises(SystemExit, match="0"):
+        (runpy.run_module if module else runpy.run_path)(name, run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "usage:" in printed
     for page, line in COMMANDS:
         if re.search(f"{re.escape(program)}\\b", line):
-            unknown = {word for word in shlex.split(line) if word.startswith("--") and word not in result.stdout}
+            unknown = {word for word in shlex.split(line) if word.startswith("--") and word not in printed}
             assert not unknown, f"{page}: {line}"
 
 
@@ -165,8 +168,7 @@ def test_attentions_named_there_exist():
 def test_experiments_named_there_have_the_numbers_it_gives(experiment, count):
     lines = TEXT["docs/reproduce.md"].splitlines()
     row = next(line for line in lines if line.startswith(f"| `experiment={experiment}`"))
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose("train_lm", overrides=[f"experiment={experiment}"]))
+    spec = spec_of(f"experiment={experiment}")
     batch, length, steps = spec.global_batch_size, spec.model.length, spec.trainer.steps
     assert f"{batch} x {length} tokens, {steps:,} steps" in row
     assert count in row

@@ -4,20 +4,16 @@ import mmap
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from torch._dynamo.testing import CompileCounter
 
 from fourierformer.processes import Processes
-from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
 from fourierformer.runs.parts import build_parts
-from fourierformer.runs.spec import read_spec
-from tests.helpers.command_line import MODEL
+from tests.helpers.command_line import MODEL, spec_of
 
 
 def parts_of(*overrides: str, script: str = "train_lm"):
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose(script, overrides=["trainer.device=cpu", *overrides]))
+    spec = spec_of("trainer.device=cpu", *overrides, script=script)
     return build_parts(spec, Processes(), say=lambda line: None)
 
 

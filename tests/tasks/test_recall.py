@@ -6,19 +6,17 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
 from fourierformer.data.recall.corpus import RecallCorpus
 from fourierformer.data.recall.sequences import draw
 from fourierformer.models.config import RecallConfig
 from fourierformer.models.recall import RecallModel
-from fourierformer.runs.spec import read_spec
 from fourierformer.seeds import seed_of
 from fourierformer.tasks import task_named
 from fourierformer.tasks.recall_objective import CURVE_SEQUENCES, RecallObjective
 from tests.data.test_recall_sequences import data
-from tests.helpers.command_line import CONFIGS
+from tests.helpers.command_line import spec_of
 
 STILL = (lambda: None, lambda *progress: None)
 
@@ -103,7 +101,6 @@ def test_chance_and_a_perfect_search_are_noted():
 def test_only_a_stream_tells_a_token_from_its_companion(data, is_stream):
     """In a stream both are ids of keys and values: with a scale of 1 the model cannot distinguish (a, b) from (b, a).
     In pairs a random scale only slows training down."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        spec = read_spec(compose("train_lm", ["experiment=recall", f"data={data}"]))
+    spec = spec_of("experiment=recall", f"data={data}")
     model = task_named("recall").build_model(spec, partial(attention.build, "softmax"), None)
     assert (model.companion_scale == 1).all() == (not is_stream)

@@ -6,19 +6,16 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from fourierformer.processes import Processes
-from fourierformer.provenance import REPOSITORY
 from fourierformer.runs.parts import build_parts
-from fourierformer.runs.spec import read_spec
 from fourierformer.runs.train import make_loop
 from fourierformer.tracking import NoTrackers
 from fourierformer.training.checkpoint import Checkpoints
 from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.signals import StopSignal
 from fourierformer.transfer import to_device
-from tests.helpers.command_line import IMAGES, MODEL
+from tests.helpers.command_line import IMAGES, MODEL, spec_of
 from tests.helpers.host_reads import HostReads
 
 STEPS, LOGGED = 7, {3, 6, 7}
@@ -34,8 +31,7 @@ CASES = [(script, attention) for script in TASKS for attention in ("softmax", "f
 
 def start(script: str, attention: str, directory, device: str = "cpu") -> TrainingLoop:
     overrides = [*TASKS[script], *RHYTHM, *VARIETY, f"trainer.steps={STEPS}", f"trainer.device={device}"]
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose(script, overrides=[*overrides, f"attention={attention}"]))
+    spec = spec_of(*overrides, f"attention={attention}", script=script)
     parts = build_parts(spec, Processes(), say=lambda line: None)
     return make_loop(parts, NoTrackers(), Checkpoints(directory), StopSignal())
 

@@ -8,13 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
 from fourierformer import attention
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
 from fourierformer.runs.parts import build_parts
-from fourierformer.runs.spec import read_spec
 from fourierformer.runs.train import make_loop
 from fourierformer.seeds import seed_of
 from fourierformer.tasks.language_objective import LanguageObjective
@@ -24,7 +22,7 @@ from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.optim import OptimConfig, build_optimizer
 from fourierformer.training.signals import StopSignal
-from tests.helpers.command_line import CONFIGS, MODEL
+from tests.helpers.command_line import MODEL, spec_of
 
 SHAPE = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=8, dropout=0.2)
 # eps is so large that the size of the gradient counts: Adam alone would not see that it was clipped
@@ -132,8 +130,7 @@ def test_in_fp16_the_gradient_is_that_of_fp32(tmp_path):
 def test_the_loop_gets_what_the_spec_says():
     chosen = ("seed=7", "optim.lr=0.03", "optim.betas=[0.5,0.6]", "optim.eps=0.01", "optim.weight_decay=0.2")
     schedule = ("schedule.name=constant", "schedule.warmup_steps=0", "trainer.ema_decay=0.75", "trainer.device=cpu")
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        spec = read_spec(compose("train_lm", overrides=[*MODEL, "data=builtin_text", *chosen, *schedule]))
+    spec = spec_of(*MODEL, "data=builtin_text", *chosen, *schedule)
     fit = make_loop(build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
     assert (fit.rate(1), fit.seed, fit.ema.decay) == (0.03, 7, 0.75)
     groups = fit.optimizer.param_groups
