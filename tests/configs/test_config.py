@@ -40,19 +40,8 @@ def text_of(group: str, name: str) -> str:
 
 CHOICES = [
     f"{group}={name}"
-    for group in (
-        "experiment",
-        "sweep",
-        "debug",
-        "data",
-        "augment",
-        "model",
-        "optim",
-        "schedule",
-        "trainer",
-        "tracker",
-    )
-    for name in names(group)
+    for group in ("experiment", "debug", "data", "augment", "model", "optim", "schedule", "trainer", "tracker")
+    for name in names(group)  # test_a_sweep_is_a_multirun composes those of sweep
 ] + [
     pytest.param(f"attention={name}", marks=pytest.mark.full("one file is like another, and the contract reads them"))
     for name in names("attention")
