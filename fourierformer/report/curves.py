@@ -5,6 +5,7 @@ From a row of the comparison to a chart: `metric_curves`, `time_curves` and `com
 """
 
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,7 @@ STRETCHES = 150  # a chart is some 500 pixels wide: more points than this only s
 LARGEST = 1e9  # a loss or perplexity beyond this belongs to a diverged run and would flatten every other curve
 UNFINISHED_ALPHA = 0.55
 ACROSS = 4  # panels in a line of the page
+TITLE_LETTERS = 32  # in a line of a panel's title
 Look = tuple[int, int]  # numbers of a colour and of a line style
 
 
@@ -177,7 +179,7 @@ def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, capt
     (first, *_), *others = by_look.values()
     figure, panels = panel_grid(len(others), ACROSS, against, kind.axis)
     for axes, own in zip(panels, others, strict=True):
-        axes.set_title(own[0].label, fontsize=8, color=INK.fixed, parse_math=False)
+        _name_panel(axes, own[0].label)
         _scale(axes, kind, against)
         axes.plot(first.steps, first.middle, color=INK.fixed, linewidth=0.9, alpha=0.55)
         for curve in own:
@@ -185,6 +187,11 @@ def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, capt
     _skip_the_beginning(panels[0], curves, kind)  # the scale is shared
     keys = [Key(INK, first.label), Key(series_colour(0), "the attention named above each panel")]
     return Picture(figure, name, title, keys, caption, wide=True)
+
+
+def _name_panel(axes, label: str) -> None:
+    lines = textwrap.fill(label, TITLE_LETTERS, break_long_words=False, break_on_hyphens=False)
+    axes.set_title(lines, fontsize=8, color=INK.fixed, parse_math=False)
 
 
 def _scale(axes, kind: Metric, against: str) -> None:
@@ -214,7 +221,7 @@ def diagnostic_chart(
     keys = [Key(layer_colour(i, count), f"layer {i}") for i in range(count)]
     figure, grid = panel_grid(len(panels), min(len(panels), ACROSS), "step", axis) if several else _alone("step", axis)
     for axes, (label, curves) in zip(grid, panels.items(), strict=True):
-        axes.set_title(label, fontsize=8, color=INK.fixed, parse_math=False)
+        _name_panel(axes, label)
         whole_numbers(axes.xaxis)
         for curve, key in zip(curves, keys, strict=False):
             axes.plot(curve.steps, curve.middle, color=key.colour.fixed, linewidth=1.3, **_markers(curve))

@@ -5,17 +5,21 @@ import re
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import matplotlib.image
+import numpy as np
 import pytest
 from test_report import two_by_three
 
 from fourierformer.report import write_report
+from fourierformer.report.curves import Curve, comparison_chart
 from fourierformer.report.page import save_figures
 from fourierformer.report.picture import SERIES, layer_colour
 from fourierformer.report.runs import run_sections
 from fourierformer.results import collect
+from fourierformer.results.metrics import metric
 from tests.helpers.synthetic_runs import write_heads, write_run
 
 
@@ -103,3 +107,13 @@ print(os.environ["MPLBACKEND"], matplotlib.get_backend())
     named, used = done.stdout.split()
     assert named == backend
     assert (used == backend) == (backend == "svg")
+
+
+def test_long_names_of_panels_do_not_overlap():
+    steps, values = np.arange(10.0), np.ones(10)
+    name = "fourier lr=0.001 warmup_steps=200 feed_forward=swiglu"
+    curves = [Curve(f"{name} seed={i}", steps, values, values, values, seeds=1, look=(i, 0)) for i in range(9)]
+    figure = comparison_chart(curves, "name", "Training loss", metric("loss")).figure
+    figure.canvas.draw()
+    boxes = [axes.title.get_window_extent() for axes in figure.axes[:4]]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
