@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import math
 
 import numpy as np
@@ -151,3 +152,9 @@ def assert_rule(
 
 def check_fused(tensors, doutput, **options):
     assert_rule(run_fused(tensors, doutput, **options), tensors, doutput, **options)
+
+
+def take_passes(count, monkeypatch):
+    """Make the backward of the fused kernel take so many passes over the pairs."""
+    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")  # needs Triton
+    monkeypatch.setattr(tiles, "ONE_PASS_KEYS", math.inf if count == 1 else 0)

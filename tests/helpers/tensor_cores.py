@@ -104,7 +104,7 @@ def two_parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def attention(
-    q, k, v, radius: float, dout, precise: bool, unit: Unit | None, power: int = 4, eps: float = 0.0, passes: int = 1
+    q, k, v, radius: float, dout, precise: bool, unit: Unit | None, power: int = 4, eps: float = 0.0, passes: int = 2
 ):
     """Output, dq, dk, dv of one head (tokens, width) without a mask, in float32, as fused.py computes them.
 

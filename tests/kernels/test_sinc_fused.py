@@ -6,7 +6,6 @@ shapes are tiny there, and some lists are split between the two precisions.
 
 import importlib
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from tests.helpers.sinc_cases import (
     needs_fused,
     quiet_interpreter,
     run_fused,
+    take_passes,
 )
 
 pytestmark = [needs_fused, quiet_interpreter]
@@ -115,12 +115,6 @@ def test_heads_with_arguments_of_every_size_in_one_call(eps, precision):
 def test_a_common_offset_costs_no_digits(offset, precision):
     (q, k, v, radius), doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
     check_fused([q + offset, k + offset, v, radius], doutput, precision=precision, eps=1e-6)
-
-
-def take_passes(count, monkeypatch):
-    """Make the backward take so many passes over the pairs."""
-    tiles = importlib.import_module("fourierformer.kernels.sinc.tiles")
-    monkeypatch.setattr(tiles, "ONE_PASS_KEYS", math.inf if count == 1 else 0)
 
 
 @pytest.mark.parametrize(

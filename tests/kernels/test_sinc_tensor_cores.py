@@ -5,7 +5,17 @@ import pytest
 import torch
 
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
-from tests.helpers.sinc_cases import NAMES, PRECISIONS, allowed, error, needs_fused, quiet_interpreter, run, run_fused
+from tests.helpers.sinc_cases import (
+    NAMES,
+    PRECISIONS,
+    allowed,
+    error,
+    needs_fused,
+    quiet_interpreter,
+    run,
+    run_fused,
+    take_passes,
+)
 from tests.helpers.tensor_cores import AMPERE, EXACT, HOPPER, attention, cut_to_tf32, round_to_tf32
 
 TOKENS = 64
@@ -77,15 +87,17 @@ def test_half_mode_is_better_than_bfloat16_inputs_where_values_have_a_mean():
 
 @needs_fused
 @quiet_interpreter
+@pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("numbers", [(8, 0.43, 0.23, 1.0)], ids=str)
-def test_the_emulation_computes_what_the_kernel_computes(numbers, precision):
+def test_the_emulation_computes_what_the_kernel_computes(numbers, precision, passes, monkeypatch):
     """With exact sums, as the interpreter has them. In half mode both are 20 times as far from the truth.
 
     The interpreter does not cut operands: of those of dv the kernel leaves it to the tensor core.
     """
     q, k, v, dout = case(*numbers, tokens=16)
-    emulated = attention(q, k, v, np.float32(numbers[1]), dout, precision == "highest", EXACT)
+    emulated = attention(q, k, v, np.float32(numbers[1]), dout, precision == "highest", EXACT, passes=passes)
+    take_passes(passes, monkeypatch)
     tensors, doutput = as_tensors(q, k, v, numbers[1]), torch.from_numpy(dout)[None, None].double()
     kernel = run_fused(tensors, doutput, precision)
     truth = run(sinc_attention_reference, tensors, doutput, power=4, eps=0.0, causal=False)
