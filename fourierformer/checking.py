@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # Nearly the smallest and the largest float32, in which models and optimizers compute
 SMALLEST, LARGEST = 1.2e-38, 3.4e38
-DEPTH = {"layers": "depth", "depth": "layers"}  # one thing, as papers of vision and of language call it
+# what others, or papers of vision and of language, call one thing
+SYNONYMS = {"layers": "depth", "depth": "layers", "learning_rate": "lr"}
 Schema = dict[str, dict[str, object]]  # section -> key -> type annotation; section "" is the top level
 
 
@@ -60,8 +61,8 @@ def check_section(prefix: str, values: dict, expected: dict[str, object]) -> Non
     """SetupError unless these are the keys of a section, with values of their types."""
     for key, value in values.items():
         if key not in expected:
-            known = [DEPTH[key]] if DEPTH.get(key) in expected else expected
-            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(DEPTH.get(key, str(key)), known, prefix)}")
+            known = [SYNONYMS[key]] if SYNONYMS.get(key) in expected else expected
+            raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(SYNONYMS.get(key, str(key)), known, prefix)}")
         if not has_type(value, expected[key]):
             raise SetupError(f"{prefix}{key}={value!r}: expected {type_text(expected[key])}")
     absent = sorted(set(expected) - set(values))

@@ -119,6 +119,11 @@ def require_small(path: Path, largest: int = 2**28) -> None:
         raise ValueError(f"it has {status.st_size:,} bytes, and such a file has at most {largest:,}")
 
 
+def size_text(count: int) -> str:
+    """'1.50 GiB', '12.0 MiB'."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
 def checksum(values: object) -> str:
     """sha256 of plain values, independent of spaces and of the order of keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from fourierformer.config import from_yaml
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import own_folder, replacing
 from fourierformer.printing import echo
@@ -38,6 +39,8 @@ def main() -> None:
         if arguments.text is not None:
             echo(write_text_maps(Path(arguments.what), arguments.text, arguments.out))
             return
+        if not is_run and ("/" in arguments.what or Path(arguments.what).is_dir()):
+            from_yaml(Path(arguments.what) / "config.yaml")  # says what the folder is
         show = (show_runs if arguments.more else show_run) if is_run else show_pattern
         pictures, folder = show(arguments)
         for picture in pictures:

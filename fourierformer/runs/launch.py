@@ -13,14 +13,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import hydra
+try:
+    import hydra
+except ModuleNotFoundError:
+    sys.exit("error: this Python has no hydra-core. In the repository: `make setup`, then `source .venv/bin/activate`")
 from hydra._internal.hydra import Hydra
 from hydra.errors import OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fourierformer.checking import DEPTH
+from fourierformer.checking import SYNONYMS
 from fourierformer.config import flatten, sections
 from fourierformer.errors import Interrupted, UserError, did_you_mean, first_line, interruption_behind, os_error_text
 from fourierformer.printing import echo
@@ -171,7 +174,7 @@ def explain(error: Exception) -> str:
         group, folder = path.groups()
         hint = f". A data set in a folder: data=NAME data.root={folder}" if group == "data" else ""
         return f"{group}={folder}: a config group takes the name of one of its files, not a path{hint}"
-    options = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
+    options = re.search(r"Could not find '([^']+)/([^'/]*)'", text)
     if options:
         return _unknown_option(options[1], options[2], text)
     cause = error.__cause__
@@ -245,15 +248,16 @@ def _unknown_key(key: str, node: DictConfig) -> str:
     if not dot and name in _groups():
         return _foreign_group(name)
     chosen = f" for {group}={node['name']}" if group and "name" in node else ""
-    known = [DEPTH[name]] if DEPTH.get(name) in node else node if dot else {*node, *_groups()}
-    near = did_you_mean(DEPTH.get(name, name), known, prefix=group + dot)
-    if "did you mean" in near:
-        return f"unknown key '{key}'{chosen}{near}"
+    known = [SYNONYMS[name]] if SYNONYMS.get(name) in node else node if dot else {*node, *_groups()}
+    near = did_you_mean(SYNONYMS.get(name, name), known, prefix=group + dot)
     everything = OmegaConf.to_container(node._get_root())
     assert isinstance(everything, dict)  # the root of a config has keys
-    elsewhere = [known for known, _ in flatten(everything) if known.rpartition(".")[2] == name]
-    if elsewhere:
+    names = {name, SYNONYMS.get(name, name)}
+    elsewhere = [known for known, _ in flatten(everything) if known.rpartition(".")[2] in names]
+    if elsewhere and not (dot and "did you mean" in near):  # steps=5 is trainer.steps, not sweep
         return f"unknown key '{key}'{chosen} (did you mean '{elsewhere[0]}'?)"
+    if "did you mean" in near:
+        return f"unknown key '{key}'{chosen}{near}"
     if chosen and list(node) == ["name"]:
         return f"unknown key '{key}': {group}={node['name']} has no settings"
     return f"unknown key '{key}'{chosen}{did_you_mean(name, node, prefix=group + dot)}"

@@ -81,7 +81,7 @@ def pick_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise SetupError(f"trainer.device='{name}': expected auto, cpu, cuda, or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise SetupError(f"trainer.device={name}, but torch sees no GPU: use trainer.device=auto, or run `make doctor`")
+        raise SetupError(f"trainer.device={name}, but torch sees no GPU: use auto, or run `make doctor`")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SetupError(f"trainer.device={name}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
     if device.index is not None and find_processes()[0].world > 1:

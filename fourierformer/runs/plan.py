@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from fourierformer.config import RunSpec, from_yaml
 from fourierformer.errors import SetupError, UserError
-from fourierformer.files import read_json
+from fourierformer.files import read_json, size_text
 from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import describe
@@ -37,7 +37,7 @@ def print_plan(spec: RunSpec) -> None:
         "device": f"{device}, {spec.trainer.precision}",
         "parameters": f"{parameters:,}",
         "length": _steps(spec, corpus),
-        "memory": f"about {memory / 2**30:.1f} GiB to train, per process",
+        "memory": f"about {size_text(memory)} to train, per process",
         "data": str(problem or task.data_line(corpus)),
         "": "\n".join(
             [*(corpus.notes if corpus else []), *(short_training(spec, epoch or 1) if epoch or corpus else [])]

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from fourierformer.errors import UserError, one_line
-from fourierformer.files import atomic_write_text, file_sha256, require_small
+from fourierformer.files import atomic_write_text, file_sha256, require_small, size_text
 from fourierformer.printing import echo
 from fourierformer.training.state_file import require_plain, state_bytes, write_state
 
@@ -60,7 +60,8 @@ class Checkpoints:
             self._delete_leftovers()
             free = shutil.disk_usage(self.directory).free
             if free < needed:
-                raise UserError(self._not_saved(step, f"the disk is full: needs {_human(needed)}, free {_human(free)}"))
+                reason = f"the disk is full: needs {size_text(needed)}, free {size_text(free)}"
+                raise UserError(self._not_saved(step, reason))
             _write(aside, step, state, best)
             os.replace(aside, target)
             _sync_directory(self.directory)
@@ -71,8 +72,8 @@ class Checkpoints:
                 raise UserError(f"{self.directory.parent} was removed or renamed during the run. {way_out}") from error
             available = "unknown"
             with contextlib.suppress(OSError):
-                available = _human(shutil.disk_usage(self.directory).free)
-            reason = f"{error.strerror or error}: needs {_human(needed)}, free {available}"
+                available = size_text(shutil.disk_usage(self.directory).free)
+            reason = f"{error.strerror or error}: needs {size_text(needed)}, free {available}"
             raise UserError(self._not_saved(step, reason)) from error
         except BaseException:
             _discard(aside, target)
@@ -296,10 +297,6 @@ def _step_and_revision(path: Path) -> tuple[int, int]:
     match = NAME.fullmatch(path.name)
     assert match is not None, path
     return int(match[1]), int(match[2] or 1)
-
-
-def _human(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def _sync_directory(path: Path) -> None:

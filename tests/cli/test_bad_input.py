@@ -1,6 +1,8 @@
 """Wrong input: one line on stderr that names the thing and a way out, exit code 2, and nothing written."""
 
+import importlib
 import resource
+import sys
 
 import pytest
 
@@ -16,6 +18,10 @@ WRONG = {
     "+typo=1": "unknown key 'typo' (valid: attention, data,",
     "++optim.lrr=1": "unknown key 'optim.lrr' (did you mean 'optim.lr'?)",
     "lr=1": "unknown key 'lr' (did you mean 'optim.lr'?)",
+    "learning_rate=1": "unknown key 'learning_rate' (did you mean 'optim.lr'?)",
+    "optim.learning_rate=1": "unknown key 'optim.learning_rate' for optim=adam (did you mean 'optim.lr'?)",
+    "steps=5": "unknown key 'steps' (did you mean 'trainer.steps'?)",
+    "attention=": "attention=: no such attention (there is no configs/attention/.yaml). Options: a",
     "data.rot=x": "unknown key 'data.rot' for data=builtin_text (did you mean 'data.root'?)",
     "swep=quickstart": "unknown key 'swep' (did you mean 'sweep'?)",
     "expermient=wt2_small": "unknown key 'expermient' (did you mean 'experiment'",
@@ -276,3 +282,10 @@ def test_a_relative_interpolation_is_a_value(override, several, tmp_path):
     """It is relative to its place in the config, not to the list of overrides."""
     arguments = ["debug=smoke", "attention=softmax", "dry_run=true", f"runs_root={tmp_path}", override]
     assert train_lm(*several, *arguments) == 0
+
+
+def test_another_python_is_told_the_way_into_the_environment(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hydra", None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, "fourierformer.runs.launch", raising=False)
+    with pytest.raises(SystemExit, match=r"no hydra-core\..*`make setup`, then `source .venv/bin/activate`"):
+        importlib.import_module("fourierformer.runs.launch")

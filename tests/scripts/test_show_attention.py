@@ -84,6 +84,7 @@ def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tm
         (["band", "windw=3"], "no knob 'windw' \\(did you mean 'window'"),
         (["band", "window"], "write knob=value, as in window=6"),
         (["axial", "--grid", "8"], "--grid 8: write rows and columns, as in 8x8"),
+        (["runs/nope"], "runs/nope is not a run directory: there is no such directory"),
         (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2,049"),
     ],
 )
