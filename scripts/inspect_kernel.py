@@ -60,8 +60,9 @@ class Case:
             return 90
         if usual and (self.arch in (86, 89) or (self.arch == 90 and self.tile.stages > 1)):
             return 40
-        newest = usual and self.nodes > 0 and self.tile.rows >= 64
-        return 0 if (newest if self.arch == 100 else usual) else math.inf
+        if self.arch == 100:
+            return 16 if usual and self.nodes > 0 and self.tile.rows >= 64 else math.inf
+        return 0 if usual else math.inf
 
     def products(self, last: bool) -> float:
         """Matrix instructions of one warp in an inner loop over all coordinates, which the compiler may have unrolled:

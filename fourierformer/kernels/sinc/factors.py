@@ -133,27 +133,24 @@ def add_slopes(
     """Add to Sums the sum over the columns of dscores sinc'(z_d) / sinc(z_d), and store that over the rows in Part,
     unless None."""
     STEP: tl.constexpr = PANEL * NODES
+    LOST: tl.constexpr = STEP * STORED
     for start in range(0, STORED, CHUNK):
         for step in tl.static_range(0, CHUNK, 2):
             d = start + step
-            slopes1, slopes2 = two_slopes(
-                dscores, XF + d * STEP, YF + d * STEP, Table, STEP, STEP * STORED, NODES, PRECISE
-            )
-            add_sums(Sums, Part, part_size, slopes1, d, ROWS)
-            add_sums(Sums, Part, part_size, slopes2, d + 1, ROWS)
+            X, Y = XF + d * STEP, YF + d * STEP
+            quotient1, quotient2 = quotients(dscores, X, Y, STEP, LOST, NODES, PRECISE)
+            add_sums(Sums, Part, part_size, quotient1 * slope(X, Y, Table, LOST, NODES, PRECISE), d, ROWS)
+            X, Y = X + STEP, Y + STEP
+            add_sums(Sums, Part, part_size, quotient2 * slope(X, Y, Table, LOST, NODES, PRECISE), d + 1, ROWS)
 
 
 @triton.jit
-def two_slopes(
-    dscores, X, Y, Table, STEP: tl.constexpr, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr
-):
-    """dscores sinc'(z_d) / sinc(z_d) of a coordinate and of the next one. Both share one reciprocal."""
+def quotients(dscores, X, Y, STEP: tl.constexpr, LOST: tl.constexpr, NODES: tl.constexpr, PRECISE: tl.constexpr):
+    """dscores / sinc(z_d) of a coordinate and of the next one. Both share one reciprocal."""
     factor1 = product(X, Y, LOST, NODES, PRECISE, AGAIN=True)
     factor2 = product(X + STEP, Y + STEP, LOST, NODES, PRECISE, AGAIN=True)
     ratio = dscores * reciprocal(factor1 * factor2 + TINY)
-    slopes1 = slope(X, Y, Table, LOST, NODES, PRECISE) * (ratio * factor2)
-    slopes2 = slope(X + STEP, Y + STEP, Table, LOST, NODES, PRECISE) * (ratio * factor1)
-    return slopes1, slopes2
+    return ratio * factor2, ratio * factor1
 
 
 @triton.jit
@@ -164,6 +161,7 @@ def add_slopes_by_products(
     """As `add_slopes`, rounded to float16: a tensor core then adds them up, as products with ones. `scale` brings the
     largest of dscores to 1; slopes beyond float16 belong to factors near 0, and are cut to its largest number."""
     STEP: tl.constexpr = PANEL * NODES
+    LOST: tl.constexpr = STEP * STORED
     largest = tl.max(tl.max(tl.abs(dscores), 1), 0)
     scale = tl.where(largest > NEGLIGIBLE, largest, 1.0)
     dscores *= 1.0 / scale
@@ -176,9 +174,10 @@ def add_slopes_by_products(
         for start in range(group, min(group + GROUP, STORED), CHUNK):
             for step in tl.static_range(0, CHUNK, 2):
                 d = start + step
-                slopes1, slopes2 = two_slopes(
-                    dscores, XF + d * STEP, YF + d * STEP, Table, STEP, STEP * STORED, NODES, False
-                )
+                X, Y = XF + d * STEP, YF + d * STEP
+                quotient1, quotient2 = quotients(dscores, X, Y, STEP, LOST, NODES, False)
+                slopes1 = quotient1 * slope(X, Y, Table, LOST, NODES, False)
+                slopes2 = quotient2 * slope(X + STEP, Y + STEP, Table, LOST, NODES, False)
                 here = n == d - group
                 after = n == d + 1 - group
                 slopes1, slopes2 = bounded_float16(slopes1), bounded_float16(slopes2)
