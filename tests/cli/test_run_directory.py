@@ -326,7 +326,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path,
     for part in (
         f"parameters   {parameters:,}",
         "length       4 steps of 16 tokens = 64 tokens",
-        "GiB",
+        "MiB",
         "vocabulary 51",
     ):
         assert part in printed
