@@ -33,6 +33,7 @@ def test_control_characters_become_text():
         == "ordinary text, π ± 2 %,\n\tsecond line — 'ö' 漢字"
     )
     assert visible(7) == "7"
+    assert visible(b"a\xff".decode(errors="surrogateescape")) == r"a\udcff"  # a file's name that is no UTF-8
 
 
 @pytest.mark.parametrize("code", [*range(32), 127, *range(128, 160)])
