@@ -27,7 +27,7 @@ def flip(path: Path, draw: random.Random) -> str:
 
 
 def cut(path: Path, draw: random.Random) -> str:
-    length = draw.randrange(path.stat().st_size)
+    length = draw.randrange(max(1, path.stat().st_size))  # a lock is empty
     os.truncate(path, length)
     return f"{path.name} cut to {length} bytes"
 
