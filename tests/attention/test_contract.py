@@ -1,5 +1,6 @@
 """What every attention choice owes a model, over every registered name: a new mechanism is tested by existing."""
 
+import contextlib
 import copy
 import inspect
 import pickle
@@ -71,6 +72,15 @@ def test_a_longer_sequence_works_or_is_refused_in_words(name, causal):
 def test_a_value_that_a_knob_cannot_have_is_refused_from_python_too(name, knob, value, expected):
     with pytest.raises(SetupError, match=re.escape(f"attention '{name}': {knob}={value!r}: expected {expected}")):
         attention.build(name, Geometry(dim=32, heads=4, length=8, causal=True), **{knob: value})
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_a_whole_number_is_taken_for_a_float_or_refused_in_words(name, causal):
+    geometry = built(name, causal).geometry
+    for knob, parameter in attention.knobs(name).items():
+        if "float" in str(parameter.annotation):
+            with contextlib.suppress(SetupError):
+                attention.build(name, geometry, **{knob: 1})
 
 
 @pytest.mark.parametrize("name", [n for n, causal in CHOICES if causal])

@@ -25,7 +25,7 @@ class Forgetting(WeightedAttention):
     def __init__(self, geometry: Geometry, *, gate_bias: float = 0.0):
         super().__init__(geometry)
         self.gate = nn.Linear(geometry.dim, geometry.heads, bias=False)
-        self.gate_bias = nn.Parameter(torch.full((geometry.heads,), gate_bias))
+        self.gate_bias = nn.Parameter(torch.full((geometry.heads,), float(gate_bias)))
 
     def project(self, x: Tensor, memory: Tensor | None = None, last: int | None = None) -> Projected:
         """k of width D + 1: the key, and log f of its token."""
