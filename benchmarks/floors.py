@@ -13,20 +13,21 @@ if TYPE_CHECKING:
 LANES = {(8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
 MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
 # Executed per pair of query and key by one lane, counted in the machine code by scripts/inspect_kernel.py.
-# (direction, precision): {width: instructions}; backward is that of one pass. Without an entry there is no floor.
+# (direction, precision): {width: instructions}; backward is both passes together. Without an entry there is no floor.
 INSTRUCTIONS_PER_PAIR = {
     ("forward", "half"): {16: 33, 32: 59, 64: 111},
-    ("backward", "half"): {16: 176, 32: 369, 64: 716},
+    ("backward", "half"): {16: 310, 32: 648, 64: 1271},
     ("forward", "precise"): {16: 55, 32: 117, 64: 224},
-    ("backward", "precise"): {16: 343, 32: 674, 64: 1316},
+    ("backward", "precise"): {16: 450, 32: 899, 64: 1755},
 }
 # Executed per token and coordinate by the kernel that writes features, counted likewise, for 16 features.
 INSTRUCTIONS_PER_FEATURES = {"half": 160, "precise": 340}
 FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
 TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
+FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kernel
 # Products of a pair (features, values): 16 features per coordinate, and values in TF32, which takes twice the time of
-# float16; in the backward the factors twice, the slopes and two sums of them, and dout v and dv.
-PRODUCTS = {"forward": (1, 1), "backward": (5, 2)}
+# float16; in the backward both sides, each with the factors twice and the slopes, and dv.
+PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
 PRODUCT_PARTS = {"half": 1, "precise": 3}
 
 
@@ -45,7 +46,7 @@ def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, 
     for part, instructions in zip(passes, per_pair, strict=True):
         factors, values = PRODUCTS[part]
         products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[kind]
-        moved = numbers // 2 * TENSORS_MOVED[part] * contestant.dtype.itemsize + stored
+        moved = numbers // 2 * TENSORS_MOVED[part] * contestant.dtype.itemsize + stored * FEATURES_READ[part]
         written = (numbers * INSTRUCTIONS_PER_FEATURES[kind], limit["issue"]), (stored, limit["bandwidth"])
         used = (pairs * instructions, limit["issue"]), (pairs * products, limit["matrix"]), (moved, limit["bandwidth"])
         seconds += longest(*written) + longest(*used)

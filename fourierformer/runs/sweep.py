@@ -243,8 +243,7 @@ def hours_text(hours: float, device: str) -> str:
 
 
 def show(runs: list[Path], report: Path) -> None:
-    """Print the table of these runs, and write the page with their curves unless it is up to date. The page in the
-    folder of an experiment has all of its runs, also those of other sweeps."""
+    """Print the table of these runs, and write the page with their curves unless it is up to date."""
     from fourierformer.results import collect, comparison, render_text
 
     collected = collect(runs)
@@ -255,8 +254,7 @@ def show(runs: list[Path], report: Path) -> None:
         if not _is_current(report, runs):
             from fourierformer.report import write_report
 
-            alone = any(run.parent != report.parent for run in runs)
-            write_report(collected if alone else collect(report.parent), report)
+            write_report(collected, report)
         echo(f"\nreport: {report}")
     except Exception as error:  # no failure of the runs, which are done
         reason = error.strerror if isinstance(error, OSError) else short(error)

@@ -1,6 +1,5 @@
 """What every attention choice owes a model, over every registered name: a new mechanism is tested by existing."""
 
-import contextlib
 import copy
 import inspect
 import pickle
@@ -74,13 +73,21 @@ def test_a_value_that_a_knob_cannot_have_is_refused_from_python_too(name, knob, 
         attention.build(name, Geometry(dim=32, heads=4, length=8, causal=True), **{knob: value})
 
 
+def outcome(name, geometry, knob, value) -> str:
+    """The refusal of a value, '' where the mechanism is built."""
+    try:
+        attention.build(name, geometry, **{knob: value})
+    except SetupError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_a_whole_number_is_taken_for_a_float_or_refused_in_words(name, causal):
     geometry = built(name, causal).geometry
-    for knob, parameter in attention.knobs(name).items():
-        if "float" in str(parameter.annotation):
-            with contextlib.suppress(SetupError):
-                attention.build(name, geometry, **{knob: 1})
+    of_floats = [knob for knob, parameter in attention.knobs(name).items() if "float" in str(parameter.annotation)]
+    outcomes = {knob: outcome(name, geometry, knob, 1) for knob in of_floats}
+    assert all(knob in text for knob, text in outcomes.items() if text), outcomes
 
 
 @pytest.mark.parametrize("name", [n for n, causal in CHOICES if causal])

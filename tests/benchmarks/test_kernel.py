@@ -253,7 +253,7 @@ def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatc
     assert floor(causal, "forward", bandwidth=1e9) == pytest.approx(features + 200)
     tensors = 128 * 2
     assert floor(causal, "forward", bandwidth=1e3) == pytest.approx(stored + stored + 4 * tensors)
-    both = (stored + stored + 4 * tensors) + (stored + stored + 8 * tensors)
+    both = (stored + stored + 4 * tensors) + (stored + 2 * stored + 8 * tensors)
     assert floor(causal, "forward+backward", bandwidth=1e3) == pytest.approx(both)
     assert floor(causal, "forward", bandwidth=1e3, cache=stored) == pytest.approx(features + 4 * tensors)
     # 16 multiply-adds per pair and coordinate, and one with its value, in TF32 two times as long

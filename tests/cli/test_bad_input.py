@@ -255,6 +255,12 @@ def test_a_reader_that_leaves_early_makes_no_noise():
     assert process.wait(timeout=60) == 0
 
 
+def test_a_sweep_for_the_other_script_is_refused_before_it_writes_into_its_folder(tmp_path, capfd):
+    assert train_vit("sweep=quickstart", f"runs_root={tmp_path}") == 2
+    assert "is not for task=vision: python train_lm.py trains language models" in capfd.readouterr().err
+    assert not (tmp_path / "quickstart").exists()
+
+
 @pytest.mark.parametrize(
     ("train", "arguments", "right"),
     [

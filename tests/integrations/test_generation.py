@@ -6,13 +6,11 @@ import torch
 
 pytest.importorskip("transformers", reason='transformers is not installed: pip install -e ".[transformers]"')
 
-from hydra import compose, initialize_config_dir
 from transformers import DynamicCache, StoppingCriteriaList
 
 from fourierformer.integrations.hugging_face import FourierFormerConfig, FourierFormerForCausalLM
 from fourierformer.models.decoding import WindowDecoder
-from fourierformer.runs.spec import read_spec
-from tests.helpers.command_line import REPOSITORY
+from tests.helpers.command_line import spec_of
 
 WORDS, WINDOW = 30, 8
 PADDING = WORDS  # an id that the vocabulary lacks, as the exported tokenizer has it
@@ -23,8 +21,7 @@ GREEDY = {"do_sample": False, "max_new_tokens": 12}  # beyond the window
 
 @pytest.fixture(scope="module")
 def model():
-    with initialize_config_dir(str(REPOSITORY / "configs"), version_base="1.3"):
-        spec = read_spec(compose("train_lm", overrides=[*SMALL, "attention=fourier_matched"]))
+    spec = spec_of(*SMALL, "attention=fourier_matched")
     torch.manual_seed(0)
     made = FourierFormerForCausalLM(FourierFormerConfig(run=spec.values, vocab_size=WORDS)).eval()
     for parameter in made.parameters():
