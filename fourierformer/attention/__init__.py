@@ -199,8 +199,8 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
     """
     entry, grid = _entry(name), geometry.grid is not None
     if refusal := _refusal(entry.cls, geometry.causal, grid):
-        able = ", ".join(available(causal=geometry.causal, grid=grid))
-        raise SetupError(f"attention '{name}' {refusal}. These can: {able}")
+        able = len(available(causal=geometry.causal, grid=grid))
+        raise SetupError(f"attention '{name}' {refusal}. {able} others can, for example softmax (docs/attention.md)")
     valid = knobs(name)
     for key in values:
         if key not in valid:

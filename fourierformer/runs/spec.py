@@ -6,7 +6,7 @@ knobs, with torch. `read_spec` does both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -135,7 +135,7 @@ def _of_values(values: dict) -> RunSpec:
 
 
 def _check_groups(task: Task, values: dict) -> None:
-    """SetupError for a model or data group of another task, before one of its keys fails with a misleading message."""
+    """SetupError for a group or an experiment of another task, before one of its keys fails as unknown."""
     for section in ("model", "data"):
         chosen = values.get(section)
         if not isinstance(chosen, dict):
@@ -145,6 +145,25 @@ def _check_groups(task: Task, values: dict) -> None:
         owners = owners or [other for other, keys in known.items() if keys < set(chosen)]  # an experiment adds its own
         if owners and task not in owners:
             owner = max(owners, key=lambda other: len(known[other]))
-            origin = f"{section}={chosen.get('name')} (of {values.get('experiment_name')})"
-            command = f"experiment={owner.experiment}" if owner.script == task.script else f"python {owner.script}"
-            raise SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")
+            raise _of_another_task(f"{section}={chosen.get('name')} (of {values.get('experiment_name')})", owner, task)
+    experiment, own = values.get("experiment_name"), _keys(schema(task.spec))
+    for key in [key for key in _keys(values) if key not in own]:
+        for owner in tasks():
+            if key in schema(owner.spec):  # a group, which the script of `owner` adds
+                raise SetupError(f"{experiment} is for task={task.name}: {task.command} trains its models")
+            if key in _keys(schema(owner.spec)):
+                raise _of_another_task(f"{key} (of {experiment})", owner, task)
+
+
+def _keys(sections: Mapping) -> list[str]:
+    """The names of sections and of their keys; all but those of the attention, which are checked with torch."""
+    found = [name for name in sections if name]
+    for name in found[:]:
+        if name != "attention" and isinstance(sections[name], Mapping):
+            found += [f"{name}.{key}" for key in sections[name]]
+    return found
+
+
+def _of_another_task(origin: str, owner: Task, task: Task) -> SetupError:
+    command = f"experiment={owner.experiment}" if owner.script == task.script else f"python {owner.script}"
+    return SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")

@@ -182,7 +182,7 @@ def test_loaded_random_keys_replace_those_in_use(name, dense, monkeypatch):
         ("longformer", 1, {}, "dilated_heads=2: must be at most model.heads=1"),
         ("sparse_fixed", 4, {"block": 3}, "summary=4: must be at most attention.block=3"),
         ("sparse_strided", 1, {}, "split=heads needs two heads.*split=layers or split=union"),
-        ("axial", 4, {}, "needs a two-dimensional grid of patches \\(vision only\\). These can: .*band"),
+        ("axial", 4, {}, "needs a two-dimensional grid of patches \\(vision only\\). .*softmax"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_way_out(name, heads, knobs, message):

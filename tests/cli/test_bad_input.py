@@ -255,6 +255,19 @@ def test_a_reader_that_leaves_early_makes_no_noise():
     assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.parametrize(
+    ("script", "experiment", "message"),
+    [
+        (train_vit, "builtin", "evaluation.max_tokens (of builtin) is not for task=vision: python train_lm.py"),
+        (train_vit, "recall", "recall is for task=recall: python train_lm.py"),
+        (train_lm, "builtin_vit", "(of builtin_vit) is not for task=language: python train_vit.py"),
+    ],
+)
+def test_an_experiment_of_the_other_script_is_named_with_its_command(script, experiment, message, capfd):
+    assert script(f"experiment={experiment}") == 2
+    assert message in capfd.readouterr().err
+
+
 def test_a_sweep_for_the_other_script_is_refused_before_it_writes_into_its_folder(tmp_path, capfd):
     assert train_vit("sweep=quickstart", f"runs_root={tmp_path}") == 2
     assert "is not for task=vision: python train_lm.py trains language models" in capfd.readouterr().err
