@@ -42,7 +42,8 @@ VARIANTS = {  # of matched: radius at the start, eps, multiplier of R's learning
     ("matched", "1e-06", 10.0): "R learns at 10 times the rate",
     ("matched", "1e-06", 0.0): "R frozen",
 }
-CHOICE, FRESH = range(1, 6), range(11, 16)  # seeds that choose the rate, and of the primary comparison
+# seeds that choose the rate, of the primary comparison, and of its replication
+CHOICE, FRESH, REPLICATION = range(1, 6), range(11, 16), range(16, 26)
 LEVEL, MARGIN = 0.05, np.log(1.01)
 
 
@@ -65,6 +66,13 @@ def name_of(config: dict) -> str | None:
     """The row's name in the tables; None for runs of another setting, which the first plan's files hold, too."""
     if any(config[key] != value for key, value in SETTING.items()):
         return None
+    name = name_of_attention(config)
+    heads = "" if config["model.heads"] == 8 else f", {config['model.heads']} heads"
+    norm = ", pre-LN" if config.get("model.norm") == "pre" else ""  # left out of the config where it is neutral
+    return name and name + heads + norm
+
+
+def name_of_attention(config: dict) -> str | None:
     attention = config["attention.name"]
     eps = str(float(config["attention.eps"])) if "attention.eps" in config else ""
     if attention == "fourier_matched":
@@ -94,7 +102,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def parts() -> dict[str, str]:
     rows = load()
-    return {"primary": primary_table(rows), "rates": table(summary(rows)), "secondary": secondary_table(rows)}
+    found = {"primary": primary_table(rows, FRESH), "rates": table(summary(rows)), "secondary": secondary_table(rows)}
+    repeated = rows["seed"].isin(REPLICATION).any()
+    return found | {"replication": primary_table(rows, REPLICATION) if repeated else "Not measured yet."}
 
 
 def differences(rows: pd.DataFrame, one: tuple[str, float], other: tuple[str, float], seeds: range) -> pd.Series:
@@ -114,15 +124,15 @@ def change_text(logs: pd.Series) -> str:
     return f"{mean:+.1f} % [{low:+.1f}, {high:+.1f}]"
 
 
-def primary_table(rows: pd.DataFrame) -> str:
-    """Part B: each minus softmax at the chosen rate; difference and equivalence within 1 %, Holm's correction."""
+def primary_table(rows: pd.DataFrame, seeds: range) -> str:
+    """Part B or its replication: each minus softmax at the chosen rate; difference and equivalence within 1 %, Holm's correction."""
     lines = ["| attention | test perplexity | to softmax [95 %] | p, different | p, equivalent | verdict |"]
     lines.append("|---|---:|---|---:|---:|---|")
     chosen = summary(rows)["valid"].groupby(level="name").idxmin()
-    fresh = rows[rows["seed"].isin(FRESH)].groupby("name")["test"]
+    fresh = rows[rows["seed"].isin(seeds)].groupby("name")["test"]
     lines.append(f"| softmax | {fresh.mean()['softmax']:.1f} ± {fresh.std()['softmax']:.1f} | | | | |")
     names = ["gaussian", "matched", "matched, eps 0"]
-    logs = [differences(rows, chosen[name], chosen["softmax"], FRESH) for name in names]
+    logs = [differences(rows, chosen[name], chosen["softmax"], seeds) for name in names]
     different = holm(stats.ttest_1samp(each, 0).pvalue for each in logs)
     equivalent = holm(
         max(
@@ -150,11 +160,19 @@ def secondary_table(rows: pd.DataFrame) -> str:
     compared += [("B", "matched, eps 0", "matched", 2e-3, FRESH)]
     compared += [("C", "none", name, 2e-3, CHOICE) for name in ("softmax", "fourier (R = 2)")]
     compared += [("D", name, "matched", 2e-3, CHOICE) for name in VARIANTS.values()]
-    for part, one, other, rate, seeds in compared:
-        logs = differences(rows, (one, rate), (other, rate), seeds)
+    best = "matched, eps 0"  # the better `matched` of part B
+    compared += [("E", f"{best}, {heads} heads", f"softmax, {heads} heads", 2e-3, CHOICE) for heads in (16, 4)]
+    compared += [("F", f"{best}, pre-LN", "softmax, pre-LN", rate, CHOICE) for rate in (1e-3, 2e-3)]
+    found = [
+        (part, f"{one}, to {other}, lr {rate:g}", differences(rows, (one, rate), (other, rate), seeds))
+        for part, one, other, rate, seeds in compared
+    ]
+    sixteen, four = (logs for part, _, logs in found if part == "E")
+    found.append(("E", "the change with 16 heads, to that with 4", (sixteen - four).dropna()))
+    for part, comparison, logs in found:
         if len(logs):
             p = f"{stats.ttest_1samp(logs, 0).pvalue:.2g}" if len(logs) > 1 else "-"
-            lines.append(f"| {part} | {one}, to {other}, lr {rate:g} | {len(logs)} | {change_text(logs)} | {p} |")
+            lines.append(f"| {part} | {comparison} | {len(logs)} | {change_text(logs)} | {p} |")
     return "\n".join(lines)
 
 
