@@ -35,7 +35,7 @@ def members() -> list[str]:
 
 def estimators() -> list[str]:
     """Those that regression accepts: no projections of their own, cross-attention."""
-    refused = {"parallax", "mgk", "forgetting", "stick_breaking", "differential"}
+    refused = {"parallax", "mgk", "mlk", "forgetting", "stick_breaking", "differential"}
     return [name for name in members() if name not in refused]
 
 
