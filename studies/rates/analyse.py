@@ -125,7 +125,8 @@ def change_text(logs: pd.Series) -> str:
 
 
 def primary_table(rows: pd.DataFrame, seeds: range) -> str:
-    """Part B or its replication: each minus softmax at the chosen rate; difference and equivalence within 1 %, Holm's correction."""
+    """Part B or its replication: each minus softmax at the chosen rate, tests of difference and of equivalence
+    within 1 %, Holm's correction."""
     lines = ["| attention | test perplexity | to softmax [95 %] | p, different | p, equivalent | verdict |"]
     lines.append("|---|---:|---|---:|---:|---|")
     chosen = summary(rows)["valid"].groupby(level="name").idxmin()

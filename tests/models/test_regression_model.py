@@ -74,3 +74,18 @@ def test_parameters_are_the_scale_and_what_is_learned():
 def test_a_mechanism_that_cannot_be_an_estimator_is_refused(name, reason):
     with pytest.raises(SetupError, match=reason):
         model(name, dimension=4)
+
+
+OWN_PROJECTIONS = {
+    n for n in attention.available() if attention.mechanism(n).project is not attention.Attention.project
+}
+ESTIMATORS = sorted({*attention.available(causal=False, cross=True)} - OWN_PROJECTIONS)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_other_mechanism_estimates(name):
+    batch = draw(data(dimension=4), 5, seed=1).double()
+    estimate = model(name, projections="learned", dimension=4)(batch)
+    estimate.sum().backward()
+    assert estimate.shape == batch.exact.shape
+    assert estimate.isfinite().all()

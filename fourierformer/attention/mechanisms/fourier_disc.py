@@ -3,7 +3,6 @@
 import math
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fourierformer.attention import register
@@ -47,9 +46,8 @@ class FourierDisc(NullKeyAttention):
         start = initial_radius(radius, geometry, power, EQUAL_CURVATURE)
         self.log_kernel = LogKernel("disc", radius=start, power=power)
 
-    def null(self) -> Tensor:
-        weight = self.qkv.weight
-        return weight.new_full((), math.log(self.eps), dtype=torch.promote_types(weight.dtype, torch.float32))
+    def null(self) -> float:
+        return math.log(self.eps)
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         return super().weights(q, k, visible) if self.eps else visible_softmax(self.log_kernel(q, k), visible)

@@ -30,13 +30,13 @@ class NullKeyAttention(WeightedAttention):
         super().__init__(geometry)
         self.attended_share = EvaluationMean()
 
-    def null(self) -> Tensor:
-        """b, (H, 1, 1) or ()."""
+    def null(self) -> Tensor | float:
+        """b, (H, 1, 1) or one number."""
         raise TypeError(f"{type(self).__name__} does not define null()")
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         logits = self.log_kernel(q, k).masked_fill(~visible, -math.inf)
-        null = self.null().to(q.dtype).expand(*logits.shape[:3], 1)
+        null = torch.as_tensor(self.null(), dtype=q.dtype, device=q.device).expand(*logits.shape[:3], 1)
         return torch.cat([null, logits], dim=-1).softmax(-1)[..., 1:]
 
     def watch(self, weights: Tensor) -> None:
@@ -67,8 +67,8 @@ class Sink(NullKeyAttention):
         self.log_kernel = LogKernel(kernel, bandwidth=math.sqrt(geometry.head_dim))
         self.logit = nn.Parameter(torch.zeros(geometry.heads)) if logit == "learned" else None
 
-    def null(self) -> Tensor:
-        return self.qkv.weight.new_zeros(()) if self.logit is None else self.logit[:, None, None]
+    def null(self) -> Tensor | float:
+        return 0.0 if self.logit is None else self.logit[:, None, None]
 
 
 @register("fourier_sink", "sinc⁴ products with an eps that each head learns")
