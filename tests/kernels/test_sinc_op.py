@@ -196,3 +196,31 @@ def test_second_derivatives_are_refused():
     gradients = torch.autograd.grad(output, leaves, doutput, create_graph=True)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
         gradients[0].sum().backward()
+
+
+def test_the_backward_fills_no_tensor_with_zeros():
+    """For results without a gradient of their own, that is a launch each on a GPU."""
+    *leaves, doutput = tensors_of()
+    leaves = [t.requires_grad_() for t in leaves]
+    output = sinc_attention(*leaves, backend="fused", **OPTIONS)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.autograd.grad(output, leaves, doutput)
+    names = {event.key for event in profile.key_averages()}
+    assert "fourierformer::sinc_attention_backward" in names
+    assert not names & {"aten::zeros", "aten::zero_"}
+
+
+def test_an_output_whose_gradient_is_undefined_gives_none():
+    class Undefined(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, _):
+            return None
+
+    *leaves, _ = tensors_of()
+    leaves = [t.requires_grad_() for t in leaves]
+    loss = Undefined.apply(sinc_attention(*leaves, backend="fused", **OPTIONS)).sum()
+    assert torch.autograd.grad(loss, leaves, allow_unused=True) == (None,) * 4

@@ -163,7 +163,7 @@ def sinc_backward(
         part_size = padded(q.shape[2])
         sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
         blocks = [-(-t.shape[2] // BACKWARD_ROWS) for t in (q, k)]
-        moments = norm.new_zeros(len(tier), sum(blocks), q.shape[3])
+        moments = norm.new_empty(len(tier), sum(blocks), q.shape[3])
         sides = [("both" if whole else "keys", k, q, v, doutput, shared.k_features, shared.q_features, dk)]
         if whole:
             parts = norm.new_empty(len(tier), blocks[1], shared.stored, part_size)

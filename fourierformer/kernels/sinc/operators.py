@@ -29,8 +29,11 @@ def register_derivative(forward: CustomOpDef, backward: CustomOpDef) -> None:
         ctx.options = inputs[5:]
         ctx.save_for_backward(*inputs[:5], *output)
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # torch would fill one tensor of zeros per result without a gradient
 
     def differentiate(ctx, doutput, *_):
+        if doutput is None:
+            return (None,) * 8
         return *backward(doutput, *ctx.saved_tensors, *ctx.options), None, None, None, None
 
     forward.register_autograd(differentiate, setup_context=save)
