@@ -10,6 +10,7 @@ the whole pass that holds the kernel, so only differences between tiles of one k
 
 import argparse
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -116,7 +117,7 @@ def in_passes(count: int, call: Callable[[], None]) -> Callable[[], None]:
 @contextlib.contextmanager
 def variant_of(kernel: str, variant: tuple | None) -> Iterator[None]:
     """Inside, a kernel's launches for heads of 16 features have the variant's tile; with None the one of the table."""
-    from fourierformer.kernels.sinc import tiles
+    from fourierformer.kernels.sinc import op, tiles
 
     if variant is None:
         yield
@@ -126,7 +127,8 @@ def variant_of(kernel: str, variant: tuple | None) -> Iterator[None]:
     def tile(name: str, width: int, nodes: int, *facts, **more) -> tiles.Tile:
         return chosen if (name, nodes) == (kernel, 16) else given(name, width, nodes, *facts, **more)
 
-    with mock.patch.object(tiles, "tile", tile):
+    fresh = {"forward_plan": functools.cache(op.ForwardPlan), "backward_plan": functools.cache(op.BackwardPlan)}
+    with mock.patch.object(tiles, "tile", tile), mock.patch.multiple(op, **fresh):  # made plans have chosen tiles
         yield
 
 

@@ -375,7 +375,7 @@ def test_the_backward_keeps_the_choice_of_the_forward(monkeypatch):
     tensors, doutput = inputs(heads=3, queries=12, width=4, radius=[[2.0], [8.0], [100.0]])
     leaves = [t.to(DEVICE, torch.float32).requires_grad_() for t in tensors]
     output = sinc_attention(*leaves, eps=1e-6, backend="fused")
-    monkeypatch.setattr(op, "choose_tier", None)  # cannot be called
+    monkeypatch.setattr(op, "forward_plan", None)  # cannot be called
     output.backward(doutput.to(output))
     full = [output.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)]
     assert_rule(full, tensors, doutput, eps=1e-6)

@@ -224,3 +224,75 @@ def test_an_output_whose_gradient_is_undefined_gives_none():
     leaves = [t.requires_grad_() for t in leaves]
     loss = Undefined.apply(sinc_attention(*leaves, backend="fused", **OPTIONS)).sum()
     assert torch.autograd.grad(loss, leaves, allow_unused=True) == (None,) * 4
+
+
+class Recorded:
+    """A kernel as Triton's: called with its grid in brackets, it returns what was compiled, here a list of calls."""
+
+    arg_names = ("X", "n", "SECOND", "FIRST")
+
+    def __init__(self):
+        self.looked_up, self.compiled = [], []
+
+    def __getitem__(self, grid):
+        class Compiled:
+            def __getitem__(_, grid):
+                return lambda *arguments: self.compiled.append((grid, arguments))
+
+        def look_up(*arguments, **settings):
+            self.looked_up.append((grid, arguments, settings))
+            return Compiled()
+
+        return look_up
+
+
+def test_a_launch_looks_its_compiled_kernel_up_once():
+    """Later calls go to it directly: with the constants, too, in the order of the kernel's parameters."""
+    kernel = Recorded()
+    launch = importlib.import_module("fourierformer.kernels.sinc.tiles").Launch(
+        kernel, 7, [5], {"num_warps": 4, "FIRST": 1, "SECOND": 2}
+    )
+    for x in "abc":
+        launch(x)
+    assert kernel.looked_up == [((7, 1, 1), ("a", 5), {"num_warps": 4, "FIRST": 1, "SECOND": 2})]
+    assert kernel.compiled == [((7, 1, 1), (x, 5, 2, 1)) for x in "bc"]
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="replaces the kernels by the interpreter's")
+def test_every_fact_that_a_compiled_kernel_depends_on_has_its_own_plan(monkeypatch):
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    op = importlib.import_module("fourierformer.kernels.sinc.op")
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", lambda *arguments, **settings: None)
+    plans = [op.forward_plan, op.backward_plan]
+
+    def made(change=lambda tensors: tensors, precision="highest", keep=None, dtype=torch.float32, **changed):
+        """Forward and backward plans that a call makes."""
+        before = [plan.cache_info().misses for plan in plans]
+        tensors = [t.detach().requires_grad_() for t in change([t.to(dtype) for t in tensors_of()[:3]])]
+        with matmul_precision(precision):
+            radius = torch.ones(1, 4)
+            output = sinc_attention(*tensors, radius, backend="fused", keep=keep, **OPTIONS | changed)
+            torch.autograd.grad(output, tensors, torch.ones_like(output))
+        return [plan.cache_info().misses - old for plan, old in zip(plans, before, strict=True)]
+
+    def misaligned(tensors):
+        numbers = torch.zeros(tensors[0].numel() + 1)
+        return [numbers[1:].view_as(tensors[0]), *tensors[1:]]
+
+    changes = [
+        {},
+        {"dtype": torch.bfloat16},
+        {"precision": "high"},
+        {"keep": KEEP},
+        {"eps": 0.0},
+        {"power": 2},
+        {"causal": False},
+        {"change": misaligned},
+        {"change": lambda tensors: [t[:, :, :3] for t in tensors]},
+        {"change": lambda tensors: [t.mT.contiguous().mT for t in tensors]},
+    ]
+    for plan in plans:
+        plan.cache_clear()
+    for change in changes:
+        assert made(**change) == [1, 1], change
+        assert made(**change) == [0, 0], change

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import itertools
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from fourierformer.kernels.sinc import features, fused, tiles
 from fourierformer.kernels.sinc.operators import count_operations, register_derivative
-from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, launch
+from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, Launch, launch, major_of
 
 # Features per coordinate, chosen per head on the device; 0 means the printed formula.
 TIERS = (16, 32, 0)
@@ -41,49 +43,96 @@ def slope_factors(nodes: int, device: torch.device) -> Tensor:
     return (blocks[1:] if nodes == 32 else blocks[:1])[:, 2].flatten()
 
 
-class Prepared:
-    """Features of queries and keys, and settings of the launches: the same in forward and backward."""
+class Facts(NamedTuple):
+    """What launches depend on of a tensor."""
 
-    def __init__(
-        self, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, tier: Tensor, keep: Tensor | None,
-        power: int, eps: float, causal: bool,
-    ):  # fmt: skip
-        self.tier = tier
-        width, value_width, precise = q.shape[3], v.shape[3], is_precise(q.dtype)
-        self.sizes = (q.shape[1], q.shape[2], k.shape[2])  # H, N, M of the kernels
+    dtype: torch.dtype
+    shape: torch.Size
+    strides: tuple[int, ...]
+    beside: int  # bytes after a multiple of 16
+
+    @classmethod
+    def of(cls, *tensors: Tensor | None) -> "list[Facts | None]":
+        return [t if t is None else cls(t.dtype, t.shape, t.stride(), t.data_ptr() % 16) for t in tensors]
+
+
+class Plan:
+    """The launches of a pass with their numbers and settings, which follow from the facts of its tensors."""
+
+    def __init__(self, device: torch.device, power: int, eps: float, causal: bool, precise: bool, *tensors: Facts):
+        self.q, self.k, self.v = tensors[:3]
+        batch, heads, queries, width = self.q.shape
+        keys, value_width = self.k.shape[2], self.v.shape[3]
+        self.device, self.heads = device, batch * heads
+        self.sizes = (heads, queries, keys)  # H, N, M of the kernels
         self.stored = -(-width // 4) * 4
-        shape = {"WIDTH": width, "STORED": self.stored, "PRECISE": precise}
+        shape: dict[str, Any] = {"WIDTH": width, "STORED": self.stored, "PRECISE": precise}
         self.settings = shape | {"POWER": power, "CAUSAL": causal, "LOG": eps < LOG_BELOW}
-        self.settings |= {"V_WIDTH": value_width, "V_LOADED": max(16, power_of_two(value_width))}
+        self.settings |= {"V_WIDTH": value_width, "V_LOADED": max(16, triton.next_power_of_2(value_width))}
         per_token = (1 + precise) * self.stored * max(TIERS)
-        self.q_features, self.k_features = (
-            x.new_empty(len(tier), per_token * padded(x.shape[2]), dtype=torch.float16) for x in (q, k)
-        )
-        panels = (padded(q.shape[2]) + padded(k.shape[2])) // features.PANEL.value
-        features.write_features[(len(tier) * panels,)](
-            q, k, radius, tier, keep, quadrature(q.device), self.q_features, self.k_features,
-            *q.stride(), *k.stride(), self.q_features.shape[1], self.k_features.shape[1], *self.sizes,
-            **shape, **features.EXACT,
+        self.feature_sizes = [per_token * padded(tokens) for tokens in (queries, keys)]
+        panels = (padded(queries) + padded(keys)) // features.PANEL.value
+        numbers = *self.q.strides, *self.k.strides, *self.feature_sizes, *self.sizes
+        self.write = Launch(features.write_features, self.heads * panels, numbers, shape | features.EXACT)
+        self.table = quadrature(device)
+
+    def write_features(self, q: Tensor, k: Tensor, radius: Tensor, tier: Tensor, keep: Tensor | None) -> list[Tensor]:
+        """Features of queries and of keys: the same in forward and backward."""
+        both = [q.new_empty(self.heads, size, dtype=torch.float16) for size in self.feature_sizes]
+        self.write(q, k, radius, tier, keep, self.table, *both)
+        return both
+
+    def launches(self, kernel: triton.JITFunction, name: str, rows: int, *numbers: float, **more: object) -> list:
+        """One for each form of the factors."""
+        major, settings = major_of(self.device), self.settings | more
+        return [launch(kernel, name, self.heads, rows, numbers, major, NODES=nodes, **settings) for nodes in TIERS]
+
+
+class ForwardPlan(Plan):
+    def __init__(self, device: torch.device, power: int, eps: float, *facts: Any):
+        super().__init__(device, power, eps, *facts)
+        width, of_pairs = self.q.shape[3], (*self.q.strides, *self.k.strides)
+        shape = {"WIDTH": width, "LOADED": triton.next_power_of_2(width)}
+        self.choose_nodes = Launch(features.choose_nodes, self.heads, of_pairs + self.sizes, shape | features.EXACT)
+        self.forward = self.launches(
+            fused.forward, "forward", self.sizes[1],
+            *of_pairs, *self.v.strides, *self.feature_sizes, *self.sizes, eps, math.log2(eps) if eps > 0 else -math.inf,
         )  # fmt: skip
 
-    def launch(
-        self, kernel: triton.JITFunction, name: str, rows: int, nodes: int, *arguments: object, **settings: object
-    ) -> None:
-        launch(kernel, name, len(self.tier), rows, *arguments, NODES=nodes, **self.settings, **settings)
+
+class BackwardPlan(Plan):
+    """In one pass over the pairs (`whole`) or in two (tiles.py)."""
+
+    def __init__(self, whole: bool, *facts: Any):
+        super().__init__(*facts)
+        doutput, (_, queries, keys), width = facts[-1], self.sizes, self.q.shape[3]
+        self.blocks = [-(-tokens // BACKWARD_ROWS) for tokens in (queries, keys)]
+        self.sums_size, part_size = padded(max(queries, keys)) * self.stored, padded(queries)
+        self.part_sizes = (self.blocks[1], self.stored, part_size)
+        moment_size = sum(self.blocks) * width
+
+        def side(name: str, rows: int, tensors: tuple[Facts, ...], sizes: list[int], first_moment: int) -> list[Launch]:
+            strides = itertools.chain.from_iterable(t.strides for t in tensors)
+            more = {"LOADED": triton.next_power_of_2(self.stored), "KEYS": name != "queries"}
+            numbers = *strides, *sizes, self.sums_size, part_size, moment_size, first_moment, *self.sizes
+            return self.launches(fused.backward, name, rows, *numbers, **more)
+
+        reverse = self.feature_sizes[::-1]
+        name = "both" if whole else "keys"
+        self.of_keys = side(name, keys, (self.k, self.q, self.v, doutput), reverse, self.blocks[0] * width)
+        self.of_queries = []
+        if not whole:
+            self.of_queries = side("queries", queries, (self.q, self.k, doutput, self.v), self.feature_sizes, 0)
+        numbers = *self.q.strides, *self.k.strides, part_size, moment_size, *self.sizes
+        shape: dict[str, Any] = {name: self.settings[name] for name in ("WIDTH", "STORED", "POWER", "CAUSAL")}
+        shape |= {"LOADED": triton.next_power_of_2(self.stored), "ROWS": BACKWARD_ROWS}
+        self.add_parts = Launch(fused.add_parts, self.heads * self.blocks[0], numbers, shape)
+        self.tables = [slope_factors(nodes, self.device) for nodes in TIERS]
 
 
-def choose_tier(q: Tensor, k: Tensor, radius: Tensor, tier: Tensor) -> None:
-    """Fill in the tier of each head."""
-    _, heads, queries, width = q.shape
-    features.choose_nodes[(len(tier),)](
-        q, k, radius, tier, *q.stride(), *k.stride(), heads, queries, k.shape[2],
-        WIDTH=width, LOADED=power_of_two(width), **features.EXACT,
-    )  # fmt: skip
-
-
-def power_of_two(number: int) -> int:
-    """The least power of two that is not below `number`. Triton's own takes the host several microseconds."""
-    return 1 << (number - 1).bit_length()
+PLANS = 256  # are kept, for shapes that take turns
+forward_plan = functools.lru_cache(PLANS)(ForwardPlan)
+backward_plan = functools.lru_cache(PLANS)(BackwardPlan)
 
 
 def padded(tokens: int) -> int:
@@ -119,15 +168,12 @@ def sinc_forward(
     output, lost, norm, tier = _forward_results(q, v)
     with on_device_of(q):
         keep, k, v = leave_out(keep, k, v)
-        choose_tier(q, k, radius, tier)
-        shared = Prepared(q, k, v, radius, tier, keep, power, eps, causal)
-        for nodes in TIERS:
-            shared.launch(
-                fused.forward, "forward", q.shape[2], nodes,
-                q, k, v, shared.q_features, shared.k_features, radius, tier, keep, output, lost, norm,
-                *q.stride(), *k.stride(), *v.stride(), shared.q_features.shape[1], shared.k_features.shape[1],
-                *shared.sizes, eps, math.log2(eps) if eps > 0 else -math.inf,
-            )  # fmt: skip
+        facts = Facts.of(q, k, v, radius, keep)
+        plan = forward_plan(q.device, power, eps, causal, is_precise(q.dtype), *facts)
+        plan.choose_nodes(q, k, radius, tier)
+        both = plan.write_features(q, k, radius, tier, keep)
+        for one in plan.forward:
+            one(q, k, v, *both, radius, tier, keep, output, lost, norm)
     return output, lost, norm, tier
 
 
@@ -157,36 +203,21 @@ def sinc_backward(
     dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
     with on_device_of(q):
         keep, k, v = leave_out(keep, k, v)
-        shared = Prepared(q, k, v, radius, tier, keep, power, eps, causal)
-        whole = tiles.one_pass(k.shape[2])
-        delta = parts = None
-        part_size = padded(q.shape[2])
-        sums = norm.new_empty(len(tier), padded(max(q.shape[2], k.shape[2])) * shared.stored)
-        blocks = [-(-t.shape[2] // BACKWARD_ROWS) for t in (q, k)]
-        moments = norm.new_empty(len(tier), sum(blocks), q.shape[3])
-        sides = [("both" if whole else "keys", k, q, v, doutput, shared.k_features, shared.q_features, dk)]
+        whole, facts = tiles.one_pass(k.shape[2]), Facts.of(q, k, v, radius, keep, tier, output, lost, norm, doutput)
+        plan = backward_plan(whole, q.device, power, eps, causal, is_precise(q.dtype), *facts)
+        q_features, k_features = plan.write_features(q, k, radius, tier, keep)
+        delta = None if whole else torch.empty_like(norm)
+        parts = norm.new_empty(plan.heads, *plan.part_sizes) if whole else None
+        sums = norm.new_empty(plan.heads, plan.sums_size)
+        moments = norm.new_empty(plan.heads, sum(plan.blocks), q.shape[3])
+        shared = (radius, tier, keep, output, lost, norm, delta, sums, parts)
+        # queries first: they leave delta for the keys
+        for one, table in zip(plan.of_queries, plan.tables, strict=False):
+            one(q, k, doutput, v, q_features, k_features, table, *shared, dq, dv, moments)
+        for one, table in zip(plan.of_keys, plan.tables, strict=True):
+            one(k, q, v, doutput, k_features, q_features, table, *shared, dk, dv, moments)
         if whole:
-            parts = norm.new_empty(len(tier), blocks[1], shared.stored, part_size)
-        else:  # queries first: they leave delta for the keys
-            delta = torch.empty_like(norm)
-            sides.insert(0, ("queries", q, k, doutput, v, shared.q_features, shared.k_features, dq))
-        for name, x, y, a, b, x_features, y_features, dx in sides:
-            keys = name != "queries"
-            for nodes in TIERS:
-                shared.launch(
-                    fused.backward, name, x.shape[2], nodes,
-                    x, y, a, b, x_features, y_features, slope_factors(nodes, q.device), radius, tier, keep,
-                    output, lost, norm, delta, sums, parts, dx, dv, moments,
-                    *x.stride(), *y.stride(), *a.stride(), *b.stride(), x_features.shape[1], y_features.shape[1],
-                    sums.shape[1], part_size, moments[0].numel(), keys * blocks[0] * q.shape[3], *shared.sizes,
-                    LOADED=power_of_two(shared.stored), KEYS=keys,
-                )  # fmt: skip
-        if whole:
-            fused.add_parts[(len(tier) * blocks[0],)](
-                q, k, radius, parts, dq, moments, *q.stride(), *k.stride(), part_size, moments[0].numel(),
-                *shared.sizes, WIDTH=q.shape[3], LOADED=power_of_two(shared.stored), STORED=shared.stored,
-                POWER=power, CAUSAL=causal, ROWS=BACKWARD_ROWS,
-            )  # fmt: skip
+            plan.add_parts(q, k, radius, parts, dq, moments)
         dradius = moments.unflatten(0, q.shape[:2]).sum((0, 2))
     return dq, dk, dv, dradius
 

@@ -1,11 +1,13 @@
-"""Tile sizes of the fused kernels."""
+"""Tile sizes of the fused kernels, and their launches."""
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 
 from fourierformer.kernels.sinc.factors import MOST_ROWS
 
@@ -87,16 +89,38 @@ def _few_rows(width: int, nodes: int, log: bool, major: int) -> Tile:
     return Tile(FEW_ROWS, 32 if small else 64, 2)
 
 
-def launch(kernel: triton.JITFunction, name: str, heads: int, rows: int, *arguments: object, **settings: Any) -> None:
-    """Run `kernel` with the tile of `name`: one program per block of rows of each head."""
-    device = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
-    facts = settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], _major(device)
+class Launch:
+    """A kernel with its grid, numbers and settings, for tensors of the same types and alignments at every call.
+
+    Triton looks up the compiled kernel by all its arguments, which takes the host several times as long as the launch
+    itself: what the first call finds is kept. (Triton's interpreter finds nothing.)
+    """
+
+    def __init__(self, kernel: triton.JITFunction, programs: int, numbers: Sequence[float], settings: dict[str, Any]):
+        self.kernel, self.grid = kernel, (programs, 1, 1)
+        self.numbers, self.settings = tuple(numbers), settings
+        # a compiled kernel takes its constants as well, in the order of the parameters
+        self.rest = (*self.numbers, *(settings[name] for name in kernel.arg_names if name in settings))
+        self.compiled: Any = None
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        if self.compiled is None:
+            self.compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.settings)
+        else:
+            self.compiled[self.grid](*tensors, *self.rest)
+
+
+def launch(
+    kernel: triton.JITFunction, name: str, heads: int, rows: int, numbers: Sequence[float], major: int, **settings: Any
+) -> Launch:
+    """`kernel` with the tile of `name`: one program per block of rows of each head."""
+    facts = settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], major
     chosen = tile(name, *facts, few=name == "forward" and rows <= FEW_ROWS)
     settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons
-    kernel[(chosen.programs(heads, rows),)](*arguments, **settings, **chosen.options())
+    return Launch(kernel, chosen.programs(heads, rows), numbers, settings | chosen.options())
 
 
 @functools.cache
-def _major(device: torch.device) -> int:
+def major_of(device: torch.device) -> int:
     """Major compute capability; 9 in Triton's interpreter."""
     return torch.cuda.get_device_properties(device).major if device.type == "cuda" else 9
