@@ -370,6 +370,20 @@ def test_offsets_of_features_in_long_sequences(first):
     assert first < 2**19 or offsets[-1] > 2**31
 
 
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("token", [0, 70, 700])
+def test_the_number_of_features_follows_from_all_tokens(side, token):
+    """Of heads in which one coordinate of one token is near, far, further and NaN: 16, 32 features, and 0 twice."""
+    op = importlib.import_module("fourierformer.kernels.sinc.op")
+    tensors = [torch.rand(1, 4, 701, 5, device=DEVICE) for _ in range(2)]
+    tensors[side][0, :, token, 3] = torch.tensor([5.0, 20.0, 50.0, float("nan")])
+    q, k = tensors
+    tier, radius = torch.full((4,), 7, dtype=torch.int32, device=DEVICE), torch.ones(4, 5, device=DEVICE)
+    plan = op.ForwardPlan(q.device, 4, 1e-6, True, True, *op.Facts.of(q, k, q, radius, None))
+    plan.choose_nodes(q, k, radius, tier)
+    assert tier.tolist() == [16, 32, 0, 0]
+
+
 def test_the_backward_keeps_the_choice_of_the_forward(monkeypatch):
     op = importlib.import_module("fourierformer.kernels.sinc.op")
     tensors, doutput = inputs(heads=3, queries=12, width=4, radius=[[2.0], [8.0], [100.0]])

@@ -11,6 +11,7 @@ from fourierformer.kernels.sinc.instructions import approximate_cosine, approxim
 EXACT = {"enable_fp_fusion": False}
 # Largest |z| for 16 and for 32 features per coordinate, with errors of 1e-7.
 REACH_16, REACH_32 = tl.constexpr(16.0), tl.constexpr(42.0)
+RANGED = tl.constexpr(2048)  # numbers whose range a program takes at once: 16 a thread
 # |z| below which float16 cannot represent the rounding errors of features; |R x| up to which a split product gives the
 # angle to rounding.
 NEAREST, FURTHEST = tl.constexpr(2e-2), tl.constexpr(32768.0)
@@ -40,15 +41,17 @@ def choose_nodes(
 @triton.jit
 def _range(X, token, N, used, LOADED: tl.constexpr):
     """Smallest and largest number of each coordinate; minus and plus infinity where one is NaN."""
-    low = tl.full([LOADED], float("inf"), tl.float32)
-    high = tl.full([LOADED], float("-inf"), tl.float32)
-    for start in range(0, N, PANEL):
-        n = start + tl.arange(0, PANEL)
+    TOKENS: tl.constexpr = max(1, RANGED // LOADED)
+    low = tl.full([TOKENS, LOADED], float("inf"), tl.float32)
+    high = tl.full([TOKENS, LOADED], float("-inf"), tl.float32)
+    for start in range(0, N, TOKENS):
+        n = start + tl.arange(0, TOKENS)
         inside = (n < N)[:, None] & used[None, :]
         x = tl.load(X + n.to(tl.int64)[:, None] * token, mask=inside, other=0.0).to(tl.float32)
-        low = tl.minimum(low, tl.min(tl.where(inside, tl.where(x == x, x, float("-inf")), float("inf")), 0))
-        high = tl.maximum(high, tl.max(tl.where(inside, tl.where(x == x, x, float("inf")), float("-inf")), 0))
-    return tl.where(used, low, 0.0), tl.where(used, high, 0.0)  # coordinates beyond WIDTH have no influence
+        low = tl.minimum(low, tl.where(inside, tl.where(x == x, x, float("-inf")), float("inf")))
+        high = tl.maximum(high, tl.where(inside, tl.where(x == x, x, float("inf")), float("-inf")))
+    # once, not per step: threads wait for each other. Coordinates beyond WIDTH have no influence.
+    return tl.where(used, tl.min(low, 0), 0.0), tl.where(used, tl.max(high, 0), 0.0)
 
 
 @triton.jit
