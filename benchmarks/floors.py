@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 # float32 lanes, each starts one instruction per clock; and multiply-adds of float16 per clock in the matrix unit.
 LANES = {(8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
 MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
+# Bytes that the second-level cache delivers per clock. The A100's white paper states them; no number is published for
+# 9.0, whose cache has as many partitions. Reads of tiles below were counted there only.
+CACHE_RATE = {(9, 0): 5120}
 # Executed per pair of query and key by one lane, counted in the machine code by scripts/inspect_kernel.py.
 # (direction, precision): {width: instructions}; backward is both passes together. Without an entry there is no floor.
 INSTRUCTIONS_PER_PAIR = {
@@ -29,6 +32,9 @@ FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kern
 # float16; in the backward both sides, each with the factors twice and the slopes, and dv.
 PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
 PRODUCT_PARTS = {"half": 1, "precise": 3}
+# How often a tile reads the features of its rows and of its columns: past the first-level cache on 9.0, by asynchronous
+# copies. In the backward for both uses of the factors and, of the rows, for the slopes; a quarter of the columns again.
+TILES = {"forward": {"forward": (1, 1)}, "backward": {"queries": (3, 2.5), "keys": (3, 2.5)}}
 
 
 def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, float | None]) -> float | None:
@@ -49,8 +55,22 @@ def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, 
         moved = numbers // 2 * TENSORS_MOVED[part] * contestant.dtype.itemsize + stored * FEATURES_READ[part]
         written = (numbers * INSTRUCTIONS_PER_FEATURES[kind], limit["issue"]), (stored, limit["bandwidth"])
         used = (pairs * instructions, limit["issue"]), (pairs * products, limit["matrix"]), (moved, limit["bandwidth"])
-        seconds += longest(*written) + longest(*used)
+        read = batch * heads * bytes_of_tiles(part, tokens, width, causal, kind) if limit["cache rate"] else 0
+        seconds += longest(*written) + longest(*used, (read, limit["cache rate"]))
     return 1e3 * seconds
+
+
+def bytes_of_tiles(part: str, tokens: int, width: int, causal: bool, kind: str) -> float:
+    """Bytes of features that the tiles of one head read from the second-level cache, on compute capability 9.0."""
+    from fourierformer.kernels.sinc.tiles import tile  # needs Triton
+
+    total = 0.0
+    for name, (of_rows, of_columns) in TILES[part].items():
+        chosen = tile(name, width, 16, kind == "precise", False, 9)
+        ends = (min(tokens, first + chosen.rows) if causal else tokens for first in range(0, tokens, chosen.rows))
+        count = sum(-(-end // chosen.columns) for end in ends)
+        total += count * (chosen.rows * of_rows + chosen.columns * of_columns) * width * FEATURE_BYTES[kind]
+    return total
 
 
 def longest(*works: tuple[float, float | None]) -> float:
@@ -69,10 +89,10 @@ def query_gpu(what: str) -> float | None:
 
 
 def limits(device: str) -> dict[str, float | None]:
-    """Rates per second at the highest clocks: instructions, float16 multiply-adds of the matrix unit, bytes of memory;
-    and the bytes of the second-level cache. None where unknown."""
+    """Rates per second at the highest clocks: instructions, float16 multiply-adds of the matrix unit, bytes of memory
+    and of the second-level cache; and the size of that cache. None where unknown."""
     if device == "cpu":
-        return dict.fromkeys(("issue", "matrix", "bandwidth", "cache"))
+        return dict.fromkeys(("issue", "matrix", "bandwidth", "cache rate", "cache"))
     facts = torch.cuda.get_device_properties()
     kind = (getattr(facts, "major", 0), getattr(facts, "minor", 0))
     kilohertz = getattr(facts, "clock_rate", 0) or 1e3 * (query_gpu("clocks.max.sm") or 0)
@@ -82,5 +102,6 @@ def limits(device: str) -> dict[str, float | None]:
         "issue": LANES.get(kind, 0) * clocks or None,
         "matrix": MATRIX_RATE.get(kind, 0) * clocks or None,
         "bandwidth": transfers * getattr(facts, "memory_bus_width", 0) / 8 or None,
+        "cache rate": CACHE_RATE.get(kind, 0) * kilohertz * 1e3 or None,
         "cache": getattr(facts, "L2_cache_size", None),
     }

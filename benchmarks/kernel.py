@@ -61,8 +61,8 @@ def print_notes(limit: dict[str, float | None]) -> None:
     print(
         "Median times, launches included; for the float32 class q, k, v and output are always float32.\n"
         f"of floor = floor / time (benchmarks/floors.py), at {cell(limit['issue'])} instructions, "
-        f"{cell(limit['matrix'])} float16 multiply-adds and {cell(limit['bandwidth'])} bytes per second, "
-        f"with a cache of {cell(limit['cache'])} bytes"
+        f"{cell(limit['matrix'])} float16 multiply-adds, {cell(limit['bandwidth'])} bytes of memory and "
+        f"{cell(limit['cache rate'])} bytes of its cache per second; that holds {cell(limit['cache'])} bytes"
     )
 
 

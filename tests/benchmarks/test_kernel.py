@@ -242,7 +242,7 @@ def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatc
     half = contestants.Contestant(sinc_attention, torch.bfloat16, "half")
     precise = contestants.Contestant(sinc_attention, torch.float32, "precise")
     causal, full = (1, 2, 4, 16, True), (1, 2, 4, 16, False)  # 20 and 32 pairs, 128 numbers in each of q, k, v
-    every = ("issue", "matrix", "bandwidth", "cache")
+    every = ("issue", "matrix", "bandwidth", "cache rate", "cache")
 
     def floor(dims, what, contestant=half, **limit):
         return floors.floor_ms(dims, what, contestant, dict.fromkeys(every) | {"issue": 1e3} | limit)
@@ -262,6 +262,25 @@ def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatc
     assert floor(causal, "forward", issue=None) is None
 
 
+def test_tiles_read_the_features_of_rows_and_columns_each_time():
+    """From a table of tiles on a causal mask, counted one by one: 64 x 128 in the forward, 64 x 64 in the backward."""
+    tile = pytest.importorskip("fourierformer.kernels.sinc.tiles").tile
+    sizes = [(t.rows, t.columns) for t in (tile(name, 16, 16, False, False, 9) for name in ("forward", "keys"))]
+    assert sizes == [(64, 128), (64, 64)]
+    read = 0
+    for first in range(0, 200, 64):
+        for start in range(0, 200, 128):
+            if start <= min(first + 63, 199):
+                read += (64 + 128) * 16 * 32  # coordinates, bytes of 16 features
+    assert floors.bytes_of_tiles("forward", 200, 16, True, "half") == read
+    in_backward = 16 * (3 * 64 + 2.5 * 64) * 16 * 32
+    assert floors.bytes_of_tiles("backward", 256, 16, False, "half") == 2 * in_backward
+    assert floors.bytes_of_tiles("backward", 256, 16, False, "precise") == 4 * in_backward
+    half, limit = contestants.Contestant(sinc_attention, torch.bfloat16, "half"), floors.limits("cpu")
+    limit |= {"issue": 1e30, "cache rate": 1e3}
+    assert floors.floor_ms((2, 3, 200, 16, True), "forward", half, limit) == pytest.approx(6 * read)
+
+
 def test_limits_come_from_the_device(monkeypatch):
     h100 = SimpleNamespace(
         major=9, minor=0, multi_processor_count=132, clock_rate=1_980_000, memory_clock_rate=2_619_000,
@@ -271,6 +290,7 @@ def test_limits_come_from_the_device(monkeypatch):
     found = floors.limits("cuda")
     assert found["issue"] == pytest.approx(66.9e12 / 2, rel=1e-3)  # its data sheet counts two operations each
     assert found["bandwidth"] == pytest.approx(3.35e12, rel=1e-3)
+    assert found["cache rate"] == pytest.approx(5120 * 1.98e9)
     assert found["cache"] == 50 * 2**20
     a100 = SimpleNamespace(major=8, minor=0, multi_processor_count=108, clock_rate=1_410_000, uuid="0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: a100)
