@@ -3,6 +3,7 @@
     python -m benchmarks.launches                        # each launch at the paper's shapes, backward by both routes
     python -m benchmarks.launches --tiles --seconds 90   # every tile that compiles, one after the other
     python -m benchmarks.launches --tiles --kernel both  # only those of the backward of one pass
+    python -m benchmarks.launches --host                 # without a GPU: the host's share, up to the call of the driver
 
 Kernels are first compiled all at once, a process per core. The sweep then times its tiles in one process: the median of
 the whole pass that holds the kernel, so only differences between tiles of one kernel have a meaning.
@@ -21,6 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 from benchmarks.apart import Ended, apart
@@ -105,6 +107,63 @@ def launches(shape: str, mode: str) -> Iterator[dict]:
                 each = {"kernel": event.key[:60], "launches": event.count / CALLS, "host ms": None}
                 rows.append(row | each | {"ms": event.self_device_time_total / CALLS / 1e3})
     yield from rows
+
+
+class StandIn:
+    """A driver of Triton that launches nothing: kernels are compiled for compute capability 9.0, and found again."""
+
+    launched = 0
+    launcher_cls = staticmethod(lambda source, metadata: StandIn.launch)
+    utils = SimpleNamespace(
+        get_device_properties=lambda device: {"max_shared_mem": 227 * 1024},
+        load_binary=lambda *kernel: (1, 1, 0, 0, 1024),  # module, function, registers, spills, most threads
+        unload_module=lambda module: None,
+    )
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+
+    @classmethod
+    def launch(cls, *arguments) -> None:
+        cls.launched += 1
+
+    @staticmethod
+    def get_current_target():
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+
+def host(n: int = 30, repeats: int = 60) -> Iterator[dict]:
+    """Yield a row per mode and pass: launches, and microseconds of the processor per call, the least of many means.
+
+    The tensors are small and on the CPU: the driver, CUDA's allocator and the change of the device are not in the time.
+    """
+    import torch
+    from triton.runtime import driver
+
+    from fourierformer.kernels import sinc
+
+    def no_obstacle(q) -> None:
+        """In place of the refusal of tensors on a CPU."""
+
+    driver.set_active(StandIn())
+    for mode, dtype in {"half": torch.bfloat16, "precise": torch.float32}.items():
+        leaves = [torch.zeros(2, 2, 64, 16, dtype=dtype, requires_grad=True) for _ in range(3)]
+        leaves.append(torch.ones(2, 16, requires_grad=True))
+        forward = functools.partial(sinc.sinc_attention, *leaves, eps=1e-6, causal=True, backend="fused")
+        with mock.patch.object(sinc, "why_not_fused", no_obstacle):
+            output = forward()
+            backward = functools.partial(torch.autograd.grad, output, leaves, output, retain_graph=True)
+            for name, call in (("forward", forward), ("backward", backward)):
+                call()
+                before, means = StandIn.launched, []
+                for _ in range(repeats):
+                    started = time.process_time()
+                    for _ in range(n):
+                        call()
+                    means.append((time.process_time() - started) / n * 1e6)
+                launched = (StandIn.launched - before) / n / repeats
+                yield {"mode": mode, "pass": name, "launches": launched, "us": min(means)}
 
 
 def in_passes(count: int, call: Callable[[], None]) -> Callable[[], None]:
@@ -211,16 +270,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", action="store_true", help="the sweep")
     parser.add_argument("--kernel", action="append", choices=KERNELS, help="of the sweep; default: all")
+    parser.add_argument("--host", action="store_true", help="the host's time, by a driver that launches nothing")
     parser.add_argument("--seconds", type=float, default=90, help="the sweep compiles nothing later")
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV; default: results/measured/gpu_launches.csv")
     args = parser.parse_args()
     import torch
 
-    if not torch.cuda.is_available():
-        raise SetupError("no GPU: torch sees none. A CPU is timed by: python -m benchmarks.kernel --device cpu")
-    out = args.out or MEASURED / ("gpu_tiles.csv" if args.tiles else "gpu_launches.csv")
-    head, rows = header("-m benchmarks.launches", machine=machine("cuda")), []
-    if args.tiles:
+    if not torch.cuda.is_available() and not args.host:
+        raise SetupError(
+            "no GPU: torch sees none. --host needs none; python -m benchmarks.kernel --device cpu times a CPU"
+        )
+    name = "host_launches.csv" if args.host else "gpu_tiles.csv" if args.tiles else "gpu_launches.csv"
+    out, rows = args.out or MEASURED / name, []
+    head = header("-m benchmarks.launches", machine=machine("cpu" if args.host else "cuda"))
+    if args.host:
+        parts = [host()]
+    elif args.tiles:
         parts = [sweep(args.seconds, args.kernel or KERNELS)]
     else:
         compile_all([(*setting, kernel, None) for setting in SETTINGS for kernel in ("both", "queries")], math.inf)
