@@ -10,6 +10,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from hydra import compose, initialize_config_dir
@@ -38,7 +39,8 @@ IMAGES = (
 
 
 def train_lm(*arguments: str) -> int:
-    """`python train_lm.py ...` in this process; its exit code. Output goes to stdout and stderr as usual."""
+    """`python train_lm.py ...` in this process; its exit code. Output goes to stdout and stderr as usual. The page of
+    the run has no charts, which take as long as the training: tests/report draws them."""
     return _train("train_lm", *arguments)
 
 
@@ -78,7 +80,8 @@ def _train(script: str, *arguments: str) -> int:
     before, handlers = sys.argv, {number: signal.getsignal(number) for number in SIGNALS}
     sys.argv = [f"{script}.py", *map(str, arguments)]
     try:
-        launch(script)
+        with patch("fourierformer.report.picture.Picture.inline", lambda picture: ""):
+            launch(script)
     except SystemExit as end:
         return end.code
     finally:
