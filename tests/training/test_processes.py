@@ -1,12 +1,14 @@
 """Two real processes on one machine, started by every launcher: torchrun, submitit, and tasks as srun makes them."""
 
 import json
+import multiprocessing
 import os
 import pickle
 import socket
 import subprocess
 import sys
 import textwrap
+import time
 from datetime import timedelta
 
 import pytest
@@ -58,23 +60,19 @@ def torchrun(program):
     return out
 
 
-def srun(program, **extra):
-    """Two tasks with the environment of `srun --ntasks=2`, without a parent that ends them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
-    slurm |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | extra
-    return [
-        subprocess.Popen(
-            [sys.executable, str(program)],
-            env=ENVIRONMENT | slurm | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
+def task_of_two(rank: str, port: int, dies: int, ready) -> None:
+    """A task with the environment of `srun --ntasks=2`, in a fork, without a parent that ends it."""
+    os.environ |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": rank}
+    os.environ |= {"SLURM_LOCALID": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    with join_processes("cpu") as processes:
+        processes.highest(0)
+        ready.send("ready")
+        if processes.rank == dies:
+            os._exit(9)  # as the kernel does when memory is short
+        processes.on_first(lambda: time.sleep(1) or 1)
+        for _ in range(10**8):
+            processes.highest(0)
 
 
 def by_rank(output):
@@ -206,32 +204,26 @@ def test_already_reported_survives_pickling():
 
 
 @pytest.mark.parametrize("dies", [pytest.param(0, marks=pytest.mark.full("once more, the other one")), 1])
-def test_one_that_dies_does_not_hang_the_other(tmp_path, dies):
-    tasks = srun(
-        write(
-            tmp_path,
-            f"""
-        with join_processes("cpu") as processes:
-            processes.highest(0)
-            print("ready", flush=True)
-            if processes.rank == {dies}:
-                os._exit(9)  # as the kernel does when memory is short
-            processes.on_first(lambda: time.sleep(1) or 1)
-            for _ in range(10**8):
-                processes.highest(0)
-        """,
-        )
-    )
+def test_one_that_dies_does_not_hang_the_other(environment, capfd, dies):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    tasks = [fork.Process(target=task_of_two, args=(rank, port, dies, sender)) for rank in "01"]
+    for task in tasks:
+        task.start()
     try:
-        assert [task.stdout.readline() for task in tasks] == ["ready\n", "ready\n"]
-        _, error = tasks[1 - dies].communicate(timeout=60)
-        assert tasks[1 - dies].returncode == 1
-        assert "RuntimeError" in error
-        assert tasks[dies].wait(5) == 9
+        assert [receiver.recv() for _ in tasks] == ["ready", "ready"]
+        tasks[1 - dies].join(60)
+        assert tasks[1 - dies].exitcode == 1
+        assert "RuntimeError" in capfd.readouterr().err
+        tasks[dies].join(5)
+        assert tasks[dies].exitcode == 9
     finally:
         for task in tasks:
             task.kill()
-            task.communicate()
+            task.join()
 
 
 # -- who starts them ------------------------------------------------------------------------------------------------
