@@ -11,6 +11,7 @@ from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
 from fourierformer.report.curves import layer_curves
 from fourierformer.report.page import MANY_RUNS, pictures
+from fourierformer.report.picture import Picture
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import slugs
 from fourierformer.results import collect, comparison, tables
@@ -19,6 +20,12 @@ from tests.helpers.synthetic_runs import evaluation, write_heads, write_run
 
 KERNELS = "shape,batch,what,name,dtype,ms,MiB,time x softmax,gpu,torch,commit\n"
 PAPER_RUN = {"experiment": "wt103_small", "model": "lm_small", "data": "wikitext103", "tokens": 12_288_000_000}
+
+
+@pytest.fixture(autouse=True)
+def no_charts(monkeypatch):
+    """Drawing takes longer than everything around them: test_report.py looks at them."""
+    monkeypatch.setattr(Picture, "inline", lambda picture: "")
 
 
 def words_of(root) -> str:
