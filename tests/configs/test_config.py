@@ -38,16 +38,6 @@ def text_of(group: str, name: str) -> str:
 
 # -- every file of configs/ -----------------------------------------------------------------------------------------
 
-CHOICES = [
-    f"{group}={name}"
-    for group in ("experiment", "debug", "data", "augment", "model", "optim", "schedule", "trainer", "tracker")
-    for name in names(group)  # test_a_sweep_is_a_multirun composes those of sweep
-] + [
-    pytest.param(f"attention={name}", marks=pytest.mark.full("one file is like another, and the contract reads them"))
-    for name in names("attention")
-]
-
-
 # what a group of another task than train_lm.py's usual one is chosen with, by a key that only it has
 WITH = {
     "mask_rate:": ["experiment=builtin_mlm"],
@@ -57,15 +47,40 @@ WITH = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_every_file_composes_and_fits_the_schema(choice):
-    group, name = choice.split("=")
-    text = text_of(group, name)
-    experiment = next((chosen for key, chosen in WITH.items() if key in text), [])
-    only_images = group == "attention" and name not in attention.available(causal=True, grid=False)
-    values = composed(*experiment, choice, script="train_vit" if only_images else script_of(text))
-    if group in ("data", "augment", "model", "attention", "optim", "tracker"):
-        assert values[group]["name"] == name
+def bundles() -> list[tuple[str, ...]]:
+    """The script, what its task is chosen with, and a file of each group: a composition takes a fifth of a second, so
+    files of different groups share it."""
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for group in ("debug", "data", "augment", "model", "optim", "schedule", "trainer", "tracker"):
+        for name in names(group):  # tests below compose those of experiment and of sweep
+            text = text_of(group, name)
+            task = next((chosen for key, chosen in WITH.items() if key in text), [])
+            known = found.setdefault((script_of(text), *task), [])
+            free = next((bundle for bundle in known if group not in bundle), None)
+            if free is None:
+                known.append(free := {})
+            free[group] = f"{group}={name}"
+    return [(*first, *bundle.values()) for first, several in found.items() for bundle in several]
+
+
+@pytest.mark.parametrize("words", bundles(), ids=" ".join)
+def test_every_file_composes_and_fits_the_schema(words):
+    script, *overrides = words
+    assert_names_arrive(composed(*overrides, script=script), overrides)
+
+
+@pytest.mark.full("one file is like another, and the contract reads them")
+@pytest.mark.parametrize("name", names("attention"))
+def test_every_attention_composes_and_fits_the_schema(name):
+    only_images = name not in attention.available(causal=True, grid=False)
+    choice = f"attention={name}"
+    assert_names_arrive(composed(choice, script="train_vit" if only_images else "train_lm"), [choice])
+
+
+def assert_names_arrive(values: dict, overrides: list[str]) -> None:
+    for group, name in (override.split("=") for override in overrides):
+        if group in ("data", "augment", "model", "attention", "optim", "tracker"):
+            assert values[group]["name"] == name
 
 
 def plain(text: str) -> dict:
@@ -90,7 +105,17 @@ def debug_of(text: str) -> str:
     return f"smoke_{task}" if task else "smoke_vit" if script_of(text) == "train_vit" else "smoke"
 
 
-@pytest.mark.parametrize(("name", "text"), texts("experiment"))
+def first_of_each_debug() -> list:
+    """The other experiments join the same defaults list, and compose in the full tier."""
+    seen, cases = set(), []
+    for name, text in texts("experiment"):
+        marks = pytest.mark.full("one experiment is like another") if debug_of(text) in seen else ()
+        cases.append(pytest.param(name, text, marks=marks))
+        seen.add(debug_of(text))
+    return cases
+
+
+@pytest.mark.parametrize(("name", "text"), first_of_each_debug())
 def test_debug_wins_over_every_experiment_and_the_command_line_over_both(name, text):
     debug, ours = debug_of(text), {"trainer.steps": 7, "optim.lr": 0.5, "seed": 9}
     overrides = [f"experiment={name}", f"debug={debug}", *(f"{key}={value}" for key, value in ours.items())]
