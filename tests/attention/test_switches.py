@@ -139,11 +139,10 @@ def test_a_refusal_is_one_line_with_the_reason_and_a_way_out(name):
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_a_gate_with_weights_of_0_halves_the_output(name, causal):
-    x = tokens()
-    expected = built(name, causal)(x) / 2
+    x, plain = tokens(), built(name, causal)
+    expected = plain(x) / 2
     for kind in ("head", "element"):
         layer = built(name, causal, gate=kind)
-        plain = built(name, causal)
         layer.load_state_dict(plain.state_dict() | {"output_gate.weight": 0 * layer.output_gate.weight})
         torch.testing.assert_close(layer(x), expected, **EXACT)
 

@@ -40,10 +40,10 @@ def test_a_later_layer_adds_the_difference_of_values_at_the_position_of_the_quer
     layers, inputs = two_layers(name, causal), (tokens(), tokens(seed=2))
     carry = new_carry(layers[0])
     first, second = (layer(x, carry=carry) for layer, x in zip(layers, inputs, strict=True))
-    torch.testing.assert_close(first, two_layers(name, causal, 0.0)[0](inputs[0]), rtol=0, atol=0)
     values = [layer.project(x)[2] for layer, x in zip(layers, inputs, strict=True)]
     without, carry = two_layers(name, causal, 0.0), Carry()
-    plain = [layer(x, carry=carry) for layer, x in zip(without, inputs, strict=True)][1]
+    alone, plain = (layer(x, carry=carry) for layer, x in zip(without, inputs, strict=True))
+    torch.testing.assert_close(first, alone, rtol=0, atol=0)
     added = (FACTOR * (values[0] - values[1])).transpose(1, 2).flatten(-2)
     proj = layers[1].proj
     torch.testing.assert_close(second, plain + proj(added) - proj(torch.zeros_like(added)), **EXACT)
