@@ -1,6 +1,7 @@
 """README and docs/ say nothing that the code does not do: commands compose, scripts and options exist, links lead
 somewhere, code runs."""
 
+import multiprocessing
 import os
 import re
 import runpy
@@ -47,7 +48,13 @@ PROGRAM = r"python (?:scripts/\w+\.py|-m (?:benchmarks\.\w+|faults\b|outside\b))
 PROGRAMS = sorted({program for _, line in COMMANDS for program in re.findall(PROGRAM, line)})
 
 
-@pytest.mark.parametrize(("page", "line"), TRAINING)
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [
+        pytest.param(page, line, marks=() if page == "README.md" else pytest.mark.full("a composition for each line"))
+        for page, line in TRAINING
+    ],
+)
 def test_training_commands_compose_into_valid_configs(page, line):
     script, rest = re.search(r"(train_(?:lm|vit))\.py(.*)", line).groups()
     if rest.count("'") % 2:  # the end of a command inside another one's quotes
@@ -115,14 +122,26 @@ def test_pages_named_in_the_sources_exist():
     assert named <= set(TEXT)
 
 
-# that of library.md needs a run: tests/cli/test_public_examples.py
-@pytest.mark.parametrize(
-    "page",
-    [
-        name if name == "README.md" else pytest.param(name, marks=pytest.mark.full("a process that imports torch"))
-        for name, text in TEXT.items()
-        if blocks(text, "python") and name != "docs/library.md"
-    ],
+def run_all(files: list[Path]) -> None:
+    for file in files:
+        runpy.run_path(str(file))
+
+
+def test_python_code_of_the_readme_runs(tmp_path):
+    """Each block alone, in a fork, since one registers an attention: importing torch and timm anew takes 9 seconds."""
+    files = [tmp_path / f"{number}.py" for number in range(len(blocks(TEXT["README.md"], "python")))]
+    for file, block in zip(files, blocks(TEXT["README.md"], "python"), strict=True):
+        file.write_text(block)
+    process = multiprocessing.get_context("fork").Process(target=run_all, args=(files,))
+    process.start()
+    process.join(timeout=200)
+    assert files
+    assert process.exitcode == 0
+
+
+@pytest.mark.full("a process that imports torch")
+@pytest.mark.parametrize(  # that of library.md needs a run: tests/cli/test_public_examples.py
+    "page", [name for name, text in TEXT.items() if blocks(text, "python") and name != "docs/library.md"]
 )
 def test_python_code_runs(page, tmp_path):
     """Each block alone, all of a page in one process of their own, since some register an attention."""
@@ -187,6 +206,7 @@ def test_configs_are_yaml_with_a_comment_on_top():
         assert isinstance(yaml.safe_load(text), dict), path.name
 
 
+@pytest.mark.full("builds the whole site")
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs", reason="MkDocs is not installed (make docs-site installs it)")
     pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed (make docs-site installs it)")
