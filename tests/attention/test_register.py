@@ -1,15 +1,11 @@
 """Registering a mechanism: mistakes are refused in one line, and what is left out is stated so."""
 
-import subprocess
-import sys
-
 import pytest
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.results.documents import mechanism_table
-from tests.helpers.command_line import REPOSITORY
 
 
 class Fresh(attention.Attention):
@@ -75,16 +71,6 @@ def test_a_table_needs_neither_cost_nor_state_nor_source(registry):
     attention.register("fresh", "idea")(Fresh)
     (row,) = [line for line in mechanism_table().splitlines() if line.startswith("| `fresh` |")]
     assert row.count("not stated") == 3
-
-
-def test_building_one_mechanism_imports_no_other():
-    code = (
-        "import sys; from fourierformer.attention import Geometry, build;"
-        "build('softmax', Geometry(dim=8, heads=2, length=4, causal=True));"
-        "print(*sorted(name.rpartition('.')[2] for name in sys.modules if '.mechanisms.' in name))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["softmax"]
 
 
 def test_the_sources_name_every_mechanism():

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from tests.helpers.command_line import MODEL, REPOSITORY, only_run, rows, train_lm
+from scripts import evaluate
+from tests.helpers.command_line import MODEL, only_run, rows, train_lm
 
 RUN = ("experiment=builtin_pixels", *MODEL, "model.length=64", "global_batch_size=8", "evaluation.splits=[test]")
 
@@ -50,16 +50,15 @@ def test_a_resumed_run_ends_with_the_same_numbers(trained, tmp_path):
     assert after == before
 
 
-def test_evaluate_measures_the_same(trained):
+def test_evaluate_measures_the_same(trained, monkeypatch, capsys):
     _, _, run = trained
-    command = [sys.executable, str(REPOSITORY / "scripts/evaluate.py"), str(run), "--split", "test", "--limit", "4096"]
-    done = subprocess.run(
-        [*command, "--protocol", "segment"], capture_output=True, text=True, timeout=200, cwd=REPOSITORY
-    )
-    assert done.returncode == 0, done.stderr
+    chosen = ("--split", "test", "--limit", "4096", "--protocol", "segment")
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", str(run), *chosen])
+    evaluate.main()
+    printed = capsys.readouterr().out
     expected = json.loads((run / "summary.json").read_text())["results"]["test"]["segment"]
-    assert f"bpd {expected['bpd']:.3f}" in done.stdout
-    assert "segment, context 64, stride 64, 4,096 tokens scored" in done.stdout
+    assert f"bpd {expected['bpd']:.3f}" in printed
+    assert "segment, context 64, stride 64, 4,096 tokens scored" in printed
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from fourierformer.report.curves import STRETCHES, diagnostic_curves, metric_cur
 from fourierformer.report.page import commands, origin
 from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
+from scripts import report
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import evaluation, metric_rows, write_run
 
@@ -331,13 +332,14 @@ def test_headline_says_what_the_test_found(tmp_path, offsets, doubt):
     assert doubt in headline(*tables(comparison(collect(tmp_path))))
 
 
-def test_script_writes_where_it_is_told_and_says_where(tmp_path):
+def test_script_writes_where_it_is_told_and_says_where(tmp_path, monkeypatch, capsys):
     two_by_three(tmp_path / "runs")
-    command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "here.html"]
-    command += ["--figures", "elsewhere"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "here.html"
-    assert done.stderr == ""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["report.py", "--out", "here.html", "--figures", "elsewhere"])
+    report.main()
+    printed, error = capsys.readouterr()
+    assert printed.strip() == "here.html"
+    assert error == ""
     Page((tmp_path / "here.html").read_text(encoding="utf-8"))
     names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
     assert "train-loss--quickstart-lm-tiny-data-builtin-text.png" in names
@@ -355,12 +357,14 @@ def test_script_writes_beside_the_runs_when_not_told(tmp_path):
     assert len(list((tmp_path / "runs" / "figures").glob("train-loss--*"))) == 2
 
 
-def test_script_says_when_it_cannot_write(tmp_path):
+def test_script_says_when_it_cannot_write(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / "runs", "fourier", 1)
-    command = [sys.executable, str(REPOSITORY / "scripts" / "report.py"), "--out", "runs"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "error: --out runs is a directory: name the file to write\n"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["report.py", "--out", "runs"])
+    with pytest.raises(SystemExit) as end:
+        report.main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "error: --out runs is a directory: name the file to write\n"
 
 
 def test_headline_says_that_two_kernels_were_not_tested_and_that_attention_is_off(tmp_path):
