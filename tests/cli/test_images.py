@@ -113,6 +113,7 @@ def test_cifar10_agrees_with_a_count_by_hand(real_data, tmp_path):
     assert valid["top1"] > 15  # 60 steps teach a little; chance is 10
 
 
+@pytest.mark.full("augments photographs at 224 pixels")
 def test_imagenet_photographs_through_the_papers_recipe(real_data, tmp_path):
     """1,000 classes at 224 pixels with every augmentation of the recipe, a narrow model."""
     folder = tmp_path / "imagenet"

@@ -7,12 +7,10 @@ import pytest
 from tests.helpers.command_line import MODEL, only_run, train_lm
 
 
+@pytest.mark.full("prepares real text, which tests/data/test_text.py counts")
 @pytest.mark.parametrize(
     ("data", "folder", "vocabulary", "head", "cutoffs"),
-    [
-        ("wikitext2", "wikitext-2", 33_278, 33_278, 0),
-        pytest.param("wikitext103", "wikitext-103", 267_735, 20_003, 3, marks=pytest.mark.full("a large vocabulary")),
-    ],
+    [("wikitext2", "wikitext-2", 33_278, 33_278, 0), ("wikitext103", "wikitext-103", 267_735, 20_003, 3)],
 )
 def test_wikitext_trains_and_is_measured(data, folder, vocabulary, head, cutoffs, real_data, tmp_path):
     arguments = (*MODEL, f"data={data}", f"data.root={real_data / folder}", f"data.cache={tmp_path}")

@@ -65,10 +65,11 @@ def stock(model: ViT, drop: float = 0.0) -> torch.nn.Module:
 def test_parameter_counts_of_the_paper_models(shape, name, count):
     with torch.device("meta"):
         model = build_vit(config(shape), 1000, partial(attention.build, name))
-        gap = {"class_token": False, "global_pool": "avg", "pos_embed": "none"} if shape.endswith("_gap") else {}
-        peer = timm.create_model(f"{shape.removesuffix('_gap')}_patch16_224", **gap)
     assert sum(p.numel() for p in model.parameters()) == count
     if name == "softmax":
+        gap = {"class_token": False, "global_pool": "avg", "pos_embed": "none"} if shape.endswith("_gap") else {}
+        with torch.device("meta"):
+            peer = timm.create_model(f"{shape.removesuffix('_gap')}_patch16_224", **gap)
         assert {n: p.shape for n, p in model.state_dict().items()} == {n: p.shape for n, p in peer.state_dict().items()}
 
 
@@ -294,11 +295,13 @@ def test_how_the_batch_is_divided_does_not_matter():
 # -- torch.compile ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["softmax", "fourier", "gaussian"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "fourier", pytest.param("gaussian", marks=pytest.mark.full("compiles as softmax does"))]
+)
 def test_compiled_blocks_share_their_graphs_over_layers_and_steps(name):
     from torch._dynamo.utils import counters
 
-    plain, compiled = small(name, depth=10, drop_path=0.5), small(name, depth=10, drop_path=0.5)
+    plain, compiled = small(name, depth=4, drop_path=0.5), small(name, depth=4, drop_path=0.5)
     compiled.load_state_dict(plain.state_dict())
     torch.compiler.reset()
     counters.clear()
@@ -306,7 +309,7 @@ def test_compiled_blocks_share_their_graphs_over_layers_and_steps(name):
     graphs = []
     for step in range(3):
         images = torch.randn(5, 3, 32, 32)
-        uniform = torch.rand(20, 5, generator=torch.Generator().manual_seed(step))
+        uniform = torch.rand(8, 5, generator=torch.Generator().manual_seed(step))
         for model in (plain, compiled):
             draw_stochastic_depth(model, uniform)
             model.zero_grad()
@@ -316,4 +319,4 @@ def test_compiled_blocks_share_their_graphs_over_layers_and_steps(name):
             torch.testing.assert_close(q.grad, p.grad, msg=key)
     assert len(set(graphs)) == 1, f"recompiled: {graphs}"
     if name != "fourier":
-        assert graphs == [1, 1, 1]  # for ten layers
+        assert graphs == [1, 1, 1]  # for four layers

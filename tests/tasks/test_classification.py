@@ -338,7 +338,13 @@ def step_of(world: int, micro: int | None, step: int, **augment) -> tuple[float,
     return total, [p.grad for p in model.parameters()]
 
 
-@pytest.mark.parametrize("augment", [{}, BOTH, {"mixup": 0.8}, {"cutmix": 1.0, "mix_batch": 2}, {**BOTH, "repeats": 3}])
+@pytest.mark.parametrize(
+    "augment",
+    [
+        *({**BOTH, "repeats": 3}, {"cutmix": 1.0, "mix_batch": 2}),
+        *(pytest.param(less, marks=pytest.mark.full("a part of the others")) for less in ({}, BOTH, {"mixup": 0.8})),
+    ],
+)
 def test_processes_and_micro_batches_do_not_change_the_loss(augment):
     """With stochastic depth at 0.5, random flips and shifts, smoothing and mixing."""
     losses = []

@@ -355,7 +355,7 @@ def test_a_run_with_patience_resumes_bitwise_and_ends_at_the_same_step(tmp_path)
     fit = start(tmp_path / "straight", **changes)
     fit.run()
     straight = outcome(tmp_path / "straight", fit)
-    for cut in range(0, polls_of_a_whole_run(tmp_path / "count", **changes), 13):
+    for cut in range(0, polls_of_a_whole_run(tmp_path / "count", **changes), 31):
         with pytest.raises(Interrupted):
             start(tmp_path / str(cut), StopAfter(cut), **changes).run()
         fit = start(tmp_path / str(cut), **changes)

@@ -1,6 +1,6 @@
 """What decays in a vision transformer: exactly what decays in timm, and no radius of any shape."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ DEIT_TINY = ViTConfig(
 )
 
 
+@cache
 def deit_tiny(name: str) -> ViT:
     with torch.device("meta"):
         return build_vit(DEIT_TINY, 1000, partial(attention.build, name))
