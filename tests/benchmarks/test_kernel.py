@@ -324,6 +324,7 @@ def test_gpu_times_are_those_between_events(monkeypatch):
     assert clocks.times_cuda(call, [(1.0,), (2.0,), (4.0,)], 5) == [1, 2, 4, 1, 2]
 
 
+@pytest.mark.full("compiles: other tests compile the layer")
 def test_the_printed_formula_compiles_without_a_break():
     function = functools.partial(sinc_attention, eps=1e-6, causal=True, backend="reference")
     compiled = torch.compile(lambda *t: function(*t), dynamic=False, fullgraph=True, backend="aot_eager")

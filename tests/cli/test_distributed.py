@@ -86,6 +86,7 @@ def stopped_at(step: int, world: int, root, monkeypatch) -> None:
     assert status(only_run(root))["step"] == step
 
 
+@pytest.mark.full("two processes, then one")
 @pytest.mark.parametrize(
     ("before", "after"), [(2, 1), *(pytest.param(*n, marks=pytest.mark.full("once more")) for n in ((1, 2), (2, 4)))]
 )

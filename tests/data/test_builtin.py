@@ -60,6 +60,7 @@ def test_prompts_are_split_as_the_text_was(corpus):
     assert corpus.decode(corpus.encode("xyzzyplugh")) == "<unk>"
 
 
+@pytest.mark.full("makes the text once more")
 def test_it_is_the_same_every_time(corpus, tmp_path):
     builtin.corpus.cache_clear()
     again = load_corpus(TextData(name="builtin_text", source="builtin", vocabulary_size=8192, cache=str(tmp_path)))

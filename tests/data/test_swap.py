@@ -38,6 +38,7 @@ def letters_and_digits(line: str) -> int:
     return count
 
 
+@pytest.mark.full("a large vocabulary")
 @pytest.mark.parametrize(("split", "wanted", "lost"), [("valid", 3148, 0), ("test", 3657, 1)])
 def test_the_counts_of_wikitext_103(real_data, split, wanted, lost):
     """TextAttack's rule: max(int(.015 n), 1) of the n words of each line. One line of the test text is "' and"."""

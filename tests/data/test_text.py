@@ -40,6 +40,7 @@ def test_wikitext2_has_the_published_counts(real_data, tmp_path):
         assert corpus.decode(corpus.splits[split]) == "\n".join(" ".join(line.split()) for line in text.split("\n"))
 
 
+@pytest.mark.full("a large vocabulary")
 def test_wikitext103_has_the_full_vocabulary_and_says_that_its_training_text_is_not_whole(real_data, tmp_path):
     corpus = load_corpus(config("wikitext103", root=str(real_data / "wikitext-103"), cache=str(tmp_path)))
     assert corpus.vocab_size == 267_735

@@ -145,6 +145,7 @@ def test_vit_and_t5_train():
     assert t5.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad.any()
 
 
+@pytest.mark.full("compiles: other tests compile the layer")
 def test_it_compiles_without_a_break():
     model = build(AutoModelForCausalLM, LLAMA).eval()
     tokens = torch.randint(1, 60, (2, 9))

@@ -98,6 +98,7 @@ def test_one_graph_for_all_lengths(operators):
     assert sum("sinc_attention" in graph.code for graph in counter.graphs) == 1
 
 
+@pytest.mark.full("tests/kernels/test_sinc_compiled.py and tests/cli/test_distributed.py have it of the CPU kernel")
 def test_recomputed_activations_give_the_same_gradients():
     recomputed = results(lambda *leaves: checkpoint(layer, *leaves, use_reentrant=False))
     assert all(torch.equal(a, b) for a, b in zip(recomputed, plain(), strict=True))
@@ -128,6 +129,7 @@ def process_group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.full("tests/kernels/test_sinc_compiled.py and tests/cli/test_distributed.py have it of the CPU kernel")
 def test_data_parallel_training_sees_its_gradients(process_group):
     def gradients(wrap):
         module, x = fused_layer(heads=1)

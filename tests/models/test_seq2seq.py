@@ -170,6 +170,7 @@ def copies(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return source, keep, targets.scatter(1, keep.sum(1, keepdim=True), END)
 
 
+@pytest.mark.full("trains")
 def test_it_learns_to_copy():
     """Only the source tells the answer: who does not look at it guesses one token in ten, 2.8 % of such answers."""
     model = model_of(layers=1, dim=32).float().train()

@@ -26,6 +26,7 @@ def page(tmp_path_factory):
     return write_report(collect(root / "runs"), root / "report.html", committed_sections(MEASURED.glob("*.csv")))
 
 
+@pytest.mark.full("a browser: tests/report/test_report.py reads the page as text")
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1280), pytest.param("dark", 500, marks=pytest.mark.full("a browser once more"))]
 )
@@ -44,6 +45,7 @@ def test_page_renders(page, tmp_path, scheme, width):
     assert (cold > 0.35).sum() > 100
 
 
+@pytest.mark.full("a browser: tests/report/test_report.py reads the page as text")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_cut_and_every_chart_has_a_size(page, tmp_path, width):
     found = layout(page, tmp_path, width)

@@ -115,6 +115,7 @@ def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
     assert first[2] == 143
 
 
+@pytest.mark.full("a process that is killed while it waits")
 def test_a_kill_loses_about_a_second(run_dir):
     code = """
         import json, os, signal, sys, time
@@ -243,7 +244,9 @@ def artifacts(directory):
     return [record["artifact"] for record in records if record["type"] == "artifact"]
 
 
-@pytest.mark.parametrize(("code", "count"), [(0, 1), (143, 0)])
+@pytest.mark.parametrize(
+    ("code", "count"), [(0, 1), pytest.param(143, 0, marks=pytest.mark.full("one that is not finished has none"))]
+)
 def test_the_artifact_is_the_folder_of_a_finished_run(run_dir, tmp_path, code, count):
     folder = tmp_path / "step_00000004"
     folder.mkdir()

@@ -110,10 +110,10 @@ def made_on_the_device(loss):
     [
         (item, "aten._local_scalar_dense.default"),
         (mask, "aten.index.Tensor"),
-        (blocking_transfer, "to"),
         *(
             pytest.param(*case, marks=pytest.mark.full("another way to wait"))
             for case in [
+                (blocking_transfer, "to"),
                 (comparison, "aten._local_scalar_dense.default"),
                 (listed, "tolist"),
                 (on_the_host, "cpu"),
@@ -135,6 +135,7 @@ def test_a_hidden_wait_in_the_backward_pass_is_found(tmp_path):
     assert (2, "aten._local_scalar_dense.default") in watched(fit)
 
 
+@pytest.mark.full("torch's own, which is not used")
 def test_torchs_own_average_would_wait(tmp_path):
     """Why there is training/average.py."""
     fit = start("train_lm", "softmax", tmp_path)
