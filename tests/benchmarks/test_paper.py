@@ -56,6 +56,7 @@ def failing(monkeypatch):
     return install
 
 
+@pytest.mark.full("three trainings more")
 def test_what_does_not_fit_is_tried_with_half_the_micro_batch(args, failing):
     def too_large(chosen, micro):
         return torch.OutOfMemoryError("no") if chosen == "fourier" and micro > 1 else None

@@ -113,6 +113,7 @@ def test_missing_data_is_reported_once(tmp_path, capfd):
     assert "Traceback" not in error
 
 
+@pytest.mark.full("two processes for one line")
 def test_a_sweep_under_torchrun_is_refused(tmp_path, capfd):
     codes = together(2, "train_vit", "-m", *IMAGES, "seed=1,2", f"runs_root={tmp_path}")
     assert codes == [2, 2]

@@ -165,14 +165,12 @@ exec(compile(Path("{script}").read_text(), "{script}", "exec"))
 """
 
 
+@pytest.mark.full("a process for each module; the test below has later moments")
 @pytest.mark.parametrize(
     ("module", "number"),
     [
         ("torch.nn.functional", signal.SIGTERM),
-        *(
-            pytest.param(module, signal.SIGINT, marks=pytest.mark.full("a process for each module"))
-            for module in ("hydra.main", "numpy", "torch", "fourierformer.runs.train")
-        ),
+        *((module, signal.SIGINT) for module in ("hydra.main", "numpy", "torch", "fourierformer.runs.train")),
     ],
 )
 def test_a_signal_during_an_import_ends_it_before_anything_trains(smoke, tmp_path, module, number):

@@ -74,7 +74,7 @@ def test_tokens(tokens, precision):
             for case in split([(5, 12), (12, 5)], [(1, 70), (70, 2), (20, 100), (100, 20)])
             for causal in (False, True)
         ],
-        lambda sizes, _, causal: (sizes, causal) in (((5, 12), False), ((12, 5), True), ((70, 2), True)),
+        lambda sizes, _, causal: (sizes, causal) in (((5, 12), False), ((70, 2), True)),
     ),
 )
 def test_queries_and_keys_differ_in_number(sizes, precision, causal):
@@ -114,8 +114,10 @@ def test_heads_with_arguments_of_every_size_in_one_call(eps, precision):
         assert_rule(*of_head, doutput[:, head], precision, eps=eps, causal=True)
 
 
-@pytest.mark.parametrize("offset", [100.0, 1e6])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("offset", "precision"),
+    rest_in_full(itertools.product([100.0, 1e6], PRECISIONS), lambda offset, precision: precision == "high"),
+)
 def test_a_common_offset_costs_no_digits(offset, precision):
     (q, k, v, radius), doutput = inputs(heads=1, queries=12, width=4, radius=[[2.0] * 4])
     check_fused([q + offset, k + offset, v, radius], doutput, precision=precision, eps=1e-6)

@@ -91,7 +91,7 @@ def test_the_page_alone_writes_no_files(tmp_path):
     assert [path.name for path in (tmp_path / "page").iterdir()] == ["report.html"]
 
 
-@pytest.mark.parametrize("backend", ["no_such_backend", "svg"])
+@pytest.mark.parametrize("backend", ["no_such_backend", pytest.param("svg", marks=pytest.mark.full("one that is"))])
 def test_a_backend_that_is_not_installed_stops_no_picture(backend):
     """Jupyter exports one to every process that it starts; a valid one stays in force for windows."""
     program = """

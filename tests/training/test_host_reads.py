@@ -65,7 +65,7 @@ def watched(fit: TrainingLoop) -> list[tuple[object, str]]:
 @pytest.mark.parametrize(
     ("script", "attention"),
     [
-        case if case[1] == "fourier" else pytest.param(*case, marks=pytest.mark.full("softmax once more"))
+        case if case == ("train_lm", "fourier") else pytest.param(*case, marks=pytest.mark.full("once more"))
         for case in CASES
     ],
 )
