@@ -1,14 +1,12 @@
 """A process for each measurement: what kills it, poisons it or hangs in it leaves the others measured."""
 
 import multiprocessing.forkserver
-import os
-import time
 
 import pytest
-import torch
 
 import benchmarks.apart
 from benchmarks.apart import Ended, apart
+from tests.helpers.apart_items import forked_after_cuda, numbers
 
 PRELOADED = benchmarks.apart.PRELOADED
 
@@ -16,20 +14,6 @@ PRELOADED = benchmarks.apart.PRELOADED
 @pytest.fixture(autouse=True)
 def few_imports(monkeypatch):
     monkeypatch.setattr(benchmarks.apart, "PRELOADED", [])
-
-
-def numbers(count: int, then: str = ""):
-    yield from range(count)
-    if then == "dies":
-        os._exit(7)
-    if then == "raises":
-        raise RuntimeError("an illegal memory access was encountered")
-    if then == "hangs":
-        time.sleep(600)
-
-
-def forked_after_cuda():
-    yield torch.cuda._is_in_bad_fork()
 
 
 @pytest.mark.full("imports all that a process of a measurement imports")
@@ -47,11 +31,11 @@ def test_items_arrive_as_they_are_made():
 
 @pytest.mark.parametrize(
     ("then", "patience", "words"),
-    [("dies", 120, "exit code 7"), ("raises", 120, "exit code 1"), ("hangs", 10, "gives nothing for 10 s")],
+    [("dies", 120, "exit code 7"), ("raises", 120, "exit code 1"), ("hangs", 5, "gives nothing for 5 s")],
 )
 def test_what_was_sent_before_the_end_stays(then, patience, words):
     if then == "hangs":
-        list(apart(numbers, 1))  # the process that others fork from has started: a start takes longer than the patience
+        list(apart(numbers, 1))  # the process that others fork from has started
     items = apart(numbers, 2, then, patience=patience)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(Ended, match=words):
