@@ -1,13 +1,14 @@
 """Sequences of in-context regression: moments of features and functions, and the estimators that are computed."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from fourierformer.data.regression import baselines
 from fourierformer.data.regression.corpus import RegressionCorpus
-from fourierformer.data.regression.sequences import Points, covariance_root, draw, prior
+from fourierformer.data.regression.sequences import covariance_root, draw, prior
 from fourierformer.data.regression.spec import RegressionData
 from fourierformer.errors import SetupError
 
@@ -77,25 +78,11 @@ def test_the_error_of_the_posterior_is_its_variance():
     assert 0.2 < variance.mean() < 0.6
 
 
-def test_estimators_by_hand():
-    features = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
-    values = torch.tensor([[1.0, 2.0, 6.0]], dtype=torch.float64)
-    query = torch.tensor([[[1.0]]], dtype=torch.float64)
-    points = Points(features, values, query, torch.zeros(1, 1), torch.zeros(1, 1))
-    a, b = math.exp(-1 / 8), math.exp(-4 / 8)
-    assert baselines.nadaraya_watson(2.0, points).item() == pytest.approx((a + 2 + 6 * b) / (a + 1 + b))
-    assert baselines.nearest(2, points).item() == 1.5
-    assert baselines.mean_of_context(points).item() == 3
-    # no ridge interpolates; a huge one shrinks to (kernel @ y) / ridge
-    assert baselines.kernel_ridge(2.0, 0.0, points).item() == pytest.approx(2)
-    assert baselines.kernel_ridge(2.0, 1e9, points).item() == pytest.approx((a + 2 + 6 * b) / 1e9)
-
-
-def test_no_baseline_beats_the_posterior_and_each_beats_the_mean():
-    config = data(context=40)
-    errors = baselines.baseline_errors(config, draw(config, 300, 1), draw(config, 300, 2))
-    assert list(errors) == sorted(errors, key=errors.get)
-    assert len(errors) == 5
+def test_the_posterior_beats_the_mean_of_the_context():
+    points = draw(data(context=40), 300, seed=2).double()
+    assert torch.equal(baselines.mean_of_context(points)[7], points.values[7].mean().expand(4))
+    best = baselines.error(points, partial(baselines.posterior_mean, data(context=40)))
+    assert best < 0.5 * baselines.error(points, baselines.mean_of_context)
 
 
 def test_the_optimum_is_noted():

@@ -1,5 +1,6 @@
 """One layer of attention is the kernel estimator of its formula; more layers fit residuals."""
 
+import math
 from functools import partial
 
 import pytest
@@ -7,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from fourierformer import attention
-from fourierformer.data.regression import baselines
 from fourierformer.data.regression.sequences import draw
 from fourierformer.errors import SetupError
 from fourierformer.models.config import RegressionConfig
@@ -26,12 +26,14 @@ def points():
 
 
 def test_gaussian_attention_is_nadaraya_watson(points):
-    """Weights exp(-s^2 |x - x_j|^2 / (2 sqrt(d))): a bandwidth of d^(1/4) / s."""
+    """Weights exp(-s^2 |x - x_j|^2 / (2 sqrt(d))), here with s = exp(1/2) and d = 3."""
     net = model()
     with torch.no_grad():
         net.layers[0].log_scale.fill_(0.5)
-    bandwidth = 3**0.25 * torch.tensor(-0.5).exp().item()
-    torch.testing.assert_close(net(points), baselines.nadaraya_watson(bandwidth, points))
+    offsets = points.queries[:, :, None] - points.features[:, None]
+    weights = torch.exp(-math.exp(2 * 0.5) * offsets.square().sum(-1) / (2 * math.sqrt(3)))
+    expected = (weights * points.values[:, None]).sum(-1) / weights.sum(-1)
+    torch.testing.assert_close(net(points), expected)
 
 
 def test_sinc_attention_is_its_formula(points):
