@@ -213,3 +213,27 @@ class Task(ABC, Generic[Spec]):
     def measured_at_end(self, spec: Spec) -> list[Column]:
         """The evaluations of the best checkpoint when training is done, beside those during training."""
         return []
+
+
+class SequenceTask(Task[Spec]):
+    """The common part of the tasks of train_lm.py, whose specs have its `evaluation`."""
+
+    script = "train_lm.py"
+    limit_key = "max_tokens"
+
+    def options(self, spec: Spec, device: torch.device, processes: Processes) -> dict[str, Any]:
+        """Keyword arguments of their objectives."""
+        evaluation: Any = spec.evaluation
+        return {
+            "global_batch_size": spec.global_batch_size,
+            "micro_batch_size": spec.trainer.micro_batch_size,
+            "tokens_per_forward": evaluation.tokens_per_forward,
+            "max_tokens": evaluation.max_tokens,
+            "device": device,
+            "processes": processes,
+            "seed": spec.seed,
+        }
+
+    def measured_at_end(self, spec: Spec) -> list[Column]:
+        evaluation: Any = spec.evaluation
+        return [(split, protocol) for split in evaluation.splits for protocol in evaluation.protocols]

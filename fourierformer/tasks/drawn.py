@@ -1,4 +1,4 @@
-"""The common part of tasks whose sequences are drawn anew at every step: config, data, options of their objectives."""
+"""The common part of tasks whose sequences are drawn anew at every step: config and data."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from fourierformer.config import RunSpec
 from fourierformer.errors import SetupError, check_range
-from fourierformer.tasks.base import Column, Task, refuse_word_swap
+from fourierformer.tasks.base import SequenceTask, refuse_word_swap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,7 @@ class DrawnSpec(RunSpec):
 Spec = TypeVar("Spec", bound=DrawnSpec)
 
 
-class DrawnTask(Task[Spec]):
-    script = "train_lm.py"
-    limit_key = "max_tokens"
-
+class DrawnTask(SequenceTask[Spec]):
     @abstractmethod
     def corpus(self, spec: Spec) -> Any:
         """The held-out sequences."""
@@ -77,18 +74,3 @@ class DrawnTask(Task[Spec]):
 
     def steps_per_epoch(self, spec: Spec, corpus: Any) -> int | None:
         return None
-
-    def options(self, spec: Spec, device, processes) -> dict[str, Any]:
-        """The keyword arguments of DrawnObjective."""
-        return {
-            "global_batch_size": spec.global_batch_size,
-            "micro_batch_size": spec.trainer.micro_batch_size,
-            "tokens_per_forward": spec.evaluation.tokens_per_forward,
-            "max_tokens": spec.evaluation.max_tokens,
-            "device": device,
-            "processes": processes,
-            "seed": spec.seed,
-        }
-
-    def measured_at_end(self, spec: Spec) -> list[Column]:
-        return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]

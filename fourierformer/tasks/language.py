@@ -10,7 +10,7 @@ from fourierformer.data.text.spec import METRIC_OF_UNIT, SWAPPED, TextData
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import LMConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Column, Metric, Task, refuse_word_swap
+from fourierformer.tasks.base import Column, Metric, SequenceTask, refuse_word_swap
 
 if TYPE_CHECKING:
     from fourierformer.data.text.corpus import Corpus
@@ -47,9 +47,9 @@ class LanguageSpec(RunSpec):
             refuse_word_swap(self.evaluation.word_swap, f"data={self.data.name} is read as {self.data.unit}s")
 
 
-class Language(Task[LanguageSpec]):
+class Language(SequenceTask[LanguageSpec]):
     name = "language"
-    script, experiment, debug = "train_lm.py", "builtin", "smoke"
+    experiment, debug = "builtin", "smoke"
     embedded: ClassVar[dict[str, str]] = {
         "builtin_text": EMBEDDED,
         "builtin_bytes": EMBEDDED,
@@ -72,7 +72,6 @@ class Language(Task[LanguageSpec]):
     preferred_protocols: ClassVar[tuple[str, ...]] = ("sliding", "overlapping", "segment")
     default_columns = (("valid", "segment"), ("test", "segment"))
     scored: ClassVar[tuple[str, ...]] = ("context", "stride", "tokens", "swapped")
-    limit_key = "max_tokens"
     pipeline = "text-generation"
 
     def primary(self, spec: LanguageSpec) -> str:
@@ -143,18 +142,8 @@ class Language(Task[LanguageSpec]):
         return LanguageObjective
 
     def objective(self, spec: LanguageSpec, corpus: Corpus, model, device, processes):
-        return self.objective_class()(
-            corpus,
-            model,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.trainer.micro_batch_size,
-            device=device,
-            tokens_per_forward=spec.evaluation.tokens_per_forward,
-            max_tokens=spec.evaluation.max_tokens,
-            word_swap=spec.evaluation.word_swap,
-            processes=processes,
-            seed=spec.seed,
-        )
+        options = self.options(spec, device, processes)
+        return self.objective_class()(corpus, model, **options, word_swap=spec.evaluation.word_swap)
 
     def steps_per_epoch(self, spec: LanguageSpec, corpus: Corpus | None) -> int | None:
         from fourierformer.data.text import sequences, streams

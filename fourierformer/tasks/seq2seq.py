@@ -12,7 +12,7 @@ from fourierformer.data.text.pairs import VOCABULARY, PairsCorpus, PairsData, lo
 from fourierformer.errors import SetupError, check_range
 from fourierformer.models.config import Part, Seq2SeqConfig
 from fourierformer.tasks import register
-from fourierformer.tasks.base import Column, Metric, Task, refuse_word_swap
+from fourierformer.tasks.base import Metric, SequenceTask, refuse_word_swap
 
 if TYPE_CHECKING:
     from fourierformer.attention import Attention, Geometry
@@ -62,9 +62,9 @@ class Seq2SeqSpec(RunSpec):
         return {"encoder": encoder, "decoder": others["decoder"], "cross": others["cross"]}
 
 
-class Seq2Seq(Task[Seq2SeqSpec]):
+class Seq2Seq(SequenceTask[Seq2SeqSpec]):
     name = "seq2seq"
-    script, experiment, debug = "train_lm.py", "builtin_seq2seq", "smoke_seq2seq"
+    experiment, debug = "builtin_seq2seq", "smoke_seq2seq"
     spec = Seq2SeqSpec
     unit, short_unit = "pairs", "pairs"
     metrics = (
@@ -76,7 +76,6 @@ class Seq2Seq(Task[Seq2SeqSpec]):
     protocol_notes: ClassVar = {"greedy": "each answer goes on with its likeliest next character"}
     default_columns = (("valid", "greedy"), ("test", "greedy"))
     scored = ("pairs",)
-    limit_key = "max_tokens"
     pipeline = "text2text-generation"
 
     def primary(self, spec: Seq2SeqSpec) -> str:
@@ -116,17 +115,7 @@ class Seq2Seq(Task[Seq2SeqSpec]):
     def objective(self, spec: Seq2SeqSpec, corpus: PairsCorpus, model, device, processes):
         from fourierformer.tasks.seq2seq_objective import Seq2SeqObjective
 
-        return Seq2SeqObjective(
-            corpus,
-            model,
-            global_batch_size=spec.global_batch_size,
-            micro_batch_size=spec.trainer.micro_batch_size,
-            device=device,
-            tokens_per_forward=spec.evaluation.tokens_per_forward,
-            max_tokens=spec.evaluation.max_tokens,
-            processes=processes,
-            seed=spec.seed,
-        )
+        return Seq2SeqObjective(corpus, model, **self.options(spec, device, processes))
 
     def steps_per_epoch(self, spec: Seq2SeqSpec, corpus: PairsCorpus | None) -> int:
         return spec.data.train // spec.global_batch_size
@@ -148,9 +137,6 @@ class Seq2Seq(Task[Seq2SeqSpec]):
 
     def scored_text(self, numbers: dict) -> str:
         return f"{numbers['pairs']} pairs scored"
-
-    def measured_at_end(self, spec: Seq2SeqSpec) -> list[Column]:
-        return [(split, protocol) for split in spec.evaluation.splits for protocol in spec.evaluation.protocols]
 
 
 # -- which mechanism can stand where ----------------------------------------------------------------------------------
