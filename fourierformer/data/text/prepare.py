@@ -1,9 +1,7 @@
 """Tokenise text into a folder of flat id files, which is written under another name and renamed when complete."""
 
 import contextlib
-import hashlib
 import json
-import os
 import platform
 import tempfile
 import time
@@ -19,7 +17,7 @@ from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines
 from fourierformer.errors import SetupError
-from fourierformer.files import checksum
+from fourierformer.files import checksum, file_sha256, replacing
 
 BLOCK = 1 << 22  # ids relabelled at a time
 
@@ -34,7 +32,7 @@ def prepare(data: TextData, source: Source, say: Say) -> Path:
         manifest = _encode(data, source, aside, say)
         manifest["seconds"] = round(time.perf_counter() - started, 3)
         manifest["checksum"] = checksum(manifest)
-        with _Output(aside / "manifest.json") as file:
+        with replacing(aside / "manifest.json") as file:
             file.write(json.dumps(manifest, indent=1).encode())
         aside.chmod(0o755)  # mkdtemp makes it private
         folder = cache / f"{data.name}-{manifest['fingerprint']}"
@@ -59,6 +57,9 @@ def _encode(data: TextData, source: Source, folder: Path, say: Say) -> dict:
         "inputs": digests,
         "stamps": [[entry.name, entry.size, entry.mtime_ns] for entry in source.inputs],
         **facts,
+        "outputs": {
+            path.name: {"size": path.stat().st_size, "sha256": file_sha256(path)} for path in sorted(folder.iterdir())
+        },
         "notes": _differences(data, facts["counts"]) + source.notes + facts["notes"],
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -86,39 +87,37 @@ def _differences(data: TextData, counts: dict[str, int]) -> list[str]:
 
 def _encode_bytes(data: TextData, source: Source, folder: Path, say: Say) -> dict:
     """Write the pieces unchanged, as ids of one byte; pieces of pixels are whole images, all of one size."""
-    outputs, counts = {}, {"vocabulary": source.levels}
+    counts = {"vocabulary": source.levels}
     meter = _Meter(source.total, say)
     for split in SPLITS:
-        with _Output(folder / f"{split}.bin") as file:
+        with replacing(folder / f"{split}.bin") as file:
             for piece in source.pieces(split):
                 file.write(piece)
                 meter.add(split, len(piece), len(piece))
-        outputs[f"{split}.bin"] = file.facts
-        counts[split] = file.size
+            counts[split] = file.tell()
     if data.unit == "pixel":
         counts["sequence"] = len(piece)
-    return {"dtype": "uint8", "counts": counts, "outputs": outputs, "notes": []}
+    return {"dtype": "uint8", "counts": counts, "notes": []}
 
 
 def _encode_pairs(data: TextData, source: Source, folder: Path, say: Say) -> dict:
     assert data.vocabulary_size is not None  # checked by TextData
     tokenizer = bpe.trained(_texts(source, "train"), data.vocabulary_size)
-    size, outputs, counts = tokenizer.get_vocab_size(), {}, {}
+    size = tokenizer.get_vocab_size()
+    counts = {"vocabulary": size}
     dtype = np.dtype("uint16" if size < 1 << 16 else "uint32")
     meter = _Meter(source.total, say)
     for split in SPLITS:
-        with _Output(folder / f"{split}.bin") as file:
+        with replacing(folder / f"{split}.bin") as file:
             for text in _texts(source, split):
                 ids = np.array(bpe.encoded(tokenizer, text), dtype)
-                file.write(ids)
+                file.write(ids.data)
                 meter.add(split, len(text.encode()), len(ids))
-        outputs[f"{split}.bin"] = file.facts
-        counts[split] = file.size // dtype.itemsize
-    with _Output(folder / "tokenizer.json") as file:
+            counts[split] = file.tell() // dtype.itemsize
+    with replacing(folder / "tokenizer.json") as file:
         file.write(tokenizer.to_str().encode())
-    outputs["tokenizer.json"] = file.facts
     notes = [f"byte pairs by tokenizers {version('tokenizers')}"]
-    return {"dtype": dtype.name, "counts": counts | {"vocabulary": size}, "outputs": outputs, "notes": notes}
+    return {"dtype": dtype.name, "counts": counts, "notes": notes}
 
 
 def _encode_words(data: TextData, source: Source, folder: Path, say: Say) -> dict:
@@ -130,13 +129,13 @@ def _encode_words(data: TextData, source: Source, folder: Path, say: Say) -> dic
     vocabulary = fixed_table(listed, growing) if listed else rank_words(growing, train, data.vocabulary_size)
     dtype = "uint16" if len(vocabulary.words) < 1 << 16 else "uint32"
     notes = _unknown_notes(data, source, list(growing), vocabulary.words, tallies)
-    outputs = {f"{split}.bin": _relabel(folder, split, vocabulary.table, dtype) for split in SPLITS}
-    with _Output(folder / "vocabulary.txt") as file:
+    for split in SPLITS:
+        _relabel(folder, split, vocabulary.table, dtype)
+    with replacing(folder / "vocabulary.txt") as file:
         file.write("".join(word + "\n" for word in vocabulary.words).encode())
-    outputs["vocabulary.txt"] = file.facts
     counts = {split: int(tally.sum()) for split, tally in tallies.items()}
     counts |= {"vocabulary": len(vocabulary.words), "lines": int(train[0])}  # one <eos> per line
-    return {"dtype": dtype, "counts": counts, "outputs": outputs, "notes": notes}
+    return {"dtype": dtype, "counts": counts, "notes": notes}
 
 
 def _first_pass(source: Source, folder: Path, growing: Growing, say: Say) -> dict[str, np.ndarray]:
@@ -188,37 +187,12 @@ def _texts(source: Source, split: str) -> Iterator[str]:
         raise SetupError(f"the {split} text is not UTF-8 ({error.reason}): convert it, or read it as bytes") from None
 
 
-def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> dict:
+def _relabel(folder: Path, split: str, table: np.ndarray, dtype: str) -> None:
     final, provisional = table.astype(dtype), folder / f"{split}.ids"
-    with open(provisional, "rb") as ids, _Output(folder / f"{split}.bin") as file:
+    with open(provisional, "rb") as ids, replacing(folder / f"{split}.bin") as file:
         while len(block := np.frombuffer(ids.read(4 * BLOCK), np.uint32)):
-            file.write(final[block])
+            file.write(final[block].data)
     provisional.unlink()
-    return file.facts
-
-
-class _Output:
-    """A file that computes its sha256 while it is written, and is synced to the disk when closed."""
-
-    def __init__(self, path: Path):
-        self.file, self.hash, self.size = open(path, "wb"), hashlib.sha256(), 0  # noqa: SIM115 (closed by __exit__)
-
-    def write(self, data) -> None:
-        self.file.write(data)
-        self.hash.update(data)
-        self.size += memoryview(data).nbytes
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        with self.file:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-
-    @property
-    def facts(self) -> dict:
-        return {"size": self.size, "sha256": self.hash.hexdigest()}
 
 
 class _Meter:
