@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from fourierformer.errors import SetupError
 from fourierformer.files import write_csv
-from fourierformer.provenance import CONFIGS, MEASURED, header, machine
+from fourierformer.provenance import MEASURED, header, machine
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -32,12 +31,9 @@ def start(script: str, overrides: list[str], *, random_data: bool = False):
     With `random_data` every step gets the same batches of random data of the published sizes, in memory, so that
     nothing is read, decoded, augmented or transferred.
     """
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-
     from benchmarks.random_data import random_corpus
     from fourierformer.processes import Processes
-    from fourierformer.runs.launch import explain
+    from fourierformer.runs.launch import composed
     from fourierformer.runs.parts import build_parts
     from fourierformer.runs.spec import read_spec
     from fourierformer.runs.train import make_loop
@@ -45,11 +41,7 @@ def start(script: str, overrides: list[str], *, random_data: bool = False):
     from fourierformer.training.checkpoint import Checkpoints
     from fourierformer.training.signals import StopSignal
 
-    try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            spec = read_spec(compose(script, overrides=overrides))
-    except HydraException as error:
-        raise SetupError(explain(error)) from error
+    spec = read_spec(composed(script, overrides))
     corpus = random_corpus(spec) if random_data else None
     parts = build_parts(spec, Processes(), say=lambda line: None, corpus=corpus)
     if random_data:

@@ -12,7 +12,6 @@ import argparse
 from fourierformer.data.text.spec import SWAPPED
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
-from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import Parser, add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
@@ -66,10 +65,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def evaluate_published(arguments: argparse.Namespace) -> None:
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-
-    from fourierformer.runs.launch import explain
+    from fourierformer.runs.launch import composed
     from fourierformer.runs.parts import pick_device
     from fourierformer.runs.spec import read_command, task_of
     from fourierformer.tracking.console import ConsoleTracker
@@ -80,11 +76,7 @@ def evaluate_published(arguments: argparse.Namespace) -> None:
         raise SetupError("hf: needs transformers: pip install -e '.[transformers]'") from None
     words = [f"data={arguments.data or 'wikitext2'}"]
     words += [f"data.root={arguments.data_root}"] if arguments.data_root else []
-    try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            spec = read_command(compose("train_lm", overrides=words))
-    except HydraException as error:
-        raise SetupError(explain(error)) from None
+    spec = read_command(composed("train_lm", words))
     name, split, protocol = str(arguments.run)[3:], arguments.split or "test", arguments.protocol or "overlapping"
     if protocol not in (known := ("segment", "overlapping", "sliding")):
         raise SetupError(f"a model of transformers is measured with --protocol {' or '.join(known)}, not {protocol}")

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Transformer
 from hydra.errors import HydraException
@@ -24,9 +23,8 @@ from fourierformer.__main__ import trainings
 from fourierformer.errors import SetupError, check_range
 from fourierformer.files import read_json
 from fourierformer.printing import echo
-from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import Parser, exit_on_user_error
-from fourierformer.runs.launch import explain
+from fourierformer.runs.launch import composed, explain
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
 
 DIVERGED, STOPPED = 3, (130, 143)
@@ -130,11 +128,7 @@ def split(overrides: list[str]) -> tuple[list[str], dict]:
 
 def spec_of(kind: str, overrides: list[str]):
     """The run that a command trains. SetupError for a mistake in its overrides, before anything is trained."""
-    try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            spec = read_command(compose(trainings()[kind], overrides))
-    except HydraException as error:
-        raise SetupError(explain(error)) from None
+    spec = read_command(composed(trainings()[kind], overrides))
     check_mechanism(spec)
     return spec
 

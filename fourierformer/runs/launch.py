@@ -18,14 +18,22 @@ try:
 except ModuleNotFoundError:
     sys.exit("error: this Python has no hydra-core. In the repository: `make setup`, then `source .venv/bin/activate`")
 from hydra._internal.hydra import Hydra
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fourierformer.checking import SYNONYMS
 from fourierformer.config import flatten, sections
-from fourierformer.errors import Interrupted, UserError, did_you_mean, first_line, interruption_behind, os_error_text
+from fourierformer.errors import (
+    Interrupted,
+    SetupError,
+    UserError,
+    did_you_mean,
+    first_line,
+    interruption_behind,
+    os_error_text,
+)
 from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS
@@ -104,6 +112,15 @@ def launch(config_name: str) -> None:
     except Interrupted as again:
         code = exit_code(again.signal_number)
     sys.exit(code)
+
+
+def composed(config_name: str, overrides: list[str]) -> DictConfig:
+    """The config of a command, without running it. SetupError for a mistake in its overrides."""
+    try:
+        with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            return hydra.compose(config_name, overrides)
+    except HydraException as error:
+        raise SetupError(explain(error)) from None
 
 
 def _option_instead_of_value() -> str | None:
