@@ -2,8 +2,8 @@
 
 python scripts/report.py                                   runs/report.html, and PNG and SVG in runs/figures
 python scripts/report.py runs/table1 --out table1.html --figures figures/table1
-python scripts/report.py results/measured/*.csv            committed evidence: the same, with curves of evaluations,
-                                                           rates of the estimators and times of the kernels
+python scripts/report.py results/measured/*.csv            committed evidence: the same, with curves of evaluations
+                                                           and times of the kernels
 """
 
 import argparse

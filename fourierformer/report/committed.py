@@ -1,6 +1,6 @@
 """Times of kernels, measured without training a model, from committed CSV files."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
@@ -23,21 +23,17 @@ NO_GPU = "Measured on a CPU only: no times of a GPU are committed."
 
 def committed_sections(files: Iterable[Path]) -> list[Section]:
     """Sections of the CSV files that a user names. Files of runs are skipped: they have sections of their own."""
-    by_name = {path.stem: path for path in sorted(files)}
-    kernels = [path for path in by_name.values() if _is_of_kernels(read_csv(path))]
-    return _section(kernels, _kernel_section)
+    kernels = {path: file for path in sorted(files) if _is_of_kernels(file := read_csv(path))}
+    try:
+        return [_kernel_section({path.stem: file for path, file in kernels.items()})] if kernels else []
+    except (KeyError, ValueError, TypeError) as error:
+        raise SetupError(
+            f"{', '.join(map(str, kernels))}: not as its script writes it ({error!r}). Restore it from git."
+        ) from None
 
 
 def _is_of_kernels(file: CsvFile) -> bool:
     return bool(file.rows) and tuple(file.columns)[: len(KERNEL_COLUMNS)] == KERNEL_COLUMNS
-
-
-def _section(files: list[Path], make: Callable[[dict[str, CsvFile]], Section]) -> list[Section]:
-    try:
-        return [make({file.stem: read_csv(file) for file in files})] if files else []
-    except (KeyError, ValueError, TypeError) as error:
-        names = ", ".join(map(str, files))
-        raise SetupError(f"{names}: not as its script writes it ({error!r}). Restore it from git.") from None
 
 
 def _kernel_section(files: dict[str, CsvFile]) -> Section:

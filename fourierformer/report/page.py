@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 TEMPLATES = Path(__file__).parent / "templates"
-WORDS = TEXT_COLUMNS | {"estimator", "data", "kernel", "radius grows", "shape", "pass", "dtype"}  # stand to the left
+WORDS = TEXT_COLUMNS | {"kernel", "shape", "pass", "dtype"}  # stand to the left
 MANY_RUNS = 12  # completed runs beyond which their list is folded
 STATES = ("completed", "failed", "diverged", "damaged")  # those with a colour of their own
 UNKNOWN = "not recorded"

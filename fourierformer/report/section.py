@@ -2,20 +2,17 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from fourierformer.report.picture import Key, Picture
+from fourierformer.report.picture import Picture
 from fourierformer.results import Table
 
 
 @dataclass(frozen=True)
 class Charts:
-    """Pictures side by side. With `keys` one legend stands above all of them; small ones are set closer."""
+    """Pictures side by side; small ones are set closer."""
 
     pictures: list[Picture]
-    title: str = ""
-    caption: str = ""
-    keys: list[Key] = field(default_factory=list)
     small: bool = False
 
 
