@@ -88,8 +88,6 @@ def test_impossible_data_is_named(wrong, message):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"crop": "center"}, "augment.crop=center is unknown"),
-        ({"interpolation": "nearest"}, "augment.interpolation=nearest is unknown"),
         ({"crop_scale": [0.5, 0.1]}, "augment.crop_scale"),
         ({"flip": 1.5}, "augment.flip=1.5: a probability"),
         ({"mixup": -0.1}, "augment.mixup=-0.1"),

@@ -9,8 +9,6 @@ from fourierformer.errors import SetupError, check_range
 
 SPLITS = ("train", "valid")
 COUNTS = ("train", "valid", "classes")
-CROPS = ("resized", "padded", "none")
-INTERPOLATIONS = ("bicubic", "bilinear")
 RANDAUGMENT = re.compile(r"rand(-(m|mstd|mmax|inc|n|p)\d+(\.\d+)?)+")  # timm ignores or asserts other policies
 
 
@@ -61,11 +59,6 @@ class AugmentConfig:
     eval_crop: float  # side of the centre crop over the short side of the resized image
 
     def __post_init__(self):
-        if self.crop not in CROPS:
-            raise SetupError(f"augment.crop={self.crop} is unknown (valid: {', '.join(CROPS)})")
-        if self.interpolation not in INTERPOLATIONS:
-            valid = ", ".join(INTERPOLATIONS)
-            raise SetupError(f"augment.interpolation={self.interpolation} is unknown (valid: {valid})")
         if len(self.crop_scale) != 2 or not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
             raise SetupError(f"augment.crop_scale={list(self.crop_scale)} must be [smallest, largest] within (0, 1]")
         if self.randaugment is not None and not RANDAUGMENT.fullmatch(self.randaugment):
