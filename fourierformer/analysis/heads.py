@@ -29,7 +29,7 @@ from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError, UserError
 from fourierformer.files import atomic_write_text, read_json, write_json
 from fourierformer.provenance import command, git_state, short_commit, without_folders
-from fourierformer.runs.parts import RunObjects, open_run
+from fourierformer.runs.parts import RunObjects, chosen_split, open_run
 from fourierformer.training.precision import set_matmul_precision
 
 FILE = "heads.json"  # in the run directory
@@ -135,9 +135,7 @@ def attention_inputs(
 ) -> tuple[str, int, Callable[[Tensor], object], Iterable[Tensor]]:
     """(split, number of sequences, function of a batch, batches) to measure the layers of a run."""
     set_matmul_precision("fp32")  # also after training in lower precision: differences of maps may be small
-    split = split or ("test" if "test" in parts.corpus.splits else "valid")
-    if split not in parts.corpus.splits:
-        raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
+    split = chosen_split(parts, run, split)
     length, heads = parts.attention.geometry.length, parts.attention.geometry.heads
     together = max(1, MAP_NUMBERS // (heads * length**2))
     planned, batches = parts.objective.attention_inputs(split, sequences, together)
@@ -163,7 +161,7 @@ def save(run: Path, split: str, numbers: dict) -> None:
     facts, _ = git_state()
     origin = {"commit": short_commit(facts), "command": without_folders(command())}
     content = {"schema": 1, "splits": saved(run) | {split: numbers | {"origin": origin}}}
-    with _disk_errors(run / FILE):
+    with disk_errors(run / FILE):
         write_json(run / FILE, content)
 
 
@@ -174,12 +172,13 @@ def saved(run: Path) -> dict[str, dict]:
 
 
 def write_numbers(path: Path, value: object) -> None:
-    with _disk_errors(path):
+    with disk_errors(path):
         atomic_write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 @contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
+    """A context that turns errors of the disk into a UserError with a way out."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fourierformer.analysis.attacks import ATTACKS, LABELS, SPACES, ball_around, perturbation, random_starts
-from fourierformer.errors import SetupError, UserError
+from fourierformer.analysis.heads import disk_errors
+from fourierformer.errors import SetupError
 from fourierformer.files import read_json, write_json
 from fourierformer.provenance import command, git_state, short_commit, without_folders
 from fourierformer.runs.parts import RunObjects
@@ -95,11 +96,8 @@ def measured(
     facts, _ = git_state()
     origin = {"commit": short_commit(facts), "command": without_folders(command())}
     entry = identity | measure(parts, wanted, on_progress) | origin
-    try:
+    with disk_errors(run / FILE):
         write_json(run / FILE, {"schema": 1, "measured": [*entries, entry]})
-    except OSError as error:
-        place = f"cannot write {run / FILE} ({error.strerror})"
-        raise UserError(f"{place}: free space or choose a writable folder") from error
     return entry, False
 
 

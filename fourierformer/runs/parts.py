@@ -175,14 +175,19 @@ def open_run(
 def chosen_evaluation(parts: RunObjects, run: Path, split: str | None, protocol: str | None) -> tuple[str, str]:
     """Split and protocol of a script's --split and --protocol; by default those that a paper would quote."""
     known = parts.objective.protocols
-    split = split or ("test" if "test" in parts.corpus.splits else "valid")
     if protocol and not known:
         raise SetupError(f"{run} can be evaluated in one way only: leave out --protocol")
     if protocol and protocol not in known:
         raise SetupError(f"{run} is measured with --protocol {' or '.join(known)}, not {protocol}")
+    return chosen_split(parts, run, split), protocol or (known[-1] if known else "")
+
+
+def chosen_split(parts: RunObjects, run: Path, split: str | None) -> str:
+    """The split of a script's --split; by default test, or valid where there is no test."""
+    split = split or ("test" if "test" in parts.corpus.splits else "valid")
     if split not in parts.corpus.splits:
         raise SetupError(f"{run} has no {split} split: --split is one of {', '.join(parts.corpus.splits)}")
-    return split, protocol or (known[-1] if known else "")
+    return split
 
 
 def stored_checkpoint(run: Path, config_hash: str, *, last: bool = False) -> tuple[int, dict]:
