@@ -85,9 +85,6 @@ class JsonlTracker:
             raise self._failure(error) from error
         self._check = check
 
-    def summary(self, values: dict) -> None:
-        """Without effect: the final numbers are in the run's summary.json."""
-
     def position(self) -> int:
         """The length of the file in bytes, after syncing it to the disk."""
         try:
