@@ -169,9 +169,7 @@ class RegressionConfig:
         check_range("model.layers", self.layers, 1, MOST_LAYERS + 1)
 
     def geometry(self, dimension: int, context: int, layer: int = 0, seed: int = 0) -> Geometry:
-        from fourierformer.attention import Geometry
-
-        return Geometry(dim=dimension, heads=1, length=context, causal=False, layer=layer, seed=seed)
+        return _geometry(dim=dimension, heads=1, length=context, causal=False, layer=layer, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
