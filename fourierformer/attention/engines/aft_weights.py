@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fourierformer.attention.engines.recurrence import in_chunks
+
 EMPTY = -1e30  # the key of a missing token: exp(EMPTY - anything) = 0, and no gradient becomes NaN
 CHUNK = 64  # queries per block of a causal average; a power of 2
 
@@ -125,18 +127,13 @@ def power_of_two(at_least: int) -> int:
     return 1 << (at_least - 1).bit_length()
 
 
-def in_rows(x: Tensor, size: int, fill: float) -> Tensor:
-    """(B, H, N, D) -> (B, H, rows, size, D), the last row filled up with `fill`."""
-    return F.pad(x, (0, 0, 0, -x.shape[-2] % size), value=fill).unflatten(-2, (-1, size))
-
-
 def causal_average(w: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The average over the tokens u <= t for any w: N^2 / 2 products, chunk by chunk."""
     tokens = k.shape[-2]
     size = min(CHUNK, power_of_two(tokens))
     missing = -tokens % size
     own = diagonal_blocks(F.pad(w, (0, missing, 0, missing)), size)
-    inside = causal_chunks(own, in_rows(k, size, EMPTY), in_rows(v, size, 0.0))
+    inside = causal_chunks(own, in_chunks(k, size, EMPTY), in_chunks(v, size))
     averages = []
     for i, start in enumerate(range(0, tokens, size)):
         stop = min(start + size, tokens)

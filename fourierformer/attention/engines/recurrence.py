@@ -242,9 +242,9 @@ def _chunked(fq: Tensor, fk: Tensor, values: Tensor, past: Tensor, log_decay: Te
     return (fq @ states + inside @ values).flatten(2, 3)[:, :, :tokens]
 
 
-def in_chunks(tensor: Tensor, size: int = CHUNK) -> Tensor:
-    """(B, H, N, K) -> (B, H, chunks, size, K), the last chunk filled up with zeros."""
-    return F.pad(tensor, (0, 0, 0, -tensor.shape[2] % size)).unflatten(2, (-1, size))
+def in_chunks(tensor: Tensor, size: int, fill: float = 0.0) -> Tensor:
+    """(..., N, K) -> (..., chunks, size, K), the last chunk filled up."""
+    return F.pad(tensor, (0, 0, 0, -tensor.shape[-2] % size), value=fill).unflatten(-2, (-1, size))
 
 
 def _faded_states(state: Tensor, added: Tensor, decay: Tensor) -> Tensor:

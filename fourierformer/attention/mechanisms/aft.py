@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, Projected, State, sees_nothing, to_float32
 from fourierformer.attention.engines import aft_weights as engine
-from fourierformer.attention.engines.aft_weights import CHUNK, EMPTY, Sums, block, in_rows, merge, pooled, single
+from fourierformer.attention.engines.aft_weights import CHUNK, EMPTY, Sums, block, merge, pooled, single
+from fourierformer.attention.engines.recurrence import in_chunks
 
 DENSE = 256  # up to so many tokens one product with all N^2 biases is faster than many small ones (CPU, measured)
 # The factor of the average of the values as a function of the query: the paper's sigmoid; `none` ignores the query.
@@ -135,7 +136,7 @@ class BiasedAFT(AFT):
 
     def _banded_average(self, k: Tensor, v: Tensor, size: int, reach: int) -> Tensor:
         tokens, prefix = k.shape[-2], self.prefix
-        rows = in_rows(k[:, :, prefix:], size, EMPTY), in_rows(v[:, :, prefix:], size, 0.0)
+        rows = in_chunks(k[:, :, prefix:], size, EMPTY), in_chunks(v[:, :, prefix:], size)
 
         def w(offset: int) -> Tensor:
             return self.row_biases(rows[0].shape[-3], size, offset).to(k.dtype)

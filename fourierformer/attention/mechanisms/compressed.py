@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, all_kept, to_float32, visible_keys
+from fourierformer.attention.engines.recurrence import in_chunks
 from fourierformer.attention.engines.weighted import scaled_logits, visible_softmax
 from fourierformer.errors import check_range
 
@@ -39,8 +40,8 @@ class MemoryCompressed(Attention):
         with torch.autocast(q.device.type, enabled=False):
             keep = all_kept(k) if keep is None else keep
             q, *keys_values = to_float32(q, k, v)
-            keys, values = (self._blocks(t.masked_fill(~keep[:, None, :, None], 0.0)) for t in keys_values)
-            kept = self._blocks(keep[:, None, :, None])[..., 0]
+            keys, values = (in_chunks(t.masked_fill(~keep[:, None, :, None], 0.0), self.ratio) for t in keys_values)
+            kept = in_chunks(keep[:, None, :, None], self.ratio)[..., 0]
             return (self._causal if causal else self._full)(q, keys, values, kept).to(v.dtype)
 
     def state_size(self, tokens: int) -> int:
@@ -67,10 +68,6 @@ class MemoryCompressed(Attention):
         mixed = far @ _compressed(values, self.of_values)
         mixed = mixed + (near_weights.unflatten(-2, (blocks, ratio)) @ values).flatten(-3, -2)
         return mixed[..., :tokens, :]
-
-    def _blocks(self, x: Tensor) -> Tensor:
-        """(..., M, D) -> (..., blocks, ratio, D), zeros at the end of the last block."""
-        return F.pad(x, (0, 0, 0, -x.shape[-2] % self.ratio)).unflatten(-2, (-1, self.ratio))
 
 
 def _compressed(blocks: Tensor, taps: Tensor) -> Tensor:

@@ -3,12 +3,12 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
 from fourierformer.attention.engines.noise import uniform
+from fourierformer.attention.engines.recurrence import in_chunks
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
@@ -72,8 +72,8 @@ class Sinkhorn(WeightedAttention):
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         tokens, size = k.shape[-2], self.block
-        kept = self._blocks(visible.any(-2)[..., None])[..., 0]  # (B, 1, blocks, size)
-        q_blocks, k_blocks = self._blocks(q), self._blocks(k) * kept[..., None]
+        kept = in_chunks(visible.any(-2)[..., None], size)[..., 0]  # (B, 1, blocks, size)
+        q_blocks, k_blocks = in_chunks(q, size), in_chunks(k, size) * kept[..., None]
         causal = self.geometry.causal
         sort = self.causal_matching(q, k_blocks, kept) if causal else self.matching(q_blocks, k_blocks, kept)
         # token t of block j in slot t of block i; a slot that some blocks leave empty takes its share from the others
@@ -114,7 +114,3 @@ class Sinkhorn(WeightedAttention):
     def _gumbel(self, scores: Tensor) -> Tensor:
         rows = torch.arange(len(scores), device=scores.device) if self._rows is None else self._rows
         return -(-uniform(self.key, rows, *scores.shape[1:]).log()).log().to(scores.dtype)
-
-    def _blocks(self, x: Tensor) -> Tensor:
-        """(..., N, D) -> (..., blocks, block, D), the last one filled up with zeros."""
-        return F.pad(x, (0, 0, 0, -x.shape[-2] % self.block)).unflatten(-2, (-1, self.block))
