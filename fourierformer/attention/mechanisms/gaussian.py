@@ -27,7 +27,7 @@ class Gaussian(Attention):
     arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm.
     """
 
-    rotary_ok = True
+    rotary_ok: bool | str = True
     partial_queries = cross_ok = padding_ok = True
     cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 
@@ -42,16 +42,21 @@ class Gaussian(Attention):
         self.normalize_keys = normalize_keys
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
-        k = unit_norm(k) if self.normalize_keys else k
+        q, k = self.points(q, k)
         return gaussian_attention(q, k, v, self.bandwidth, causal=self.geometry.causal and not cross, keep=keep)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        k = unit_norm(k) if self.normalize_keys else k
-        return gaussian_maps(q, k, self.bandwidth, causal=self.geometry.causal)
+        q, k = self.points(q, k)
+        with torch.autocast(q.device.type, enabled=False):
+            return dot_product_maps(*as_dot_product(q, k), causal=self.geometry.causal, scale=1 / self.bandwidth)
+
+    def points(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The points whose distances count."""
+        return q, unit_norm(k) if self.normalize_keys else k
 
 
 @register("gaussian_full", "Gaussian kernel regression with a full covariance that each head learns")
-class GaussianFull(Attention):
+class GaussianFull(Gaussian):
     """w_ij = exp(-(q_i - k_j)^T P (q_i - k_j) / 2) with P = L L^T, L lower-triangular and learned per head.
 
     The control for the paper's argument that a product of sinc kernels needs no covariance: here it is estimated.
@@ -60,11 +65,9 @@ class GaussianFull(Attention):
     """
 
     rotary_ok = "its covariance distinguishes coordinates, which a rotation mixes"
-    partial_queries = cross_ok = padding_ok = True
-    cost, state, source = "N² C", "2 N C", "FourierFormer, section 2"
 
     def __init__(self, geometry: Geometry, *, bandwidth: float | None = None):
-        super().__init__(geometry)
+        super().__init__(geometry, bandwidth=1.0)  # of the points L^T q and L^T k
         check_range("attention.bandwidth", bandwidth, NARROWEST)
         width = geometry.head_dim
         bandwidth = math.sqrt(width) if bandwidth is None else bandwidth
@@ -81,15 +84,7 @@ class GaussianFull(Attention):
         full = self.lower.new_zeros(self.geometry.heads, width * width)
         return full.index_copy(1, rows * width + columns, self.lower).unflatten(1, (width, width))
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
-        q, k = self._whitened(q, k)
-        return gaussian_attention(q, k, v, 1.0, causal=self.geometry.causal and not cross, keep=keep)
-
-    def maps(self, q: Tensor, k: Tensor) -> Tensor:
-        q, k = self._whitened(q, k)
-        return gaussian_maps(q, k, 1.0, causal=self.geometry.causal)
-
-    def _whitened(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def points(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """L^T q and L^T k, in float32 at least."""
         with torch.autocast(q.device.type, enabled=False):
             q, k = to_float32(q, k)
@@ -102,11 +97,6 @@ def gaussian_attention(q: Tensor, k: Tensor, v: Tensor, bandwidth: float, *, cau
         q, k = as_dot_product(q, k)
         mixed = dot_product_attention(q, k, v.to(q.dtype), causal=causal, scale=1 / bandwidth, keep=keep)
         return mixed.to(v.dtype)
-
-
-def gaussian_maps(q: Tensor, k: Tensor, bandwidth: float, *, causal: bool) -> Tensor:
-    with torch.autocast(q.device.type, enabled=False):
-        return dot_product_maps(*as_dot_product(q, k), causal=causal, scale=1 / bandwidth)
 
 
 def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
