@@ -27,19 +27,11 @@ from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 from fourierformer.runs.console_io import exit_on_user_error
 
-NEEDS = {
-    "contact": (),
-    "kernel": (),
-    "training": ("hydra",),
-    "tests": ("pytest", "hypothesis"),
-}  # modules besides torch's
+# modules besides torch's
+NEEDS = {"contact": (), "kernel": (), "training": ("hydra",), "tests": ("pytest", "hypothesis")}
 TESTS = "tests/kernels/test_sinc_fused.py"
-SHARES = {
-    "contact": 0.2,
-    "kernel": 0.22,
-    "training": 0.32,
-    "tests": 0.24,
-}  # of the minutes; the rest is for starts and tables
+# of the minutes; the rest is for starts and tables
+SHARES = {"contact": 0.2, "kernel": 0.22, "training": 0.32, "tests": 0.24}
 LAST_CALL = 40  # seconds before a part's end from which it begins nothing new: a measurement may compile first
 GRACE = 10  # seconds for a part to end after a signal
 KERNEL_COLUMNS = ("shape", "what", "name", "dtype", "ms", "MiB", "time x softmax", "memory x softmax", "of floor")

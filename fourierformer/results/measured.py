@@ -30,13 +30,8 @@ MOST_EVALUATIONS = 40  # of a run: with the numbers of 16 layers some 30 kB, in 
 DIGITS = 6  # of a number in them
 CONFIG = "config"
 START = ("started", "commit", "dirty", "cpu")  # of each start of a run that was resumed
-LAST = (
-    "starts",
-    "head_origin",
-    "head_layers",
-    EVALUATIONS,
-    CONFIG,
-)  # columns of long JSON stand behind those that are read by eye
+# columns of long JSON stand behind those that are read by eye
+LAST = ("starts", "head_origin", "head_layers", EVALUATIONS, CONFIG)
 
 
 def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) -> str:

@@ -166,9 +166,8 @@ class _LiveBar:
         self.progress.start()
 
     def say(self, message: str) -> None:
-        self.progress.console.print(
-            visible(message), markup=False, soft_wrap=True
-        )  # a long path can be copied as one line
+        # soft_wrap: a long path can be copied as one line
+        self.progress.console.print(visible(message), markup=False, soft_wrap=True)
 
     def update(self, step: int, numbers: list[str]) -> None:
         self.numbers = numbers

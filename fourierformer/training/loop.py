@@ -91,9 +91,8 @@ class TrainingLoop:
             while True:
                 self._boundary()
                 if self._finished():
-                    if (
-                        "best" not in self.progress.records
-                    ):  # fewer bad steps than max_bad_steps, but no finite evaluation
+                    # fewer bad steps than max_bad_steps, but no finite evaluation
+                    if "best" not in self.progress.records:
                         raise Diverged(f"diverged: no evaluation had finite numbers. {WAY_OUT}")
                     if (step := self.progress.step) < self.config.steps:
                         self.on_advice(f"training ends at step {step:,} by trainer.patience={self.config.patience}")

@@ -17,9 +17,8 @@ SWAPPED = "_swapped"  # the end of a protocol's name where a share of the words 
 class TextData(DataLocation):
     """One data set of tokens: the location of its text or images, and their conversion to tokens."""
 
-    unit: Literal["word", "byte", "pixel", "bpe"] = (
-        "word"  # bpe: byte pairs (bpe.py); pixel: images, each a sequence of its own (pixels.py)
-    )
+    # bpe: byte pairs (bpe.py); pixel: images, each a sequence of its own (pixels.py)
+    unit: Literal["word", "byte", "pixel", "bpe"] = "word"
     cutoffs: list[int] = field(default_factory=list)  # adaptive softmax: first id of each tail; empty = plain softmax
     expect: dict[str, int] | None = None  # published counts, any of COUNTS
     byte_splits: list[int] | None = None  # one file cut into train, valid, test by these lengths
