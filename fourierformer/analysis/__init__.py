@@ -1,1 +1,1 @@
-"""Measurements that need no training: trained heads compared, the estimators of the theory."""
+"""Measurements of trained models: their heads compared, their maps drawn, their robustness to changed images."""

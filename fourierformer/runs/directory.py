@@ -17,7 +17,7 @@ import re
 import socket
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -152,7 +152,7 @@ class RunDirectory:
     def write_status(self, state: str, **fields) -> None:
         """Replace status.json; `step` and `steps` are kept unless given. A full disk is a warning only: the file is not
         essential, and often written while another error is handled."""
-        before = _readable(self.status)
+        before = readable(self.status)
         status = {"state": state} | {key: before[key] for key in ("step", "steps") if key in before} | fields
         status |= {"updated": _now(), "pid": os.getpid(), "host": socket.gethostname()}
         try:
@@ -163,7 +163,7 @@ class RunDirectory:
     def write_meta(self, **extra) -> dict:
         """Write the origin of this start of the run to meta.json and return it; earlier starts keep a line each."""
         origin, diff = describe()
-        before = _readable(self.meta)
+        before = readable(self.meta)
         earlier = before.pop("earlier", [])
         earlier = [start for start in earlier if isinstance(start, dict)] if isinstance(earlier, list) else []
         if before:
@@ -188,11 +188,13 @@ class RunDirectory:
             raise UserError(f"Cannot write {path} ({error.strerror}). {way_out}") from error
 
 
-def _readable(path: Path) -> dict:
-    """The content of a JSON file; nothing where it is missing or damaged."""
+def readable(file: Path, say: Callable[[str], object] | None = None) -> dict:
+    """The content of a JSON file that the run can write again; {} if missing, or damaged (a line to `say`)."""
     try:
-        return read_json(path) or {}
-    except UserError:
+        return read_json(file) or {}
+    except UserError as error:
+        if say:
+            say(f"{error} This run writes it again.")
         return {}
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import torch
 
 from fourierformer.config import RunSpec
-from fourierformer.errors import UserError
-from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.processes import Processes
-from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.directory import RunDirectory, readable
 from fourierformer.runs.parts import RunObjects, refuse_other_shapes
 from fourierformer.runs.spec import task_of
 from fourierformer.runs.state import measured_in
@@ -29,15 +27,8 @@ class Measurements:
 
     def __init__(self, directory: RunDirectory, step: int, processes: Processes):
         self.directory, self.step, self.processes = directory, step, processes
-        stored = processes.on_first(self._read)
+        stored = processes.on_first(lambda: readable(directory.evaluation, echo))
         self.results = measured_in(stored) if stored.get("step") == step else {}
-
-    def _read(self) -> dict:
-        try:
-            return read_json(self.directory.evaluation) or {}
-        except UserError as error:
-            echo(f"{error} This run writes it again.")
-            return {}
 
     def add(self, split: str, protocol: str, numbers: dict) -> None:
         self.results.setdefault(split, {})[protocol] = numbers

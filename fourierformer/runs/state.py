@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from fourierformer.config import RunSpec, differences, from_yaml
-from fourierformer.errors import SetupError, UserError
-from fourierformer.files import read_json
+from fourierformer.errors import SetupError
 from fourierformer.printing import echo
 from fourierformer.provenance import code_since
-from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.directory import RunDirectory, readable
 from fourierformer.runs.spec import task_of
 
 
@@ -37,7 +36,8 @@ def state_of(directory: RunDirectory, spec: RunSpec) -> State:
         text = f"{path} holds a run of another config: {'; '.join(changed)}. "
         return State("another run", text + "Choose another run_dir=, or fresh=true to move that run aside.")
     damaged: list[str] = []
-    meta, status, summary = (_read(file, damaged) for file in (directory.meta, directory.status, directory.summary))
+    files = directory.meta, directory.status, directory.summary
+    meta, status, summary = (readable(file, damaged.append) for file in files)
     _check_data(spec, directory, meta)
     ended = status.get("state") == "completed" and bool(summary)
     measured, wanted = measured_in(summary), task_of(spec).measured_at_end(spec)
@@ -65,15 +65,6 @@ def measured_in(stored: dict) -> dict[str, dict[str, dict]]:
         for split, protocols in splits
         if isinstance(protocols, dict)
     }
-
-
-def _read(file: Path, damaged: list[str]) -> dict:
-    """The content of a JSON file that the run can write again; {} if missing, or damaged (a line in `damaged`)."""
-    try:
-        return read_json(file) or {}
-    except UserError as error:
-        damaged.append(f"{error} This run writes it again.")
-        return {}
 
 
 def _check_data(spec: RunSpec, directory: RunDirectory, meta: dict) -> None:
