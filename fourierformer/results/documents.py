@@ -209,7 +209,7 @@ def replaced(text: str, name: str, part: str) -> str:
     return f"{before}{begin}\n\n{part}\n\n{end}{rest.split(end)[1]}"
 
 
-def write_documents(root: Path, folder: Path = MEASURED) -> None:
+def write_documents(root: Path) -> None:
     """Every document of DOCUMENTS under `root`; none is written if one of them cannot be."""
     texts = {}
     for name, parts in DOCUMENTS.items():
@@ -217,7 +217,7 @@ def write_documents(root: Path, folder: Path = MEASURED) -> None:
         if not path.is_file():
             raise SetupError(f"{path}: no such file")
         try:
-            texts[path] = updated(path.read_text(encoding="utf-8"), parts, folder)
+            texts[path] = updated(path.read_text(encoding="utf-8"), parts)
         except SetupError as error:
             raise SetupError(f"{path}: {error}") from None
     for path, text in texts.items():

@@ -111,12 +111,12 @@ def log_disc(x: Tensor) -> Tensor:
     return value.abs().clamp_min(torch.finfo(x.dtype).tiny).log()
 
 
-def rayleigh_sums(count: int, order: int = 1) -> list[float]:
-    """sum_k j_k^-2, sum_k j_k^-4, ... over the zeros j_k of the Bessel function of this order: log (2 J1(x) / x) =
-    -sum_n s_n x^2n / n. s_1 = 1 / (4 (order + 1)), (n + order) s_n = sum_{m < n} s_m s_(n - m) (Kishore 1963)."""
-    sums = [1 / (4 * (order + 1))]
+def rayleigh_sums(count: int) -> list[float]:
+    """sum_k j_k^-2, sum_k j_k^-4, ... over the zeros j_k of the Bessel function J1: log (2 J1(x) / x) =
+    -sum_n s_n x^2n / n. s_1 = 1 / 8, (n + 1) s_n = sum_{m < n} s_m s_(n - m) (Kishore 1963)."""
+    sums = [1 / 8]
     for n in range(2, count + 1):
-        sums.append(sum(sums[m - 1] * sums[n - m - 1] for m in range(1, n)) / (n + order))
+        sums.append(sum(sums[m - 1] * sums[n - m - 1] for m in range(1, n)) / (n + 1))
     return sums
 
 
