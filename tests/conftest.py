@@ -17,6 +17,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# The first backward of a process starts a thread for every GPU that torch knows, after which no fork can do one. Later
+# torch.compile registers a GPU that is not there, so the first one must come before it.
+if not torch.cuda.is_available():
+    torch.ones(1, requires_grad=True).sum().backward()
+
 # A test draws the same examples at every run, on a slow and busy machine too: what it finds can be repeated.
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
