@@ -144,7 +144,7 @@ def draw(rows: pd.DataFrame) -> None:
             colour = "#222222" if name in CONTROLS else "#0072b2"
             axis.plot(values, [place] * len(values), "o", markersize=4, color=colour)
         axis.set_yticks(range(len(order)), order, fontsize=8)
-        axis.set(xlabel=label, title=title, xscale="linear" if key == "area" else "log")
+        axis.set(xlabel=label, title=title)
         axis.grid(axis="x", linewidth=0.3)
     save_figure(figure, HERE / "figure")
 
