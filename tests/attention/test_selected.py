@@ -117,5 +117,5 @@ def test_what_cannot_be_is_refused():
         layer_of("topk", keys=0)
     with pytest.raises(SetupError, match=r"attention.factor=0.0: must be more than 0"):
         layer_of("informer", factor=0.0)
-    with pytest.raises(SetupError, match=r"'clustered' cannot be causal: the mean of a cluster.*informer"):
+    with pytest.raises(SetupError, match=r"'clustered' cannot be causal: the mean of a cluster.*softmax"):
         layer_of("clustered", causal=True)
