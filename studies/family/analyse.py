@@ -25,6 +25,8 @@ ARMS = ("identity", "learned")
 CHOICE = {"family_recall": 1, "family_regression": 0}  # seed of the choice of the rate
 SEEDS = {"family_recall": range(11, 16), "family_regression": range(1, 4)}
 SOLVED = 95.0  # per cent
+PUBLISHED_AS = {"rkde": "rkde_huber"}
+MARKS = {"verified": "", "derived": "", "recalled": " (recalled)"}
 
 
 def members() -> list[str]:
@@ -103,6 +105,31 @@ def recall_table(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def overview_table(rows: pd.DataFrame) -> str:
+    """Each member's cost, the numbers of papers, and the two measures of this study."""
+    from fourierformer.attention import mechanism
+
+    area = measured(rows, "family_recall").groupby("attention")["area"].mean()
+    error = measured(rows, "family_regression").query("arm == 'learned'").groupby("attention")["ratio"].mean()
+    papers = pd.read_csv(REPOSITORY / "results" / "paper.csv").query("protocol != 'best'")
+    papers = papers[papers["settings"].isna() | (papers["attention"] == "fourier")]
+    lines = ["| attention | cost | published: WikiText-103, test | published: ImageNet, top-1 | recall: area | error |"]
+    lines.append("|---|---|---:|---:|---:|---:|")
+    for name in [*members(), "fourier", "elliptical"]:  # the paper's start; one that needs two layers
+        of_papers = papers[papers["attention"] == PUBLISHED_AS.get(name, name)]
+        text = of_papers.query("experiment == 'wt103_small' and split == 'test' and metric == 'ppl'")
+        images = of_papers.query("experiment == 'imagenet_deit_tiny' and metric == 'top1'")
+        cells = [f"`{name}`", mechanism(name).cost, _published(text), _published(images)]
+        cells += [f"{area[name]:.1f}" if name in area else "-", f"{error[name]:.3f}" if name in error else "-"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _published(found: pd.DataFrame) -> str:
+    """The first number, which the paper itself or the nearest to it states."""
+    return "".join(f"{row.value:.2f}{MARKS[row.status]}" for row in found.head(1).itertuples()) or "-"
+
+
 def _spread(values: pd.Series) -> str:
     return f"{values.mean():.1f} ± {values.std():.1f}"
 
@@ -154,7 +181,8 @@ def parts() -> dict[str, str]:
         return {}
     rows = load()
     tables = {"family_recall": ("recall", recall_table), "family_regression": ("regression", regression_table)}
-    return {part: write(rows) for name, (part, write) in tables.items() if len(measured(rows, name))}
+    found = {part: write(rows) for name, (part, write) in tables.items() if len(measured(rows, name))}
+    return found | {"overview": overview_table(rows)}
 
 
 if __name__ == "__main__":

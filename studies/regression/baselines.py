@@ -73,6 +73,4 @@ def measure(data: RegressionData) -> list[dict]:
 if __name__ == "__main__":
     data = RegressionData(**yaml.safe_load((CONFIGS / "data" / "regression.yaml").read_text()))
     found = [row for rho in RHOS for row in measure(replace(data, rho=rho))]
-    write_csv(
-        HERE / "baselines.csv", found, header("-m studies.regression.baselines"), columns=found[0], digits=5
-    )
+    write_csv(HERE / "baselines.csv", found, header("-m studies.regression.baselines"), columns=found[0], digits=5)
