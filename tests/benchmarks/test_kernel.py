@@ -115,6 +115,7 @@ def test_a_failure_does_not_take_the_others_with_it(bench, capsys):
     assert names(rows) == ["softmax", "some_peers:right", "compiled", "portable", "reference"]
 
 
+@pytest.mark.full("imports all that a process of a measurement imports")
 def test_a_contestant_that_ends_its_process_leaves_the_others_and_its_own_rows(bench, capsys, monkeypatch):
     monkeypatch.setattr(kernel, "APART", ("cpu",))
     monkeypatch.setattr("benchmarks.apart.PRELOADED", ["benchmarks.contestants"])  # the others take seconds
