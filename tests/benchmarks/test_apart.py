@@ -31,7 +31,7 @@ def test_items_arrive_as_they_are_made():
 
 @pytest.mark.parametrize(
     ("then", "patience", "words"),
-    [("dies", 120, "exit code 7"), ("raises", 120, "exit code 1"), ("hangs", 5, "gives nothing for 5 s")],
+    [("dies", 120, "exit code 7"), ("raises", 120, "exit code 1"), ("hangs", 3, "gives nothing for 3 s")],
 )
 def test_what_was_sent_before_the_end_stays(then, patience, words):
     if then == "hangs":

@@ -79,6 +79,7 @@ def test_a_language_model_under_swapped_words(script, language, tmp_path, capsys
     assert f"segment_swapped, context 8, stride 8, 4,080 tokens scored, {more['swapped']} words swapped" in printed
 
 
+@pytest.mark.full("trains a classifier; the attacks have tests of their own")
 def test_a_classifier_under_fgm_and_pgd_goes_on_after_a_stop(script, vision, capsys, monkeypatch):
     chosen = (vision, "--limit", "16", "--levels", "2", "200")
     measure, calls = ClassificationObjective.measure_attacked, []

@@ -350,6 +350,7 @@ def test_patience_ends_training_after_so_many_evaluations_without_a_better_one(t
 
 
 @pytest.mark.filterwarnings("ignore:training ends at step")
+@pytest.mark.full("resumes at every 31st poll; a run without patience does, too")
 def test_a_run_with_patience_resumes_bitwise_and_ends_at_the_same_step(tmp_path):
     changes = {"steps": 60, "eval_every": 2, "patience": 2}
     fit = start(tmp_path / "straight", **changes)
