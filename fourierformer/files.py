@@ -29,6 +29,15 @@ def unused_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(8)}.tmp")
 
 
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """A context that turns errors of the disk into a UserError with a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}): free space or choose a writable folder") from error
+
+
 def own_folder(path: Path) -> Path:
     """Create a folder for files of ours. SetupError where it cannot be made, or is a link, which may lead into a folder
     of others and have their files replaced."""

@@ -17,6 +17,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# As `make test` does for whole processes. Tests fork, and the fork of a process with threads of OpenMP waits forever.
+torch.set_num_threads(1)
+
 # The first backward of a process starts a thread for every GPU that torch knows, after which no fork can do one. Later
 # torch.compile registers a GPU that is not there, so the first one must come before it.
 if not torch.cuda.is_available():

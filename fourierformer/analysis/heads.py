@@ -17,7 +17,7 @@ is near 0.
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
-from fourierformer.errors import SetupError, UserError
-from fourierformer.files import atomic_write_text, read_json, write_json
+from fourierformer.errors import SetupError
+from fourierformer.files import atomic_write_text, disk_errors, read_json, write_json
 from fourierformer.provenance import command, git_state, short_commit, without_folders
 from fourierformer.runs.parts import RunObjects, chosen_split, open_run
 from fourierformer.training.precision import set_matmul_precision
@@ -174,12 +174,3 @@ def saved(run: Path) -> dict[str, dict]:
 def write_numbers(path: Path, value: object) -> None:
     with disk_errors(path):
         atomic_write_text(path, json.dumps(value, indent=2) + "\n")
-
-
-@contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """A context that turns errors of the disk into a UserError with a way out."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror}): free space or choose a writable folder") from error

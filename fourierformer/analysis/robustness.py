@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fourierformer.analysis.attacks import ATTACKS, LABELS, SPACES, ball_around, perturbation, random_starts
-from fourierformer.analysis.heads import disk_errors
 from fourierformer.errors import SetupError
-from fourierformer.files import read_json, write_json
+from fourierformer.files import disk_errors, read_json, write_json
 from fourierformer.provenance import command, git_state, short_commit, without_folders
 from fourierformer.runs.parts import RunObjects
 from fourierformer.tasks.classification_objective import ClassificationObjective
