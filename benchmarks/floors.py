@@ -16,32 +16,39 @@ MATRIX_RATE = {(8, 0): 1024, (8, 6): 512, (8, 9): 512, (9, 0): 2048, (10, 0): 40
 # 9.0, whose cache has as many partitions. Reads of tiles below were counted there only.
 CACHE_RATE = {(9, 0): 5120}
 # Executed per pair of query and key by one lane, counted in the machine code by scripts/inspect_kernel.py.
-# (direction, precision): {width: instructions}; backward is both passes together. Without an entry there is no floor.
+# (launches, precision): {width: instructions}; "two passes" is both together. Without an entry there is no floor.
 INSTRUCTIONS_PER_PAIR = {
     ("forward", "half"): {16: 33, 32: 59, 64: 111},
-    ("backward", "half"): {16: 310, 32: 648, 64: 1271},
+    ("one pass", "half"): {16: 176, 32: 369, 64: 716},
+    ("two passes", "half"): {16: 310, 32: 648, 64: 1271},
     ("forward", "precise"): {16: 55, 32: 117, 64: 224},
-    ("backward", "precise"): {16: 450, 32: 899, 64: 1755},
+    ("one pass", "precise"): {16: 343, 32: 674, 64: 1316},
+    ("two passes", "precise"): {16: 450, 32: 899, 64: 1755},
 }
 # Executed per token and coordinate by the kernel that writes features, counted likewise, for 16 features.
 INSTRUCTIONS_PER_FEATURES = {"half": 160, "precise": 340}
 FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
 TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
-FEATURES_READ = {"forward": 1, "backward": 2}  # once by each launch of the kernel
+FEATURES_READ = {"forward": 1, "one pass": 1, "two passes": 2}  # once by each launch of the kernel
 # Products of a pair (features, values): 16 features per coordinate, and values in TF32, which takes twice the time of
-# float16; in the backward both sides, each with the factors twice and the slopes, and dv.
-PRODUCTS = {"forward": (1, 1), "backward": (6, 3)}
+# float16. In a pass of the backward the factors twice, the slopes, and dout v; and in the last one dv.
+PRODUCTS = {"forward": (1, 1), "one pass": (3, 2), "two passes": (6, 3)}
 PRODUCT_PARTS = {"half": 1, "precise": 3}
 # How often a tile reads the features of its rows and of its columns: past the first-level cache on 9.0, by asynchronous
 # copies. In the backward for both uses of the factors and, of the rows, for the slopes; a quarter of the columns again.
-TILES = {"forward": {"forward": (1, 1)}, "backward": {"queries": (3, 2.5), "keys": (3, 2.5)}}
+TILES = {
+    "forward": {"forward": (1, 1)},
+    "one pass": {"both": (3, 2.5)},
+    "two passes": {"queries": (3, 2.5), "keys": (3, 2.5)},
+}
 
 
 def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, float | None]) -> float | None:
     """The least time of a call: in each pass the launch that writes features, then the launches over pairs. None where
     instructions were not counted."""
     batch, heads, tokens, width, causal = dims
-    kind, passes = contestant.counts, what.split("+")
+    kind = contestant.counts
+    passes = [launches_of(part, tokens) for part in what.split("+")]
     per_pair = [INSTRUCTIONS_PER_PAIR.get((part, kind), {}).get(width) for part in passes]
     if None in per_pair or limit["issue"] is None:
         return None
@@ -52,12 +59,19 @@ def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, 
     for part, instructions in zip(passes, per_pair, strict=True):
         factors, values = PRODUCTS[part]
         products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[kind]
-        moved = numbers // 2 * TENSORS_MOVED[part] * contestant.dtype.itemsize + stored * FEATURES_READ[part]
+        tensors = TENSORS_MOVED["forward" if part == "forward" else "backward"]
+        moved = numbers // 2 * tensors * contestant.dtype.itemsize + stored * FEATURES_READ[part]
         written = (numbers * INSTRUCTIONS_PER_FEATURES[kind], limit["issue"]), (stored, limit["bandwidth"])
         used = (pairs * instructions, limit["issue"]), (pairs * products, limit["matrix"]), (moved, limit["bandwidth"])
         read = batch * heads * bytes_of_tiles(part, tokens, width, causal, kind) if limit["cache rate"] else 0
         seconds += longest(*written) + longest(*used, (read, limit["cache rate"]))
     return 1e3 * seconds
+
+
+def launches_of(part: str, keys: int) -> str:
+    from fourierformer.kernels.sinc.tiles import one_pass  # needs Triton
+
+    return part if part == "forward" else "one pass" if one_pass(keys) else "two passes"
 
 
 def bytes_of_tiles(part: str, tokens: int, width: int, causal: bool, kind: str) -> float:

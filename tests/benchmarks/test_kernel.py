@@ -237,7 +237,7 @@ def test_the_formula_is_left_out_where_it_does_not_fit(name):
 
 
 def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatch):
-    counts = {("forward", "half"): {16: 10}, ("backward", "half"): {16: 20}}
+    counts = {("forward", "half"): {16: 10}, ("one pass", "half"): {16: 20}}
     monkeypatch.setattr(floors, "INSTRUCTIONS_PER_PAIR", counts)
     monkeypatch.setattr(floors, "INSTRUCTIONS_PER_FEATURES", {"half": 3})
     half = contestants.Contestant(sinc_attention, torch.bfloat16, "half")
@@ -254,7 +254,7 @@ def test_the_floor_is_the_slowest_of_instructions_products_and_memory(monkeypatc
     assert floor(causal, "forward", bandwidth=1e9) == pytest.approx(features + 200)
     tensors = 128 * 2
     assert floor(causal, "forward", bandwidth=1e3) == pytest.approx(stored + stored + 4 * tensors)
-    both = (stored + stored + 4 * tensors) + (stored + 2 * stored + 8 * tensors)
+    both = (stored + stored + 4 * tensors) + (stored + stored + 8 * tensors)
     assert floor(causal, "forward+backward", bandwidth=1e3) == pytest.approx(both)
     assert floor(causal, "forward", bandwidth=1e3, cache=stored) == pytest.approx(features + 4 * tensors)
     # 16 multiply-adds per pair and coordinate, and one with its value, in TF32 two times as long
@@ -275,8 +275,9 @@ def test_tiles_read_the_features_of_rows_and_columns_each_time():
                 read += (64 + 128) * 16 * 32  # coordinates, bytes of 16 features
     assert floors.bytes_of_tiles("forward", 200, 16, True, "half") == read
     in_backward = 16 * (3 * 64 + 2.5 * 64) * 16 * 32
-    assert floors.bytes_of_tiles("backward", 256, 16, False, "half") == 2 * in_backward
-    assert floors.bytes_of_tiles("backward", 256, 16, False, "precise") == 4 * in_backward
+    assert floors.bytes_of_tiles("one pass", 256, 16, False, "half") == in_backward
+    assert floors.bytes_of_tiles("two passes", 256, 16, False, "half") == 2 * in_backward
+    assert floors.bytes_of_tiles("two passes", 256, 16, False, "precise") == 4 * in_backward
     half, limit = contestants.Contestant(sinc_attention, torch.bfloat16, "half"), floors.limits("cpu")
     limit |= {"issue": 1e30, "cache rate": 1e3}
     assert floors.floor_ms((2, 3, 200, 16, True), "forward", half, limit) == pytest.approx(6 * read)

@@ -13,9 +13,9 @@ from fourierformer.kernels.sinc.factors import MOST_ROWS
 
 MOST_ROWS = MOST_ROWS.value
 BACKWARD_ROWS = 64  # rows of every tile of the backward
-# The backward takes one pass for up to so many keys, two for more. 0 until one pass has been timed on a GPU; then 1,024
-# at most: it needs 4 bytes per query, coordinate and block of keys, with 1,024 keys as many as the queries' features.
-ONE_PASS_KEYS = 0
+# The backward takes one pass for up to so many keys, two for more: one pass needs 4 bytes per query, coordinate and
+# block of keys, with 1,024 keys as many as the queries' features.
+ONE_PASS_KEYS = 1024
 FEW_ROWS = 16  # up to so many queries, one against a window for example, get smaller tiles
 
 
