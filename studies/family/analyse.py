@@ -13,6 +13,7 @@ import yaml
 
 from fourierformer.provenance import REPOSITORY
 from fourierformer.results.documents import write_parts
+from studies.family import text
 from studies.figures import save_figure
 from studies.recall.analyse import RENAMED, verdicts
 from studies.regression.analyse import compared
@@ -182,12 +183,14 @@ def parts() -> dict[str, str]:
     rows = load()
     tables = {"family_recall": ("recall", recall_table), "family_regression": ("regression", regression_table)}
     found = {part: write(rows) for name, (part, write) in tables.items() if len(measured(rows, name))}
+    of_text = text.load()
+    found |= {"choice": text.choice_table(of_text), "text": text.table(of_text, text.load_attacks())}
     return found | {"overview": overview_table(rows)}
 
 
 if __name__ == "__main__":
     if "--commands" in sys.argv:
-        print("\n".join(choice() if "choice" in sys.argv else commands(load())))
+        print("\n".join(choice() if "choice" in sys.argv else [*commands(load()), *text.commands(text.load())]))
     elif not (HERE / "rows.csv").is_file():
         print("no rows yet: README.md has the commands")
     else:

@@ -56,13 +56,13 @@ def name_of(config: dict) -> str:
     return {"gaussian_full": "full covariance", "fourier_vector": "sinc^4 per coordinate"}.get(attention, attention)
 
 
-def compared(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def compared(rows: pd.DataFrame, by: list[str], baseline: str = BASELINE) -> pd.DataFrame:
     """Each name minus the baseline, paired over seeds, in each cell: change, p by Holm over all, verdict."""
     found = []
     for cell, runs in rows.groupby(by):
         errors = np.log(runs.pivot(index="seed", columns="name", values="test"))
-        for name in errors.columns.drop(BASELINE):
-            differences = (errors[name] - errors[BASELINE]).dropna()
+        for name in errors.columns.drop(baseline):
+            differences = (errors[name] - errors[baseline]).dropna()
             found.append((*cell, name, np.expm1(differences.mean()), *_tests(differences)))
     table = pd.DataFrame(found, columns=[*by, "name", "change", "p_different", "p_equivalent"])
     for column in ("p_different", "p_equivalent"):

@@ -1,0 +1,106 @@
+"""Part W: language models on WikiText-2 and under swapped words; analyse.py writes its tables into README.md."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from studies.rates.analyse import NAMES as CONTROLS_OF_RATES
+from studies.rates.analyse import load as load_rates
+from studies.regression.analyse import compared
+
+HERE = Path(__file__).resolve().parent
+START = "experiment=evidence_lm experiment_name=family_text data.root=/data/wikitext-2"
+CONTROLS = {CONTROLS_OF_RATES[key]: key[0] for key in [("softmax", ""), ("gaussian", ""), ("fourier_matched", "1e-06")]}
+MEMBERS = ["kde", "rkde", "mgk", "mlk", "elliptical", "sink", "fourier_disc", "parallax", "differential", "forgetting"]
+RATES, RATE_OF_CONTROLS = ("1e-3", "2e-3"), 2e-3  # studies/rates chose the latter
+CHOICE, SEEDS = 1, range(21, 24)
+BASELINE, LEVEL_OF_ATTACK = "softmax", 0.025
+
+
+def load() -> pd.DataFrame:
+    """One line per run: name, lr, seed, valid and test (perplexities); the controls are runs of studies/rates."""
+    rows = pd.read_csv(HERE / "rows.csv", comment="#").query("experiment == 'family_text'")
+    found = pd.DataFrame({"name": rows["attention"], "seed": rows["seed"], "valid": rows["best.valid_ppl"]})
+    found["lr"] = rows["config"].map(lambda text: json.loads(text)["optim.lr"])
+    found["test"] = rows["results.test.overlapping.ppl"]
+    controls = load_rates()
+    controls = controls[controls["name"].isin(CONTROLS) & (controls["lr"] == RATE_OF_CONTROLS)]
+    controls = controls[controls["seed"].isin(SEEDS)].assign(name=controls["name"].map(CONTROLS))
+    return pd.concat([found, controls[[*found.columns]]], ignore_index=True).sort_values(["name", "lr", "seed"])
+
+
+def load_attacks() -> pd.DataFrame:
+    """The robustness script's rows, with the perplexity under attack over the clean one as `test`."""
+    path = HERE / "robustness.csv"
+    if not path.is_file():
+        return pd.DataFrame(columns=["name", "seed", "level", "test"])
+    rows = pd.read_csv(path, comment="#").rename(columns={"attention": "name"})
+    clean = rows[rows["level"] == 0].set_index(["name", "seed"])["ppl"]
+    rows["test"] = rows["ppl"] / clean.loc[pd.MultiIndex.from_frame(rows[["name", "seed"]])].to_numpy()
+    return rows[(rows["level"] > 0) & rows["seed"].isin(SEEDS)]
+
+
+def chosen_rates(rows: pd.DataFrame) -> pd.Series:
+    """By name: the rate with the lower validation perplexity, where both were run."""
+    tried = rows[(rows["seed"] == CHOICE) & rows["name"].isin(MEMBERS)].set_index(["name", "lr"])["valid"].unstack()
+    return tried.dropna().idxmin(axis=1)
+
+
+def commands(rows: pd.DataFrame) -> list[str]:
+    lines = [f"python train_lm.py -m {START} optim.lr={','.join(RATES)} seed={CHOICE} attention={','.join(MEMBERS)}"]
+    seeds = f"'seed=range({SEEDS.start},{SEEDS.stop})'"
+    for rate, names in chosen_rates(rows).groupby(chosen_rates(rows)):
+        lines.append(f"python train_lm.py -m {START} optim.lr={rate:g} attention={','.join(names.index)} {seeds}")
+    runs = "runs/family_text/*-s2[123]-* runs/rates/*-s2[123]-*"
+    return [*lines, f"python scripts/robustness.py {runs} --protocol segment"]
+
+
+def choice_table(rows: pd.DataFrame) -> str:
+    tried = rows[(rows["seed"] == CHOICE) & rows["name"].isin(MEMBERS)]
+    lines = ["| attention | " + " | ".join(f"lr {float(rate):g}" for rate in RATES) + " | chosen |"]
+    lines.append("|---|---:|---:|---:|")
+    rates = chosen_rates(rows)
+    valid = tried.set_index(["name", "lr"])["valid"]
+    for name in sorted(rates.index, key=lambda name: valid[name].min()):
+        cells = [f"{valid[name, float(rate)]:.1f}" for rate in RATES]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {rates[name]:g} |")
+    return "\n".join(lines)
+
+
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs of the fresh seeds at the chosen rate, of attentions of which all seeds are there."""
+    rates = {**dict.fromkeys(CONTROLS.values(), RATE_OF_CONTROLS), **chosen_rates(rows)}
+    runs = rows[rows["seed"].isin(SEEDS) & (rows["lr"] == rows["name"].map(rates))]
+    return runs[runs.groupby("name")["seed"].transform("size") == len(SEEDS)]
+
+
+def table(rows: pd.DataFrame, attacks: pd.DataFrame) -> str:
+    """Perplexity and its rise under attack, each minus softmax: change, Holm's correction, verdict."""
+    runs = measured(rows)
+    complete = set(runs["name"]) == {*CONTROLS.values(), *MEMBERS}
+    attacked = attacks[(attacks["level"] == LEVEL_OF_ATTACK) & attacks["name"].isin(runs["name"])]
+    levels = sorted(attacks["level"].unique())
+    heads = [f"{100 * level:g} %" for level in levels]
+    lines = ["| attention | test perplexity | to softmax | rise: " + " | ".join(heads) + " | to softmax |"]
+    lines.append("|---|---:|---|" + "---:|" * len(levels) + "---|")
+    cells = [_changes(each, complete) for each in (runs, attacked)]
+    for name, own in sorted(runs.groupby("name"), key=lambda group: group[1]["test"].mean()):
+        rises = attacks[attacks["name"] == name].groupby("level")["test"].mean()
+        text = [f"{100 * (rises[level] - 1):.1f} %" if level in rises else "-" for level in levels]
+        line = [f"`{name}`", f"{own['test'].mean():.1f} ± {own['test'].std():.1f}", cells[0].get(name, ""), *text]
+        lines.append(f"| {' | '.join([*line, cells[1].get(name, '')])} |")
+    if not complete:
+        missing = [name for name in MEMBERS if name not in set(runs["name"])]
+        lines += ["", f"Not measured yet: {', '.join(missing)}. Verdicts are given when all are."]
+    return "\n".join(lines)
+
+
+def _changes(runs: pd.DataFrame, complete: bool) -> dict[str, str]:
+    """By name: change to softmax, with the verdict where Holm's correction over all members is possible."""
+    if complete:
+        found = compared(runs.assign(measure=""), ["measure"], baseline=BASELINE).droplevel("measure")
+        return {row.Index: f"{100 * row.change:+.1f} %, {row.verdict}" for row in found.itertuples()}
+    logs = np.log(runs.pivot(index="seed", columns="name", values="test"))
+    return {name: f"{100 * np.expm1((logs[name] - logs[BASELINE]).mean()):+.1f} %" for name in logs if name != BASELINE}

@@ -1,0 +1,78 @@
+"""Part W of studies/family on made-up runs: rates by validation, verdicts where all runs are there."""
+
+import pandas as pd
+import pytest
+
+from studies.family import text
+
+NOISE = {21: 0.999, 22: 1.0, 23: 1.001}  # the same seed moves every attention alike, but for a hundredth of that
+FACTORS = {"forgetting": 0.9, "mlk": 1.1, "sink": 1.001}
+
+
+def run(name, lr, seed, valid, test):
+    return {"name": name, "lr": lr, "seed": seed, "valid": valid, "test": test}
+
+
+@pytest.fixture
+def rows():
+    found = []
+    for number, name in enumerate([*text.CONTROLS.values(), *text.MEMBERS]):
+        chosen, other = (2e-3, 1e-3) if name in text.CONTROLS.values() else (1e-3, 2e-3)
+        for seed, noise in NOISE.items():
+            test = 150 * FACTORS.get(name, 1.0) * noise * (1 + 1e-5 * number * (seed - 22))
+            found.append(run(name, chosen, seed, 160.0, test))
+        found.append(run(name, other, 21, 160.0, 1.0))  # not counted
+        if name in text.MEMBERS:
+            found += [run(name, chosen, text.CHOICE, 170.0, 1.0), run(name, other, text.CHOICE, 171.0, 1.0)]
+    return pd.DataFrame(found)
+
+
+@pytest.fixture
+def attacks():
+    runs = [(name, seed) for name in [*text.CONTROLS.values(), *text.MEMBERS] for seed in text.SEEDS]
+    rises = {0.025: 1.1, 0.1: 1.5}
+    found = [
+        {"name": name, "seed": seed, "level": level, "test": rise * (1 + 1e-5 * (seed - 22) * len(name))}
+        for name, seed in runs
+        for level, rise in rises.items()
+    ]
+    return pd.DataFrame(found)
+
+
+def line_of(table, name):
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| `{name}`")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_rate_is_that_of_the_lower_validation_perplexity(rows):
+    rates = text.chosen_rates(rows)
+    assert sorted(rates.index) == sorted(text.MEMBERS)
+    assert set(rates) == {1e-3}
+
+
+def test_verdicts_are_given_where_all_are_measured(rows, attacks):
+    table = text.table(rows, attacks)
+    assert line_of(table, "forgetting")[2] == "-10.0 %, better"
+    assert line_of(table, "mlk")[2] == "+10.0 %, worse"
+    assert line_of(table, "sink")[2].endswith("equivalent")
+    assert line_of(table, "sink")[3:5] == ["10.0 %", "50.0 %"]
+    assert line_of(table, "sink")[5].endswith("equivalent")
+    assert "Not measured" not in table
+    names = [line.split("`")[1] for line in table.splitlines()[2:]]
+    assert (names[0], names[-1]) == ("forgetting", "mlk")
+
+
+def test_no_verdict_is_given_before_that(rows, attacks):
+    table = text.table(rows[(rows["name"] != "kde") | (rows["seed"] != 22)], attacks)
+    assert line_of(table, "forgetting")[2] == "-10.0 %"
+    assert "Not measured yet: kde." in table
+    assert "`kde`" not in table
+
+
+def test_the_rise_is_relative_to_the_clean_perplexity_of_the_same_run():
+    attacks = text.load_attacks()
+    softmax = attacks[(attacks["name"] == "softmax") & (attacks["seed"] == 21)].set_index("level")["test"]
+    source = pd.read_csv(text.HERE / "robustness.csv", comment="#").query("attention == 'softmax' and seed == 21")
+    ppl = source.set_index("level")["ppl"]
+    assert softmax[0.1] == pytest.approx(ppl[0.1] / ppl[0.0])
+    assert 0.0 not in softmax.index
