@@ -38,7 +38,7 @@ KERNELS = ("forward", "both", "queries", "keys")
 VARIANTS = [  # rows, columns, warps, stages, coordinates per step
     (*tile, stages, step)
     for stages, step in ((2, 4), (3, 4), (3, 2), (2, 2), (1, 4), (4, 4), (2, 8), (3, 8), (1, 8))
-    for tile in ((64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 64, 4), (64, 32, 4), (128, 64, 8))
+    for tile in ((64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 64, 4), (64, 32, 4), (128, 64, 8), (64, 64, 8))
 ]
 
 
