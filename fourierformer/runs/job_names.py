@@ -64,6 +64,12 @@ def overrides_of(hydra: HydraConf) -> list[str]:
     return [str(override) for override in written]
 
 
+def config_folder_of(hydra: HydraConf) -> list[str]:
+    """The option that gave this command a folder of further configs, as an argument; none without one."""
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    return [f"--config-dir={folder}" for folder in folders]
+
+
 def _expanded(overrides: Iterable[str]) -> list[dict[str, object]]:
     """The values of each job, {"attention": "softmax", "optim.lr": 0.002}, in the order of Hydra's own sweeper."""
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None

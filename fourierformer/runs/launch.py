@@ -40,7 +40,7 @@ from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.cpu import let_threads_sleep
 from fourierformer.runs.run import run_job
-from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, summarise
+from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, is_empty, summarise
 from fourierformer.tasks import tasks
 from fourierformer.training.signals import exit_code, noted_signal
 
@@ -104,7 +104,9 @@ def launch(config_name: str) -> None:
     try:
         with StopSweep():
             code = _ended(train)
-            if SweepRecord.current:
+            if SweepRecord.current and code == 0 and is_empty(SweepRecord.current):
+                code = print_error("this sweep has no jobs: one of its ranges is empty, as range(1,1) is", 2)
+            elif SweepRecord.current:
                 code = _ended(lambda: summarise(SweepRecord.current)) or code
             if number := noted_signal():
                 code = exit_code(number)

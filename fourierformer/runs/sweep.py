@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
 from fourierformer.printing import echo
-from fourierformer.runs.job_names import Name, names, overrides_of
+from fourierformer.runs.job_names import Name, config_folder_of, names, overrides_of
 from fourierformer.training.signals import SIGNALS, exit_code, forget_signal, note, noted_signal, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
@@ -65,7 +65,8 @@ class Job:
 
     def __init__(self):
         hydra = HydraConfig.get()
-        self.record, self.number, self.overrides = Path(hydra.sweep.dir), hydra.job.num, overrides_of(hydra)
+        self.record, self.number = Path(hydra.sweep.dir), hydra.job.num
+        self.arguments = [*config_folder_of(hydra), *overrides_of(hydra)]
         self.name = _name_of(self.number, read_names(self.record))
         self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
         self.write()
@@ -93,7 +94,7 @@ class Job:
         """A context with the command line of a single run of this job, for meta.json and wandb: otherwise a worker has
         its launcher's command line, and jobs in one process have the sweep's."""
         before = sys.argv
-        sys.argv = [os.environ.get(PROGRAM, before[0]), *self.overrides]
+        sys.argv = [os.environ.get(PROGRAM, before[0]), *self.arguments]
         try:
             yield
         finally:
@@ -126,6 +127,11 @@ def read_names(record: Path) -> list[Name]:
         return [Name(*name) for name in json_object(record / "jobs.json")["names"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def is_empty(record: Path) -> bool:
+    """Whether a sweep has no job, begun or not."""
+    return not read_record(record) and not read_names(record)
 
 
 class StopSweep:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import shlex
 import signal
 import time
 
@@ -14,7 +15,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from fourierformer import attention
 from fourierformer.runs.sweep import end_with_parent
-from tests.helpers.command_line import CONFIGS, MODEL, rows, start, status, train_lm, train_vit
+from tests.helpers.command_line import CONFIGS, MODEL, only_run, rows, start, status, train_lm, train_vit
 
 
 def runs_of(root) -> dict[str, str]:
@@ -91,6 +92,30 @@ def test_a_config_is_composed_once(tmp_path, monkeypatch, capfd):
     assert len(calls) == 1
     assert train_lm("hydra.mode=MULTIRUN", "seed=-1,-2", f"runs_root={tmp_path}") == 2
     assert "0 of 2 done, 2 failed" in capfd.readouterr().err
+
+
+def test_a_sweep_over_an_empty_range_is_refused(tmp_path, capfd):
+    assert train_lm("-m", "seed=range(1,1)", f"runs_root={tmp_path}") == 2
+    assert "error: this sweep has no jobs: one of its ranges is empty" in capfd.readouterr().err
+
+
+def test_the_command_of_a_job_has_the_folder_of_configs_of_its_sweep(smoke, tmp_path):
+    """Without it, the command in meta.json and on the page repeats nothing."""
+    (tmp_path / "configs/attention").mkdir(parents=True)
+    (tmp_path / "configs/attention/outside.yaml").write_text(
+        "# a variant\nname: gaussian\nbandwidth: null\nnormalize_keys: true\n"
+    )
+    sweep = (
+        f"--config-dir={tmp_path / 'configs'}",
+        "-m",
+        *smoke,
+        "attention=outside",
+        f"runs_root={tmp_path / 'runs'}",
+    )
+    assert train_lm(*sweep) == 0
+    command = json.loads((only_run(tmp_path / "runs") / "meta.json").read_text())["command"]
+    assert shlex.split(command)[2] == f"--config-dir={tmp_path / 'configs'}"
+    assert train_lm(*shlex.split(command)[2:], "dry_run=true") == 0
 
 
 def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):
