@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,7 +94,9 @@ class WandbTracker:
                 reason = short(error)
                 wandb.teardown()  # ends the service of the failed start, which would retry
         self._run = wandb.init(mode="offline", settings=wandb.Settings(**settings), **arguments)
-        self.say(f"wandb: offline ({reason}); send it later with: wandb sync {Path(self._run.dir).parent}")
+        # a run that was resumed has several folders, each with a part of its steps
+        folders = f"{shlex.quote(str(Path(self._run.dir).parents[1]))}/offline-run-*-{self._run.id}*"
+        self.say(f"wandb: offline ({reason}); send it later with: wandb sync {folders}")
 
 
 def _upload(run: wandb.Run, folder: Path) -> None:

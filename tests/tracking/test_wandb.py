@@ -1,7 +1,9 @@
 """wandb without a network: runs are written offline and read back with wandb's own reader. Nothing leaves it."""
 
+import glob
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -88,7 +90,9 @@ def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
     tracker.log({"step": 30, "train_loss": 5.0})
     tracker.close(0)
     (directory,) = offline_runs(run_dir)
-    assert messages == [f"wandb: offline (tracker.mode); send it later with: wandb sync {directory}"]
+    (message,) = messages
+    assert message.startswith("wandb: offline (tracker.mode); send it later with: wandb sync ")
+    assert glob.glob(shlex.split(message)[-1]) == [str(directory)]
     history, run, _ = read_back(directory)
     summary = json.loads(inspect(directory, "--summary"))
     assert [row["_step"] for row in history] == [10, 20, 30]
@@ -103,8 +107,9 @@ def test_an_offline_run_reads_back_as_it_was_logged(run_dir):
 
 
 def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
+    messages = []
     for steps in ([1, 2, 3], [3, 4]):
-        tracker = WandbTracker(dir=str(run_dir), **SETTINGS, mode="offline", say=lambda message: None)
+        tracker = WandbTracker(dir=str(run_dir), **SETTINGS, mode="offline", say=messages.append)
         for step in steps:
             tracker.log({"step": step, "train_loss": float(step)})
         tracker.close(143)
@@ -112,6 +117,7 @@ def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
     assert [row["_step"] for row in first[0]] == [1, 2, 3]
     assert [row["_step"] for row in second[0]] == [3, 4]
     assert first[1]["run_id"] == second[1]["run_id"]
+    assert sorted(map(Path, glob.glob(shlex.split(messages[1])[-1]))) == offline_runs(run_dir)  # sent with one command
     assert first[2] == 143
 
 
