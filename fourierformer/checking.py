@@ -64,10 +64,12 @@ def check_section(prefix: str, values: dict, expected: dict[str, object]) -> Non
             known = [SYNONYMS[key]] if SYNONYMS.get(key) in expected else expected
             raise SetupError(f"unknown key '{prefix}{key}'{did_you_mean(SYNONYMS.get(key, str(key)), known, prefix)}")
         if not has_type(value, expected[key]):
-            raise SetupError(f"{prefix}{key}={value!r}: expected {type_text(expected[key])}")
+            whole = isinstance(value, float) and value.is_integer() and has_type(int(value), expected[key])
+            way_out = f". Write {prefix}{key}={int(value)}" if whole else ""
+            raise SetupError(f"{prefix}{key}={value!r}: expected {type_text(expected[key])}{way_out}")
     absent = sorted(set(expected) - set(values))
     if absent:
-        raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line")
+        raise SetupError(f"no value for {prefix}{absent[0]}: give one on the command line, or in the group's yaml")
 
 
 def has_type(value: object, hint: typing.Any) -> bool:
@@ -102,7 +104,8 @@ def type_text(hint: typing.Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_text(a) for a in arguments)
     if origin is list:
-        return f"a list of {type_text(arguments[0])}, e.g. [a,b]"
+        examples = typing.get_args(arguments[0]) or (("0.1", "0.2") if arguments[0] is float else ("a", "b"))
+        return f"a list of {type_text(arguments[0])}, e.g. [{','.join(map(str, examples[:2]))}]"
     if origin is dict:
         return "a mapping"
     plain = {int: "a whole number", float: "a finite number that float32 holds", str: "text", bool: "true or false"}

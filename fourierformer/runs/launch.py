@@ -52,6 +52,7 @@ HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
 HYDRA_RULES: dict = {"version_base": "1.3"}
 if "execution_whitelist" in inspect.signature(hydra.main).parameters:
     HYDRA_RULES = {"execution_whitelist": [f"{SweepRecord.__module__}.{SweepRecord.__qualname__}"]}
+PATHS = ("runs_root", "run_dir", "init_from", "data.root", "data.cache")
 NEEDED = int(3.5 * 2**30)  # bytes of addresses: with fewer, torch's C++ code can abort where nothing can be reported
 NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
@@ -96,7 +97,7 @@ def launch(config_name: str) -> None:
     # hydra/launcher/submitit_slurm.yaml has the name of the plugin's schema on purpose, to be checked against it
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
-    # shells do not expand ~ after `key=`, and Hydra creates the folder of a sweep before a config is read
+    # shells do not expand ~ after `key=`, Hydra cannot read it, and creates the folder of a sweep before the config
     sys.argv[1:] = [_with_home(word) for word in sys.argv[1:]]
     if not prints_text and any(word.startswith("sweep=") for word in sys.argv[1:]):
         sys.argv.append("-m")  # Hydra 1.4 does not take `hydra.mode` from a file of configs/sweep
@@ -142,7 +143,7 @@ def _given_twice() -> list[str]:
 
 def _with_home(word: str) -> str:
     key, _, value = word.partition("=")
-    return f"{key}={os.path.expanduser(value)}" if key in ("runs_root", "run_dir", "init_from") else word
+    return f"{key}={os.path.expanduser(value)}" if key in PATHS else word
 
 
 def _ended(action: Callable[[], int | None]) -> int:
@@ -211,18 +212,25 @@ def explain(error: Exception) -> str:
         return _foreign_group(group[1])
     if group:
         return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
-    several = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    several = re.search(r"Ambiguous value for argument '([^']+)'|Sweep parameters '([^=']+)", text)
     if several:
-        return f"{several[1]} names several values: add -m (--multirun) to run each of them"
+        return f"{several[1] or several[2]} names several values: add -m (--multirun) to run each of them"
     scale = re.search(r"Interpolation key 'scale\.(\w+)' not found", text)
     if scale:
         return f"this scale has no experiment '{scale[1]}': choose another, for example scale=quick (configs/scale)"
     text = re.sub(r"\s*\n\s*", "; ", re.sub(r"\s*See https://hydra\S+ for details", "", text).strip())
-    if isinstance(error, OverrideParseException) and "=" not in error.override:
-        return f"'{error.override}' has no value: write {error.override}=VALUE"
-    if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}' ({text}). An override is key=value, quoted for the shell: 'key=[1,2]'"
-    return text
+    return _unreadable(error.override) if isinstance(error, OverrideParseException) else text
+
+
+def _unreadable(override: str) -> str:
+    """The message for an override that is no key=value."""
+    if "=" not in override:
+        key, _, value = override.partition(":")
+        return f"'{override}' has no value: write {key}={value.strip() or 'VALUE'}, without blanks"
+    key, _, value = override.partition("=")
+    if re.search(r"""['"\\[\](){},]""", value):
+        return f"cannot read '{override}'. An override is key=value, quoted for the shell: 'key=[1,2]'"
+    return f"""cannot read '{override}': a value with such characters has quotes of its own: '{key}="{value}"'"""
 
 
 def _no_name() -> str:

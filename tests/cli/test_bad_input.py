@@ -48,6 +48,12 @@ WRONG = {
     "seed=-1": "seed=-1: must be at least 0",
     "seed=[1": "cannot read 'seed=[1'",
     "seed": "'seed' has no value: write seed=VALUE",
+    "trainer.steps:20": "'trainer.steps:20' has no value: write trainer.steps=20",
+    "trainer.steps=1e3": "trainer.steps=1000.0: expected a whole number or null. Write trainer.steps=1000\n",
+    "seed=range(1,3)": "seed names several values: add -m",
+    "evaluation.splits=valid": "expected a list of 'train' or 'valid' or 'test', e.g. [train,valid]",
+    "optim.betas=0.9": "e.g. [0.1,0.2]",
+    "data.root=/tëxt": """quotes of its own: 'data.root="/tëxt"'""",
     "trainer.steps=many": "trainer.steps='many': expected a whole number",
     "trainer.steps=0": "trainer.steps=0: must be at least 1",
     "trainer.steps=???": "no value for trainer.steps",
@@ -110,6 +116,17 @@ def test_is_one_clear_line(arguments, tmp_path, capfd):
     assert error.count("\n") == 1
     assert printed == "loading ...\n"
     assert not list(tmp_path.iterdir()), "nothing is made before the input is known to be right"
+
+
+def test_the_home_directory_may_be_named_in_any_folder(tmp_path, monkeypatch, capfd):
+    """Shells leave ~ after `key=` as it is, and Hydra cannot read it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "text").mkdir()
+    folders = [f"{key}=~/text" for key in ("data.root", "data.cache", "runs_root")]
+    assert train_lm("data=wikitext2", *folders, "data.hub=null", "dry_run=true") == 2
+    printed, error = capfd.readouterr()
+    assert f"{tmp_path / 'text'} lacks wiki.train.tokens" in printed
+    assert "the data is missing" in error
 
 
 def test_a_key_that_is_given_twice_is_named(tmp_path, capfd):
