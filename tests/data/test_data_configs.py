@@ -13,7 +13,7 @@ from tests.helpers.command_line import REPOSITORY
 
 NAMES = [
     *("builtin_bytes", "builtin_pixels", "builtin_text", "cifar10_pixels", "enwik8"),
-    *("wikitext103", "wikitext2", "wikitext2_bpe", "wikitext2_bytes"),
+    *("text", "wikitext103", "wikitext2", "wikitext2_bpe", "wikitext2_bytes"),
 ]
 
 

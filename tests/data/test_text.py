@@ -80,6 +80,21 @@ def test_one_file_is_cut_by_its_length(tmp_path):
         load_corpus(replace(data, byte_splits=[90_000_000, 5_000_000, 5_000_000]))
 
 
+@pytest.mark.parametrize("unit", ["word", "bpe"])
+def test_one_text_file_is_cut_at_line_ends(unit, tmp_path):
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed (the extra bpe)")
+    lines = [f"line {number} übt größere Wörter\n" for number in range(100)]
+    path = tmp_path / "novel.txt"
+    path.write_text("".join(lines), encoding="utf-8")
+    data = config("text", root=str(path), cache=str(tmp_path / "cache"), unit=unit, vocabulary_size=300)
+    if unit == "word":  # every line has a number of its own
+        data = replace(data, vocabulary_size=20)
+    corpus = load_corpus(data)
+    counts = [tokens.tolist().count(corpus.encode("line")[0]) for tokens in corpus.splits.values()]
+    assert sum(counts) == 100  # no line is lost, none is cut
+    assert all(abs(count - share) <= 1 for count, share in zip(counts, (90, 5, 5), strict=True))
+
+
 def test_the_rule_on_a_text_one_can_check_by_eye(small, capsys):
     corpus = load_corpus(small)
     # counts: the 3, = 2, sat 2, then once each in order of appearance
@@ -97,7 +112,13 @@ def test_an_unknown_word_without_unk_is_an_error(small, lines):
     for split in lines:
         path = Path(small.root) / f"wiki.{split}.tokens"
         path.write_text(path.read_text().replace("<unk>", "dog"))
-    with pytest.raises(SetupError, match="test text has 1 words that the training text lacks, the first is 'a'"):
+    message = "test text has 1 words that the training text lacks, the first is 'a'"
+    with pytest.raises(SetupError, match=message) as caught:
+        load_corpus(replace(small, vocabulary_size=8192))
+    fewer = int(str(caught.value).rpartition("data.vocabulary_size=")[2])
+    assert "<unk>" in load_corpus(replace(small, vocabulary_size=fewer)).words  # the way out is one
+    shutil.rmtree(small.cache)
+    with pytest.raises(SetupError, match=message):
         load_corpus(small)
     assert not list(Path(small.cache).glob("small-*"))
 

@@ -168,7 +168,9 @@ def _unknown_notes(
         count = int(tally[lacking].sum())
         if count and UNK not in ids:
             example = names[int(np.flatnonzero(lacking & (tally > 0))[0])]
-            where, way_out = "the training text", "limit the vocabulary (data.vocabulary_size=20000)"
+            # with half of its words the other half is <unk>, in the training text too
+            fewer = f"keep fewer of its {len(words):,} words: data.vocabulary_size={max(3, len(words) // 2)}"
+            where, way_out = "the training text", fewer
             if source.vocabulary:
                 where, way_out = source.vocabulary.name, "is it the vocabulary of another text, data=wikitext103, say?"
             lacking_words = (

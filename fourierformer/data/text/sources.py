@@ -43,7 +43,7 @@ def local_source(data: TextData) -> Source | None:
     """The text files under data.root, or None if one is missing."""
     root = data.root_path
     single = root if root.is_file() else root / data.name
-    if data.unit == "byte" and single.is_file():
+    if (data.unit == "byte" and single.is_file()) or (data.unit in ("word", "bpe") and root.is_file()):
         return _one_file(data, single)
     if data.byte_splits is not None:
         return None
@@ -99,7 +99,8 @@ def _split_files(root: Path, split: str, kind: str, hub_config: str | None) -> l
 
 
 def _one_file(data: TextData, path: Path) -> Source:
-    """One file cut into train, valid and test by data.byte_splits, by default 90/5/5 per cent of its length."""
+    """One file cut into train, valid and test by data.byte_splits, by default 90/5/5 per cent of its length, of words
+    and byte pairs at the next line end."""
     size = path.stat().st_size
     splits = data.byte_splits or [size - 2 * (size // 20), size // 20, size // 20]
     if sum(splits) != size:
@@ -107,9 +108,18 @@ def _one_file(data: TextData, path: Path) -> Source:
             f"{path} has {size:,} bytes, but data.byte_splits {splits} need {sum(splits):,}: the file is incomplete or "
             "another one (data.byte_splits=null data.expect=null cuts any file 90/5/5)"
         )
-    starts = dict(zip(SPLITS, (0, splits[0], splits[0] + splits[1]), strict=True))
-    lengths = dict(zip(SPLITS, splits, strict=True))
-    return Source([_input(path)], lambda split: _file_pieces(path, starts[split], lengths[split]), size)
+    cuts = [0, splits[0], splits[0] + splits[1], size]
+    if data.unit != "byte":
+        cuts[1:3] = [_line_end(path, cut) for cut in cuts[1:3]]
+    parts = {split: (start, end - start) for split, start, end in zip(SPLITS, cuts, cuts[1:], strict=False)}
+    return Source([_input(path)], lambda split: _file_pieces(path, *parts[split]), size)
+
+
+def _line_end(path: Path, position: int) -> int:
+    with open(path, "rb") as file:
+        file.seek(position)
+        file.readline()
+        return file.tell()
 
 
 def _input(path: Path) -> Input:
