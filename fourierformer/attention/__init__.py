@@ -89,6 +89,10 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
         if (verdict := getattr(cls, ability)) is not True and not (isinstance(verdict, str) and verdict):
             way = f'write the reason in its place, {ability} = "it ..."'
             raise SetupError(f"attention '{name}': {ability} must be True or a reason, got {verdict!r}: {way}")
+    positional = [p.name for p in list(inspect.signature(cls).parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY]
+    if positional:
+        way = f"write __init__(self, geometry, *, {positional[0]}, ...)"
+        raise SetupError(f"attention '{name}': the knob '{positional[0]}' must be keyword-only: {way}")
     before = _registry[name].cls if name in _registry else None
     # a class of the same name replaces its older version, when a notebook loads a file again
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):

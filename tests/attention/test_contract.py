@@ -17,6 +17,8 @@ from tests.helpers.command_line import CONFIGS, REPOSITORY
 from tests.helpers.mechanisms import CHOICES, LENGTH, NAMES, built, has_maps, tokens
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
+# the yaml of another installed package's mechanism is in that package
+OWN = [name for name in NAMES if attention.mechanism(name).__module__.startswith("fourierformer.")]
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
@@ -176,7 +178,7 @@ def yaml_values(name: str) -> dict:
     return (yaml_values(base) if base else {}) | values
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OWN)
 def test_yaml_holds_exactly_the_knobs_with_their_defaults(name):
     values = yaml_values(name)
     assert values.pop("name") == name
@@ -185,14 +187,14 @@ def test_yaml_holds_exactly_the_knobs_with_their_defaults(name):
     assert all(p.annotation is not inspect.Parameter.empty for p in knobs.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OWN)
 def test_the_first_line_of_its_yaml_names_the_file_of_its_class(name):
     file = Path(inspect.getfile(attention.mechanism(name))).relative_to(REPOSITORY)
     assert (CONFIGS / f"attention/{name}.yaml").read_text().splitlines()[0] == f"# {file}"
 
 
 def test_every_yaml_is_registered():
-    assert sorted(p.stem for p in (CONFIGS / "attention").glob("*.yaml")) == NAMES
+    assert sorted(p.stem for p in (CONFIGS / "attention").glob("*.yaml")) == OWN
 
 
 @pytest.mark.parametrize("causal", [True, False])

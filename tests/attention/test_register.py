@@ -13,6 +13,11 @@ class Fresh(attention.Attention):
         super().__init__(geometry)
 
 
+class Positional(attention.Attention):
+    def __init__(self, geometry: Geometry, window: int = 32):
+        super().__init__(geometry)
+
+
 @pytest.fixture
 def registry(monkeypatch):
     """A copy, so that nothing stays registered."""
@@ -45,6 +50,12 @@ def registry(monkeypatch):
             {},
             type("Never", (Fresh,), {"cross_ok": False}),
             "cross_ok must be True or a reason, got Fal",
+        ),
+        (
+            ("fresh", "idea"),
+            {},
+            Positional,
+            "'window' must be keyword-only: write __init__\\(self, geometry, \\*, window, ",
         ),
         (("fresh", "idea"), {"windw": 3}, Fresh, "no such knob \\(did you mean 'window'\\?\\)"),
     ],
