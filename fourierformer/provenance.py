@@ -1,6 +1,9 @@
 """The origin of a result: the commit and its uncommitted changes, the versions, the hardware, the command."""
 
+import contextlib
+import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -77,6 +80,28 @@ def code_since(facts: Mapping) -> str | None:
     changed = _git(REPOSITORY, "diff", "--name-only", commit, "--", "fourierformer") or ""
     count = len(changed.splitlines())
     return f"{count} file{'s' if count > 1 else ''} of fourierformer/ changed since then" if count else None
+
+
+def code_of_packages(names: Iterable[str]) -> dict[str, str]:
+    """The sha256 of the file of each of these attentions that another installed package has: no commit of this
+    repository has its code."""
+    modules = {entry.name: entry.module for entry in importlib.metadata.entry_points(group="fourierformer.attention")}
+    digests = {}
+    for name in modules.keys() & set(names):
+        with contextlib.suppress(Exception):  # finding a file imports the package that it is in, which may fail
+            found = importlib.util.find_spec(modules[name])
+            if found and found.origin:
+                digests[name] = hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+    return digests
+
+
+def packages_since(facts: Mapping) -> str | None:
+    """The attentions of other packages whose code differs from the code that made a result, in words; None without."""
+    recorded = facts.get("attention_code")
+    if not isinstance(recorded, dict) or (now := code_of_packages(map(str, recorded))) == recorded:
+        return None
+    changed = sorted(name for name in recorded if now.get(name) != recorded[name])
+    return f"the code of attention {', '.join(changed)} changed since then"
 
 
 def header(program: str, libraries: Iterable[str] = ("torch", "triton"), **more: str) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
-from fourierformer.provenance import code_since
+from fourierformer.provenance import code_since, packages_since
 from fourierformer.runs.directory import RunDirectory, readable
 from fourierformer.runs.spec import task_of
 
@@ -43,7 +43,7 @@ def state_of(directory: RunDirectory, spec: RunSpec) -> State:
     measured, wanted = measured_in(summary), task_of(spec).measured_at_end(spec)
     missing = [f"{split}/{protocol}" for split, protocol in wanted if protocol not in measured.get(split, {})]
     if ended and not missing:
-        remarks = [code_since(meta)]
+        remarks = [code_since(meta), packages_since(meta)]
         if spec.tracker.name == "wandb" and not directory.wandb_id.is_file():
             remarks.append("wandb does not have it")
         since = "".join(f"; {remark}" for remark in remarks if remark)

@@ -16,6 +16,7 @@ from fourierformer.config import RunSpec, to_yaml
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.files import read_json, require_small
 from fourierformer.processes import Processes
+from fourierformer.provenance import code_of_packages
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.job_names import Name, values_of_command
 from fourierformer.runs.measure import (
@@ -102,7 +103,10 @@ def _keep_facts(parts: RunObjects, directory: RunDirectory, origin: dict) -> Non
 def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
     directory.write(directory.config, to_yaml(spec.values))
     # repeats the summary's keys, so that failed runs appear in tables
-    return directory.write_meta(**identity(spec))
+    chosen = [values for key, values in spec.values.items() if key.endswith("attention") and isinstance(values, dict)]
+    names = [name for values in chosen for name in (values["name"], *(values.get("pattern") or []))]  # of `hybrid`
+    code = code_of_packages(names)
+    return directory.write_meta(**identity(spec), **({"attention_code": code} if code else {}))
 
 
 def ignore(*arguments) -> None:

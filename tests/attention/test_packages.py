@@ -54,6 +54,18 @@ def test_it_trains_with_its_own_config_and_is_loaded_again(package, tmp_path):
     assert (type(layer).__module__, layer.factor) == ("my_package.my_attention", 2.0)
 
 
+def test_a_change_of_its_code_is_named_where_an_earlier_result_is_shown(package, tmp_path, capfd):
+    """No commit of this repository has its code, and the hash of a run covers the config alone."""
+    command = (f"--config-dir={package / 'configs'}", *MODEL, "attention=last_value", f"run_dir={tmp_path / 'run'}")
+    assert train_lm(*command, "trainer.steps=1") == 0
+    capfd.readouterr()
+    assert train_lm(*command, "trainer.steps=1") == 0
+    assert "the code of attention" not in capfd.readouterr().out
+    (package / "my_attention.py").write_text(CLASS.replace("self.factor * v", "2 * self.factor * v"))
+    assert train_lm(*command, "trainer.steps=1") == 0
+    assert "; the code of attention last_value changed since then (fresh=true runs it again)" in capfd.readouterr().out
+
+
 def test_it_is_among_the_available_ones_and_not_imported_before_it_is_named(package):
     attention.build("softmax", Geometry(dim=8, heads=2, length=9, causal=True))
     assert "my_package" not in sys.modules
