@@ -33,8 +33,11 @@ def state_of(directory: RunDirectory, spec: RunSpec) -> State:
         return State("new", f"begins {path}: config {spec.hash}")
     changed = differences(from_yaml(directory.config), spec.values)
     if changed:
+        way_out = "Choose another run_dir="
+        if not spec.run_dir:
+            way_out = "Its name is the hash of this one, so its config.yaml was changed: restore that"
         text = f"{path} holds a run of another config: {'; '.join(changed)}. "
-        return State("another run", text + "Choose another run_dir=, or fresh=true to move that run aside.")
+        return State("another run", f"{text}{way_out}, or fresh=true to move that run aside.")
     damaged: list[str] = []
     files = directory.meta, directory.status, directory.summary
     meta, status, summary = (readable(file, damaged.append) for file in files)

@@ -255,7 +255,7 @@ class ClassificationObjective(Objective):
         if unreadable > UNREADABLE * images:
             raise SetupError(
                 f"data '{self.corpus.name}': {unreadable} of {images:,} {split} images cannot be read, more than "
-                f"{UNREADABLE:.1%}: {self._names(split)}. Copy the data again."
+                f"{UNREADABLE:.1%}: {self._names(split)}. Copy the data again, or remove them."
             )
 
     def _names(self, split: str) -> str:

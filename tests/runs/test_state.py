@@ -104,6 +104,14 @@ def test_a_damaged_file_is_named_and_not_believed(ended, spec, file):
     assert last.startswith("resumes ")
 
 
+def test_a_config_that_was_edited_is_named_as_such(ended, spec):
+    ended.write(ended.config, to_yaml(spec.values | {"global_batch_size": 1}))
+    state = state_of(ended, spec)
+    assert state.word == "another run"
+    assert f"another config: global_batch_size: 1 -> {spec.global_batch_size}. " in state.sentence
+    assert "config.yaml was changed: restore that, or fresh=true" in state.sentence
+
+
 def test_another_config_is_another_run_with_its_differences(ended, tmp_path):
     state = state_of(ended, spec_of(tmp_path, "seed=2", f"run_dir={ended.path}"))
     assert state.word == "another run"
