@@ -81,12 +81,18 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
 
 
 def _check_start(config: DictConfig, processes: Processes) -> None:
-    """SetupError for a sweep in several processes, and for a debug option of the other script, whose keys differ."""
+    """SetupError for a sweep in several processes, a scale that chooses nothing, and a debug option of the other
+    script, whose keys differ."""
     if in_sweep() and processes.world > 1 and SweepRecord.current:
         raise SetupError(
             f"a sweep runs its jobs one after the other in one process, but {processes.world} were started: start "
             "each run with torchrun by itself, or sweep without torchrun, for example with "
             "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
+        )
+    if choices().get("sweep") is None and (scale := choices().get("scale")) not in (None, "paper"):
+        raise SetupError(
+            f"scale={scale} has no effect here: it chooses the experiments of a sweep of configs/sweep, for example "
+            "sweep=table1. A short run: experiment=builtin, or trainer.steps="
         )
     chosen = choices().get("debug")
     owners = [task for task in tasks() if chosen and task.debug == chosen]

@@ -78,6 +78,7 @@ WRONG = {
     "attention.radius=-1": "attention.radius=-1.0: must be more than 0",
     "data.cutoffs=[-1]": "data.cutoffs=[-1] must grow, from at least 1",
     "data.cutoffs=[5,3]": "data.cutoffs=[5, 3] must grow",
+    "scale=quick": "scale=quick has no effect here: it chooses the experiments of a sweep",
     "experiment=null": "experiment=null: no such experiment ('~experiment' leaves it out). Options: builtin,",
     "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
