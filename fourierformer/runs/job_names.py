@@ -56,6 +56,11 @@ def values_of_command() -> str:
     return differing_values([single, {}])[0][:LONGEST]
 
 
+def named_attention() -> str | None:
+    """The attention that the command of this run names, 'attention=softmax'; None if a file of configs/ chooses it."""
+    return next((word for word in overrides_of(HydraConfig.get()) if word.startswith("attention=")), None)
+
+
 def overrides_of(hydra: HydraConf) -> list[str]:
     """The overrides of a command as they were written: reading them one by one would resolve interpolations in them,
     which are relative to another place."""

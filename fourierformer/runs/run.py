@@ -19,7 +19,7 @@ from fourierformer.printing import echo
 from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.job_names import Name, values_of_command
+from fourierformer.runs.job_names import Name, named_attention, values_of_command
 from fourierformer.runs.spec import check_mechanism, read_command, stored_spec, task_of
 from fourierformer.runs.state import State, state_of
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, end_with_parent, in_sweep, show
@@ -81,8 +81,8 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
 
 
 def _check_start(config: DictConfig, processes: Processes) -> None:
-    """SetupError for a sweep in several processes, a scale that chooses nothing, and a debug option of the other
-    script, whose keys differ."""
+    """SetupError for a sweep in several processes, a scale that chooses nothing, a variant that chooses nothing, and a
+    debug option of the other script, whose keys differ."""
     if in_sweep() and processes.world > 1 and SweepRecord.current:
         raise SetupError(
             f"a sweep runs its jobs one after the other in one process, but {processes.world} were started: start "
@@ -93,6 +93,11 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
         raise SetupError(
             f"scale={scale} has no effect here: it chooses the experiments of a sweep of configs/sweep, for example "
             "sweep=table1. A short run: experiment=builtin, or trainer.steps="
+        )
+    if (variant := choices().get("variant")) and (attention := named_attention()):
+        way_out = f"leave {attention} out, or the variant (~variant); single values may change: attention.eps=0"
+        raise SetupError(
+            f"variant={variant} is a mechanism with settings, in whose place {attention} would run: {way_out}"
         )
     chosen = choices().get("debug")
     owners = [task for task in tasks() if chosen and task.debug == chosen]

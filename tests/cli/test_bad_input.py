@@ -81,6 +81,7 @@ WRONG = {
     "scale=quick": "scale=quick has no effect here: it chooses the experiments of a sweep",
     "experiment=null": "experiment=null: no such experiment ('~experiment' leaves it out). Options: builtin,",
     "debug=null": "debug=null: no such debug ('~debug' leaves it out). Options: smoke,",
+    "variant=matched attention=softmax": "in whose place attention=softmax would run",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
     "attention.name=[1]": "attention.name=[1]: expected text",
     "debug=[1,2]": "cannot compose these overrides",
