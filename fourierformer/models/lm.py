@@ -182,6 +182,10 @@ class WordLM(TextModel):
 
     def next_token(self, tokens: Tensor) -> Tensor:
         """log p of every word as the next token: (B, N) -> (B, V)."""
+        if self.positions is not None and tokens.shape[1] > len(self.positions):
+            raise ValueError(
+                f"the model has positions for {len(self.positions)} tokens, got {tokens.shape[1]}: give the last"
+            )
         return self.output.log_probabilities(self.hidden(tokens, last=1)[:, 0], self.embedding.weight)
 
     def start(self, batch: int) -> list[State] | None:

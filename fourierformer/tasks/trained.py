@@ -58,6 +58,10 @@ class TrainedLanguageModel(TrainedModel):
     def encode(self, text: str) -> list[int]:
         """Ids of a text. An empty one is the beginning of a line, which follows a line end: <eos> among words, or
         byte 10."""
+        if not isinstance(text, str):
+            raise TypeError(
+                f"the text must be a string, got {type(text).__name__}: several texts are encoded one by one"
+            )
         return self.corpus.encode(text) or self.corpus.encode("\n")
 
     def decode(self, ids: Sequence[int]) -> str:

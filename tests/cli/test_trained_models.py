@@ -88,6 +88,12 @@ def test_a_language_model_in_two_lines(finished, without_data):
     for ids in ([], [model.corpus.vocab_size], [-1]):
         with pytest.raises(SetupError, match=r"ids must be numbers from 0 to \d+, at least one"):
             model.continued(ids, 1)
+    with pytest.raises(TypeError, match="the text must be a string, got list"):
+        model.generate(["word3", "word7"])
+    length = model.spec.model.length
+    assert model.model.next_token(torch.zeros(1, length, dtype=torch.int64)).isfinite().all()
+    with pytest.raises(ValueError, match=f"positions for {length} tokens, got {length + 1}: give the last"):
+        model.model.next_token(torch.zeros(1, length + 1, dtype=torch.int64))
 
 
 def test_it_is_the_model_of_the_checkpoint(finished):
