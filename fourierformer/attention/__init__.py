@@ -110,7 +110,8 @@ def _entry(name: str) -> Entry:
         _import_of_package(name)
     if name not in _registry:
         _load_all()
-        raise SetupError(f"unknown attention '{name}'{did_you_mean(name, _registry)}")
+        way_out = "Where it is another package's, install that here"
+        raise SetupError(f"unknown attention '{name}'{did_you_mean(name, _registry)}. {way_out}")
     return _registry[name]
 
 
