@@ -28,7 +28,8 @@ INSTRUCTIONS_PER_PAIR = {
 # Executed per token and coordinate by the kernel that writes features, counted likewise, for 16 features.
 INSTRUCTIONS_PER_FEATURES = {"half": 160, "precise": 340}
 FEATURE_BYTES = {"half": 16 * 2, "precise": 2 * 16 * 2}  # of one token and coordinate
-TENSORS_MOVED = {"forward": 4, "backward": 8}  # q, k, v, out; then q, k, v, out, dout, dq, dk, dv
+# q, k, v, out; then q, k, v, out, dout, dq, dk, dv. One pass also writes and reads parts of dq, which are not counted.
+TENSORS_MOVED = {"forward": 4, "one pass": 8, "two passes": 8}
 FEATURES_READ = {"forward": 1, "one pass": 1, "two passes": 2}  # once by each launch of the kernel
 # Products of a pair (features, values): 16 features per coordinate, and values in TF32, which takes twice the time of
 # float16. In a pass of the backward the factors twice, the slopes, and dout v; and in the last one dv.
@@ -59,8 +60,7 @@ def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, 
     for part, instructions in zip(passes, per_pair, strict=True):
         factors, values = PRODUCTS[part]
         products = (16 * factors + 2 * values) * width * PRODUCT_PARTS[kind]
-        tensors = TENSORS_MOVED["forward" if part == "forward" else "backward"]
-        moved = numbers // 2 * tensors * contestant.dtype.itemsize + stored * FEATURES_READ[part]
+        moved = numbers // 2 * TENSORS_MOVED[part] * contestant.dtype.itemsize + stored * FEATURES_READ[part]
         written = (numbers * INSTRUCTIONS_PER_FEATURES[kind], limit["issue"]), (stored, limit["bandwidth"])
         used = (pairs * instructions, limit["issue"]), (pairs * products, limit["matrix"]), (moved, limit["bandwidth"])
         read = batch * heads * bytes_of_tiles(part, tokens, width, causal, kind) if limit["cache rate"] else 0
@@ -69,6 +69,7 @@ def floor_ms(dims: tuple, what: str, contestant: "Contestant", limit: dict[str, 
 
 
 def launches_of(part: str, keys: int) -> str:
+    """The key of the tables above for "forward" or "backward"."""
     from fourierformer.kernels.sinc.tiles import one_pass  # needs Triton
 
     return part if part == "forward" else "one pass" if one_pass(keys) else "two passes"

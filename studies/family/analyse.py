@@ -118,9 +118,9 @@ def overview_table(rows: pd.DataFrame) -> str:
     lines.append("|---|---|---:|---:|---:|---:|")
     for name in [*members(), "fourier", "elliptical"]:  # the paper's start; one that needs two layers
         of_papers = papers[papers["attention"] == PUBLISHED_AS.get(name, name)]
-        text = of_papers.query("experiment == 'wt103_small' and split == 'test' and metric == 'ppl'")
+        words = of_papers.query("experiment == 'wt103_small' and split == 'test' and metric == 'ppl'")
         images = of_papers.query("experiment == 'imagenet_deit_tiny' and metric == 'top1'")
-        cells = [f"`{name}`", mechanism(name).cost, _published(text), _published(images)]
+        cells = [f"`{name}`", mechanism(name).cost, _published(words), _published(images)]
         cells += [f"{area[name]:.1f}" if name in area else "-", f"{error[name]:.3f}" if name in error else "-"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -79,27 +79,25 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
 def table(rows: pd.DataFrame, attacks: pd.DataFrame) -> str:
     """Perplexity and its rise under attack, each minus softmax: change, Holm's correction, verdict."""
     runs = measured(rows)
-    complete = set(runs["name"]) == {*CONTROLS.values(), *MEMBERS}
     attacked = attacks[(attacks["level"] == LEVEL_OF_ATTACK) & attacks["name"].isin(runs["name"])]
     levels = sorted(attacks["level"].unique())
     heads = [f"{100 * level:g} %" for level in levels]
     lines = ["| attention | test perplexity | to softmax | rise: " + " | ".join(heads) + " | to softmax |"]
     lines.append("|---|---:|---|" + "---:|" * len(levels) + "---|")
-    cells = [_changes(each, complete) for each in (runs, attacked)]
+    cells = [_changes(each) for each in (runs, attacked)]
     for name, own in sorted(runs.groupby("name"), key=lambda group: group[1]["test"].mean()):
         rises = attacks[attacks["name"] == name].groupby("level")["test"].mean()
         text = [f"{100 * (rises[level] - 1):.1f} %" if level in rises else "-" for level in levels]
         line = [f"`{name}`", f"{own['test'].mean():.1f} ± {own['test'].std():.1f}", cells[0].get(name, ""), *text]
         lines.append(f"| {' | '.join([*line, cells[1].get(name, '')])} |")
-    if not complete:
-        missing = [name for name in MEMBERS if name not in set(runs["name"])]
+    if missing := [name for name in MEMBERS if name not in set(runs["name"])]:
         lines += ["", f"Not measured yet: {', '.join(missing)}. Verdicts are given when all are."]
     return "\n".join(lines)
 
 
-def _changes(runs: pd.DataFrame, complete: bool) -> dict[str, str]:
-    """By name: change to softmax, with the verdict where Holm's correction over all members is possible."""
-    if complete:
+def _changes(runs: pd.DataFrame) -> dict[str, str]:
+    """By name: change to softmax, with the verdict where all are there, since Holm's correction is over all."""
+    if set(runs["name"]) == {*CONTROLS.values(), *MEMBERS}:
         found = compared(runs.assign(measure=""), ["measure"], baseline=BASELINE).droplevel("measure")
         return {row.Index: f"{100 * row.change:+.1f} %, {row.verdict}" for row in found.itertuples()}
     logs = np.log(runs.pivot(index="seed", columns="name", values="test"))

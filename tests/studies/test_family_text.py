@@ -62,6 +62,13 @@ def test_verdicts_are_given_where_all_are_measured(rows, attacks):
     assert (names[0], names[-1]) == ("forgetting", "mlk")
 
 
+def test_no_verdict_under_attack_is_given_before_all_were_attacked(rows, attacks):
+    table = text.table(rows, attacks[attacks["name"] != "kde"])
+    assert line_of(table, "sink")[2].endswith("equivalent")
+    assert line_of(table, "sink")[5].endswith(" %")
+    assert line_of(table, "kde")[3:] == ["-", "-", ""]
+
+
 def test_no_verdict_is_given_before_that(rows, attacks):
     table = text.table(rows[(rows["name"] != "kde") | (rows["seed"] != 22)], attacks)
     assert line_of(table, "forgetting")[2] == "-10.0 %"
