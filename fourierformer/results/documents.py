@@ -162,7 +162,7 @@ def outside_table(folder: Path) -> str:
 
 Part = Callable[[str, Path], str]  # from the document's text and the folder of measured runs
 DOCUMENTS: dict[str, dict[str, Part]] = {
-    "README.md": {"headline": lambda *_: quoted("real_data", "headline")},
+    "README.md": {"rates": lambda *_: quoted("rates", "rates")},
     "docs/reproduce.md": {"quickstart": lambda _, folder: quickstart(folder)},
     "docs/attention.md": {
         "attention": lambda *_: mechanism_table(),

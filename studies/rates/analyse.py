@@ -26,6 +26,12 @@ NAMES = {
     ("none", ""): "none",
     ("fourier", "1e-06"): "fourier (R = 2)",
 }
+OF_FIRST_PLAN = {  # measured at one rate
+    ("fourier", "0.0"): "fourier (R = 2), eps 0",
+    ("fourier_first_coordinate", "1e-06"): "fourier_first_coordinate",
+    ("fourier_vector", "1e-06"): "fourier_vector",
+    ("fourier_head", "1e-06"): "fourier_head",
+}
 COLOURS = {
     "softmax": "#222222",
     "gaussian": "#0072b2",
@@ -49,14 +55,16 @@ LEVEL, MARGIN = 0.05, np.log(1.01)
 
 
 def load() -> pd.DataFrame:
-    """One line per run of the study's setting: name, lr, seed, valid, test, share (of the layer that attends least)."""
+    """One line per run of the study's setting: name, lr, seed, valid, test; attended share, the mean over layers and
+    that of the layer that attends least."""
     frames = [pd.read_csv(path, comment="#") for path in ROWS if path.is_file()]
     rows = pd.concat(frames, ignore_index=True)
     config = rows["config"].map(json.loads)
     rows["lr"] = config.map(lambda c: c["optim.lr"])
     rows["eps"] = config.map(lambda c: str(float(c["attention.eps"])) if "attention.eps" in c else "")
     rows["name"] = config.map(name_of)
-    rows["share"] = rows.apply(least_share, axis=1)
+    shares = rows.apply(attended_shares, axis=1)
+    rows["share"], rows["least_share"] = shares.map(np.mean), shares.map(min)
     rows = rows[rows["name"].notna()]
     # seed 1 of softmax at 1e-3 was repeated on another processor; the repetition does not count
     rows = rows.drop_duplicates(["name", "lr", "seed"], keep="first")
@@ -80,25 +88,29 @@ def name_of_attention(config: dict) -> str | None:
         variant = str(config["attention.radius"]), eps, float(config["attention.radius_lr_multiplier"])
         if variant[::2] != ("matched", 1.0):
             return VARIANTS.get(variant)
-    return NAMES.get((attention, eps))
+    return (NAMES | OF_FIRST_PLAN).get((attention, eps))
 
 
-def least_share(row: pd.Series) -> float:
-    """Attended share of the layer that attends least, on the test split; 1 without eps."""
+def attended_shares(row: pd.Series) -> list[float]:
+    """Of each layer on the test split, NaN where it was not measured; 1 without eps."""
     if row["attention"] == "none":
-        return 0.0
+        return [0.0]
     if not row["eps"] or float(row["eps"]) == 0:
-        return 1.0
+        return [1.0]
     layers = json.loads(row["head_layers"])["test"] if isinstance(row.get("head_layers"), str) else None
-    return min(layer["attended_share"] for layer in layers) if layers else float("nan")
+    return [layer["attended_share"] for layer in layers] if layers else [float("nan")]
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean, standard deviation and number of seeds of each attention at each rate, on the seeds that choose it."""
-    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin(NAMES.values())]
-    return first.groupby(["name", "lr"]).agg(
-        n=("seed", "size"), valid=("valid", "mean"), test=("test", "mean"), sd=("test", "std"), share=("share", "mean")
-    )
+    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin((NAMES | OF_FIRST_PLAN).values())]
+    numbers = first.groupby(["name", "lr"])[["valid", "test", "share", "least_share"]]
+    return numbers.mean().assign(n=numbers.size(), sd=numbers.std()["test"])
+
+
+def chosen(by_rate: pd.DataFrame) -> pd.DataFrame:
+    """The rate of each attention whose validation perplexity is lowest; the lowest test perplexity first."""
+    return by_rate.loc[by_rate["valid"].groupby(level="name").idxmin()].sort_values("test")
 
 
 def parts() -> dict[str, str]:
@@ -132,11 +144,11 @@ def primary_table(rows: pd.DataFrame, seeds: range) -> str:
     within 1 %, Holm's correction."""
     lines = ["| attention | test perplexity | to softmax [95 %] | p, different | p, equivalent | verdict |"]
     lines.append("|---|---:|---|---:|---:|---|")
-    chosen = summary(rows)["valid"].groupby(level="name").idxmin()
+    rate = dict(chosen(summary(rows)).index)
     fresh = rows[rows["seed"].isin(seeds)].groupby("name")["test"]
     lines.append(f"| softmax | {fresh.mean()['softmax']:.1f} ± {fresh.std()['softmax']:.1f} | | | | |")
     names = COMPARED[1:]
-    logs = [differences(rows, chosen[name], chosen["softmax"], seeds) for name in names]
+    logs = [differences(rows, (name, rate[name]), ("softmax", rate["softmax"]), seeds) for name in names]
     different = holm(stats.ttest_1samp(each, 0).pvalue for each in logs)
     equivalent = holm(
         max(
@@ -182,15 +194,17 @@ def secondary_table(rows: pd.DataFrame) -> str:
 
 def table(by_rate: pd.DataFrame) -> str:
     rates = sorted(by_rate.index.get_level_values("lr").unique())
-    lines = ["| attention | " + " | ".join(f"lr {rate:g}" for rate in rates) + " | chosen by validation |"]
-    lines.append("|---|" + "---:|" * len(rates) + "---:|")
-    for name in dict.fromkeys(NAMES.values()):
-        if name not in by_rate.index:
-            continue
+    lines = ["| attention | " + " | ".join(f"lr {rate:g}" for rate in rates) + " | chosen | attended share |"]
+    lines.append("|---|" + "---:|" * (len(rates) + 2))
+    for (name, rate), best in chosen(by_rate).iterrows():
         of_name = by_rate.loc[name]
-        cells = [cell(of_name.loc[rate]) if rate in of_name.index else "-" for rate in rates]
-        lines.append(f"| {name} | {' | '.join(cells)} | {of_name['valid'].idxmin():g} |")
+        cells = [cell(of_name.loc[each]) if each in of_name.index else "-" for each in rates]
+        lines.append(f"| {name} | {' | '.join(cells)} | {rate:g} | {share_text(best)} |")
     return "\n".join(lines)
+
+
+def share_text(values: pd.Series) -> str:
+    return "-" if np.isnan(values["share"]) else f"{100 * values['share']:.0f} %"
 
 
 def cell(values: pd.Series) -> str:
@@ -203,11 +217,11 @@ def draw(rows: pd.DataFrame, by_rate: pd.DataFrame) -> None:
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(6, 6), sharex=True, height_ratios=[3, 1.2], layout="constrained"
     )
-    for name, of_name in by_rate.groupby(level="name"):
-        means = of_name.droplevel("name")
+    for name in COLOURS:
+        means = by_rate.loc[name]
         style = {"color": COLOURS[name], "linestyle": "--" if name in ("none", "matched, eps 0") else "-"}
         top.plot(means.index, means["test"], label=name, **style)
-        bottom.plot(means.index, means["share"], marker=".", **style)
+        bottom.plot(means.index, means["least_share"], marker=".", **style)
         runs = rows[(rows["name"] == name) & rows["seed"].isin(CHOICE)]
         top.scatter(runs["lr"], runs["test"], s=10, color=COLOURS[name])
         best = means["valid"].idxmin()
@@ -224,7 +238,10 @@ def draw(rows: pd.DataFrame, by_rate: pd.DataFrame) -> None:
 
 
 if __name__ == "__main__":
+    from studies.rates.overview import save_overview  # which imports this module
+
     rows = load()
     by_rate = summary(rows)
     write_parts(HERE / "README.md", parts())
     draw(rows, by_rate)
+    save_overview(HERE)

@@ -13,7 +13,6 @@ from studies.real_data.figures import save_evidence
 from studies.real_data.headline import findings, headline_table
 from studies.real_data.hypotheses import EVIDENCE, HERE, hypothesis_table
 from studies.real_data.layers import layer_tables
-from studies.real_data.overview import save_overview
 
 
 def parts(folder: Path = HERE) -> dict[str, str]:
@@ -53,4 +52,3 @@ def checks(folder: Path = HERE) -> str:
 if __name__ == "__main__":
     write_parts(HERE / "README.md", parts())
     save_evidence(HERE)
-    save_overview(HERE)

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 
-from studies.real_data.overview import fingerprint
+from studies.rates.overview import fingerprint
 from tests.helpers.command_line import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -16,8 +16,8 @@ def test_it_is_short():
 
 
 def test_its_picture_shows_the_numbers_of_today():
-    pictures = REPOSITORY / "studies/real_data"
-    assert "studies/real_data/overview.png" in README
+    pictures = REPOSITORY / "studies/rates"
+    assert "studies/rates/overview.png" in README
     assert (pictures / "overview.png").is_file()
     assert fingerprint() in (pictures / "overview.svg").read_text(encoding="utf-8"), "stale: run `make studies`"
 

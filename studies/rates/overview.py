@@ -3,11 +3,11 @@
 import math
 import random
 from pathlib import Path
+from statistics import fmean
 
 from fourierformer.files import checksum
 from fourierformer.report.picture import INK, Picture, series_colour
-from fourierformer.results.comparison import Row
-from studies.real_data.headline import attended_text, findings, perplexity, rates
+from studies.rates.analyse import CHOICE, chosen, load, share_text, summary
 
 NAME, TITLE = "overview", "Whom a query attends to, and what was found on WikiText-2"
 RADIUS, POWER = 2.0, 4  # the paper's
@@ -43,17 +43,12 @@ def shares(weight) -> list[float]:
     return [w / sum(weights) for w in weights]
 
 
-def results() -> list[tuple[str, dict[str, list[float]], str]]:
-    """(attention, {learning rate: test perplexity of every seed}, attended share) of README's table."""
-    return [
-        (finding.label, {f"{rate:g}": _values(row) for rate, row in finding.by_rate.items()}, attended_text(finding))
-        for finding in findings()
-    ]
-
-
-def _values(row: Row) -> list[float]:
-    values = perplexity(row).values
-    return [values[seed] for seed in sorted(values, key=str)]
+def results() -> list[tuple[str, dict[float, list[float]], float, str]]:
+    """(attention, {learning rate: test perplexity of every seed}, chosen rate, attended share) of README's table."""
+    rows = load()
+    by_setting = rows[rows["seed"].isin(CHOICE)].groupby(["name", "lr"])["test"].apply(list)
+    best = chosen(summary(rows))
+    return [(name, by_setting[name].to_dict(), rate, share_text(row)) for (name, rate), row in best.iterrows()]
 
 
 def fingerprint() -> str:
@@ -103,27 +98,29 @@ def _draw_weights(axes, weight, title: str) -> None:
 
 
 def _draw_results(axes) -> None:
-    """A dot per seed, a stroke at the mean of a learning rate, and the attended share beside them."""
-    found = findings()
-    drawn = [value for finding in found for row in finding.by_rate.values() for value in _values(row)]
+    """A dot per seed, a stroke at the mean of the chosen learning rate, and the attended share beside them."""
+    found = results()
+    drawn = [value for _, by_rate, *_ in found for values in by_rate.values() for value in values]
     lowest, highest = min(drawn), max(drawn)
-    looks = {rate: series_colour(i - 1) if i else INK for i, rate in enumerate(rates(found))}
-    for i, finding in enumerate(found):
-        for rate, row in finding.by_rate.items():
-            values, colour = _values(row), looks[rate].fixed
+    rates = sorted({rate for _, by_rate, *_ in found for rate in by_rate})
+    looks = {rate: series_colour(i - 1) if i else INK for i, rate in enumerate(rates)}
+    for i, (_, by_rate, best, share) in enumerate(found):
+        for rate, values in by_rate.items():
+            colour = looks[rate].fixed
             axes.plot(values, [i] * len(values), "o", color=colour, markersize=4, alpha=0.6, markeredgewidth=0)
-            axes.plot([perplexity(row).mean] * 2, [i - 0.28, i + 0.28], color=colour, linewidth=1.6)
-        axes.text(1.15 * highest, i, attended_text(finding), fontsize=7.5, color=INK.fixed, verticalalignment="center")
+        axes.plot([fmean(by_rate[best])] * 2, [i - 0.28, i + 0.28], color=looks[best].fixed, linewidth=1.6)
+        axes.text(1.15 * highest, i, share, fontsize=7.5, color=INK.fixed, verticalalignment="center")
     below = {"fontsize": 7.5, "color": INK.fixed, "verticalalignment": "top", "linespacing": 1.1}
     axes.text(1.15 * highest, len(found) - 0.4, "attended\nshare", **below)
     for rate, look in looks.items():
         axes.plot([], [], "o", color=look.fixed, markersize=4, label=f"{rate:g}")
     small = {"fontsize": 7, "title_fontsize": 7, "labelcolor": INK.fixed, "frameon": False}
     axes.legend(title="learning rate", loc="lower left", **small)
-    axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5), xlim=(0.93 * lowest, 1.4 * highest))
-    axes.set_xticks([150, 200, 300, 400, 500], ["150", "200", "300", "400", "500"])
+    axes.set(xscale="log", ylim=(len(found) - 0.5, -0.5), xlim=(0.93 * lowest, 1.5 * highest))
+    ticks = [150, 200, 300, 500, 800]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(range(len(found)), [finding.label for finding in found])
+    axes.set_yticks(range(len(found)), [name for name, *_ in found])
     axes.set_title("WikiText-2, 4 layers: a dot per seed", fontsize=9, color=INK.fixed)
     axes.set_xlabel("test perplexity (lower is better)", fontsize=8, color=INK.fixed)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
