@@ -83,3 +83,10 @@ def test_the_rise_is_relative_to_the_clean_perplexity_of_the_same_run():
     ppl = source.set_index("level")["ppl"]
     assert softmax[0.1] == pytest.approx(ppl[0.1] / ppl[0.0])
     assert 0.0 not in softmax.index
+
+
+def test_the_check_has_a_change_but_no_verdict(rows, attacks):
+    checked = [run(text.CHECK, 2e-3, seed, 160.0, 120 * noise) for seed, noise in NOISE.items()]
+    table = text.table(pd.concat([rows, pd.DataFrame(checked)]), attacks)
+    assert line_of(table, text.CHECK)[2] == "-20.0 %"
+    assert line_of(table, "forgetting")[2] == "-10.0 %, better"
