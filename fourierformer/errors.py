@@ -14,6 +14,7 @@ class UserError(Exception):
 
     exit_code = 1
     already_reported = False  # True if another process has printed it (processes.py)
+    ends_sweep = False  # True if no other job of a sweep can do better
 
 
 class SetupError(UserError):

@@ -181,7 +181,11 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
         label = label if processes.first else f"process {processes.rank}: "
         text = error if job is None or _is_new(error, job) else "the same error"
-        return error.exit_code if silent else print_error(f"{label}{text}", error.exit_code), str(error)
+        code = error.exit_code if silent else print_error(f"{label}{text}", error.exit_code)
+        if job and error.ends_sweep and SweepRecord.current:
+            job.finish(code, str(error))
+            sys.exit(code)
+        return code, str(error)
     except Interrupted as stop:
         return _stopped(stop, job)
     except OSError as error:  # a disk error without a message of its own, or too little memory for a library

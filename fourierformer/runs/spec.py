@@ -166,4 +166,6 @@ def _keys(sections: Mapping) -> list[str]:
 
 def _of_another_task(origin: str, owner: Task, task: Task) -> SetupError:
     command = f"experiment={owner.experiment}" if owner.script == task.script else f"python {owner.script}"
-    return SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")
+    error = SetupError(f"{origin} is not for task={task.name}: {command} trains {owner.name} models")
+    error.ends_sweep = owner.script != task.script
+    return error

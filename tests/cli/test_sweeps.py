@@ -124,6 +124,13 @@ def test_a_wrong_choice_is_refused_before_the_first_job(smoke, tmp_path, capfd):
     assert not list(tmp_path.rglob("config.yaml"))
 
 
+def test_a_sweep_of_the_other_program_ends_with_its_first_job(tmp_path, capfd):
+    assert train_lm("-m", "experiment=builtin_vit", "seed=1,2,3", f"runs_root={tmp_path}") == 2
+    error = capfd.readouterr().err
+    assert error.count("error:") == 1
+    assert "0 of 3 done, 1 failed, 2 not begun" in error
+
+
 @pytest.mark.full("trains every attention")
 @pytest.mark.parametrize(("train", "debug", "causal"), [(train_lm, "smoke", True), (train_vit, "smoke_vit", False)])
 def test_every_attention_trains_or_is_refused_with_its_reason(train, debug, causal, tmp_path, capfd):
