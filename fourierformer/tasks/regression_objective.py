@@ -47,4 +47,4 @@ class RegressionObjective(DrawnObjective):
                 total += (model(batch) - batch.exact).double().square().sum()
         error = self.processes.sum(total).item() / points.exact.numel()
         scored = {"context": self.data.context, "queries": self.data.queries, "sequences": len(points)}
-        return {"nll": error, "mse": error, "ratio": error / self.corpus.optima[split], **scored}
+        return {"nll": error, "mse": error, "ratio": error / self.corpus.optimum(split, len(points)), **scored}

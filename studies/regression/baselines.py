@@ -65,7 +65,7 @@ def measure(data: RegressionData) -> list[dict]:
     for name, candidates in CANDIDATES.items():
         setting = min(candidates, key=lambda each: error(valid, candidates[each]))
         mse = error(test, candidates[setting])
-        row = {"rho": data.rho, "baseline": name, "setting": setting, "mse": mse, "ratio": mse / corpus.optima["test"]}
+        row = {"rho": data.rho, "baseline": name, "setting": setting, "mse": mse, "ratio": mse / corpus.optimum("test")}
         rows.append(row)
     return rows
 

@@ -87,7 +87,7 @@ def test_the_posterior_beats_the_mean_of_the_context():
 
 def test_the_optimum_is_noted():
     corpus = RegressionCorpus(data())
-    assert f"error on test: {corpus.optima['test']:.4f} of the GP posterior" in corpus.notes[0]
+    assert f"error on test: {corpus.optimum('test'):.4f} of the GP posterior" in corpus.notes[0]
 
 
 @pytest.mark.parametrize(
