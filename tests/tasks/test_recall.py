@@ -1,5 +1,6 @@
 """The task of associative recall: accuracy by hand, shares of a step, the numbers of a whole training."""
 
+import json
 import math
 from functools import partial
 
@@ -15,8 +16,9 @@ from fourierformer.models.recall import RecallModel
 from fourierformer.seeds import seed_of
 from fourierformer.tasks import task_named
 from fourierformer.tasks.recall_objective import CURVE_SEQUENCES, RecallObjective
+from fourierformer.tracking.jsonl import read_lines
 from tests.data.test_recall_sequences import data
-from tests.helpers.command_line import spec_of
+from tests.helpers.command_line import spec_of, train_lm
 
 STILL = (lambda: None, lambda *progress: None)
 
@@ -89,6 +91,19 @@ def test_an_evaluation_belongs_to_the_step_after_the_last_batch_and_survives_a_r
     resumed, _ = parts()
     resumed.load_state_dict(objective.state_dict())
     assert (resumed.step, resumed.curve) == (10, objective.curve)
+
+
+def test_the_curve_is_that_of_the_weights_not_of_their_average(tmp_path):
+    """With trainer.ema_decay the loop evaluates both at every step."""
+    few = ("data.vocabulary=16", "data.pairs=4", "data.length=8", "data.queries=null", "data.held_out=64")
+    far = ("trainer.ema_decay=0.999", "optim.lr=0.1", "schedule.warmup_steps=0", f"runs_root={tmp_path}")
+    assert train_lm("experiment=recall", "debug=smoke_recall", "attention=softmax", *few, *far) == 0
+    (run,) = tmp_path.glob("*/*/")
+    rows = [row for row in read_lines((run / "metrics.jsonl").read_bytes()).rows if "valid_recall" in row]
+    weights, average = ([row[f"{name}valid_recall"] for row in rows] for name in ("", "ema_"))
+    assert weights != average
+    curve = json.loads((run / "summary.json").read_text())["results"]["valid"]["curve"]
+    assert (curve["recall"], curve["area"]) == (weights[-1], sum(weights) / len(weights))
 
 
 def test_chance_and_a_perfect_search_are_noted():
