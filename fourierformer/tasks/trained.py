@@ -159,8 +159,10 @@ class TrainedClassifier(TrainedModel):
         """The likeliest classes of an image with their probabilities, the likeliest first."""
         from PIL.Image import Image as PILImage
 
+        from fourierformer.data.images.sets import to_rgb
+
         if not isinstance(image, PILImage):
             raise TypeError(f"image must be a PIL image, got {type(image).__name__}: PIL.Image.open(path) reads one")
-        logits: Tensor = self.model(self.transform(image.convert("RGB"))[None].to(self.device))
+        logits: Tensor = self.model(self.transform(to_rgb(image))[None].to(self.device))
         probabilities, numbers = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
         return [(self.classes[n], p) for n, p in zip(numbers.tolist(), probabilities.tolist(), strict=True)]

@@ -356,6 +356,9 @@ def test_a_classifier_with_its_classes_and_transform(vision, tmp_path, without_d
     assert sum(p for _, p in likely) == pytest.approx(1)
     with pytest.raises(TypeError, match=r"must be a PIL image, got str: PIL\.Image\.open"):
         model.classify("image.png")
+    shades = np.arange(50 * 40, dtype=np.uint16).reshape(40, 50) // 8
+    of_16_bits = Image.fromarray(257 * shades)  # Pillow's own conversion would make it white
+    assert model.classify(of_16_bits, top=10) == model.classify(Image.fromarray(shades.astype(np.uint8)), top=10)
     export_run(vision, tmp_path / "model", averaged=True)
     images = model.transform(image.convert("RGB"))[None]
     assert torch.equal(fourierformer.from_pretrained(tmp_path / "model", "cpu").model(images), model.model(images))
