@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import socket
+import tarfile
 import traceback
 from collections import Counter
 from dataclasses import replace
@@ -218,6 +219,27 @@ def test_a_tar_that_was_cut_short_is_refused(small):
     path = Path(data.root, "train.tar")
     path.write_bytes(path.read_bytes()[: 3 * 512 + 700])
     with pytest.raises(SetupError, match=r"train.tar cannot be read as a plain tar .* copy it again if it is damaged"):
+        load_images(data)
+
+
+@pytest.mark.parametrize("kind", ["hard", "symbolic", "inner"])
+def test_a_tar_with_a_link_in_the_place_of_an_image_is_refused(kind, small):
+    """GNU tar stores a link where a folder, which follows it, has an image."""
+    data = small("folder")
+    train = Path(data.root, "train")
+    first, linked = train / CLASSES[0] / f"{CLASSES[0]}_0.png", train / CLASSES[0] / "linked.png"
+    linked.symlink_to(first.name) if kind == "symbolic" else linked.hardlink_to(first)
+    assert len(load_images(data).splits["train"]) == 13
+    with tarfile.open(Path(data.root, "train.tar"), "w") as tar:
+        if kind == "inner":
+            for folder in sorted(train.iterdir()):
+                with tarfile.open(Path(data.root, f"{folder.name}.tar"), "w") as inner:
+                    inner.add(folder, ".")
+                tar.add(Path(data.root, f"{folder.name}.tar"), f"{folder.name}.tar")
+        else:
+            tar.add(train, "train")
+    shutil.rmtree(train)
+    with pytest.raises(SetupError, match=r"train.tar: .*\.png is a link, .* --dereference --hard-dereference"):
         load_images(data)
 
 

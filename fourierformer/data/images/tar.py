@@ -86,13 +86,13 @@ def _entries(number: int, path: Path) -> Iterator[Entry]:
     try:
         require_small(path, 2**50)  # a pipe would be waited for
         with tarfile.open(path, "r:") as tar:
-            for member in _members(tar):
+            for member in _members(tar, path):
                 if not member.name.endswith(".tar"):
                     yield Entry(number, member.name, member.offset_data, member.size)
                     continue
                 folder = PurePosixPath(member.name).stem
                 with tarfile.open(fileobj=tar.extractfile(member), mode="r:") as inner:
-                    for image in _members(inner):
+                    for image in _members(inner, path):
                         name = f"{folder}/{PurePosixPath(image.name).name}"
                         yield Entry(number, name, member.offset_data + image.offset_data, image.size)
     except (tarfile.TarError, OSError, ValueError) as error:  # a damaged header also leads beyond the end of the file
@@ -102,8 +102,13 @@ def _entries(number: int, path: Path) -> Iterator[Entry]:
         ) from error
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
+        if member.issym() or member.islnk():  # a folder has the images that its links lead to
+            raise SetupError(
+                f"{path}: {member.name} is a link, whose images would be left out: make the tar again with files in "
+                "the place of links (tar --dereference --hard-dereference)"
+            )
         if member.isfile():
             yield member
         # the tar would keep all members in memory, a gigabyte for ImageNet; typeshed lacks `members`
