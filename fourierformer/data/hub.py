@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -94,7 +95,8 @@ def cached_files(data: DataLocation, name: str) -> list[Path]:
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
     # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest. A killed or
-    # another process leaves <hash>.incomplete.
+    # another process leaves <hash>.incomplete. The set itself may be called my-test-set.
     finished = (path for path in folder.glob("*/*") if path.is_dir() and path.suffix != ".incomplete")
     builds = sorted(finished, key=lambda path: path.stat().st_mtime)
-    return sorted(builds[-1].glob(f"*-{name}*.arrow")) if builds else []
+    of_split = re.compile(rf".*-{name}(-\d+-of-\d+)?\.arrow")
+    return sorted(path for path in builds[-1].iterdir() if of_split.fullmatch(path.name)) if builds else []

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,6 +64,17 @@ def test_a_copy_that_another_process_has_not_finished_is_not_used(cached, tmp_pa
     assert hub.cached_files(cached, "train") == [finished / "some_text-train.arrow"]
     shutil.rmtree(finished)
     assert hub.cached_files(cached, "train") == []
+
+
+def test_a_split_has_its_own_files_only_whatever_the_set_is_called(data, tmp_path):
+    folder = tmp_path / "hf/datasets/Someone___my-test-set/v1/0.0.0/abcdef"
+    folder.mkdir(parents=True)
+    files = {"train": ["train-00000-of-00002", "train-00001-of-00002"], "validation": ["validation"], "test": ["test"]}
+    paths = {split: [folder / f"my-test-set-{name}.arrow" for name in names] for split, names in files.items()}
+    for path in [path for split in paths.values() for path in split]:
+        path.touch()
+    named = replace(data, hub="Someone/my-test-set")
+    assert {split: hub.cached_files(named, split) for split in paths} == paths
 
 
 def test_downloading_writes_the_files_another_machine_reads(cached, tmp_path):
