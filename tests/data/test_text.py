@@ -96,6 +96,22 @@ def test_one_text_file_is_cut_at_line_ends(unit, tmp_path):
     assert all(abs(count - share) <= 1 for count, share in zip(counts, (90, 5, 5), strict=True))
 
 
+@pytest.mark.parametrize("unit", ["word", "bpe"])
+def test_a_byte_order_mark_is_no_part_of_the_first_word(unit, tmp_path):
+    if unit == "bpe":
+        pytest.importorskip("tokenizers", reason="tokenizers is not installed (the extra bpe)")
+    splits = {}
+    for encoding in ("utf-8", "utf-8-sig"):
+        root = tmp_path / encoding
+        root.mkdir()
+        for split in ("train", "valid", "test"):
+            (root / f"{split}.txt").write_text("the cat sat\nthe cat\n", encoding=encoding)
+        size = {"word": None, "bpe": 300}[unit]
+        data = config("text", root=str(root), cache=str(root / "cache"), unit=unit, vocabulary_size=size)
+        splits[encoding] = {split: tokens.tolist() for split, tokens in load_corpus(data).splits.items()}
+    assert splits["utf-8-sig"] == splits["utf-8"]
+
+
 def test_the_rule_on_a_text_one_can_check_by_eye(small, capsys):
     corpus = load_corpus(small)
     # counts: the 3, = 2, sat 2, then once each in order of appearance

@@ -35,7 +35,7 @@ def test_pieces_may_be_cut_anywhere_and_lines_end_as_in_python_files(tmp_path_fa
     raw = text.encode()
     path = tmp_path_factory.mktemp("lines") / "text"
     path.write_bytes(raw)
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:
         expected = [line.split() for line in file]
     pieces = [raw[i : i + width] for i in range(0, len(raw), width)]
     joined = "".join(whole_lines(pieces))

@@ -8,6 +8,7 @@ One pass assigns provisional ids in order of first appearance (a growing dict), 
 to final ones: Python reads every token only once.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,18 +44,24 @@ def line_words(text: str) -> list[str]:
 
 
 def whole_lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Texts of whole lines from pieces that are cut anywhere. Line ends are read as in Python's text files."""
+    """Texts of whole lines from pieces that are cut anywhere. Line ends are read as in Python's text files, and a byte
+    order mark at the beginning, which editors of Windows write, is no part of the first word."""
+    for number, raw in enumerate(_cut_at_lines(pieces)):
+        if text := _decode(raw if number else raw.removeprefix(BOM_UTF8)):
+            yield text if text.endswith("\n") else text + "\n"
+
+
+def _cut_at_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for piece in pieces:
         cut = piece.rfind(b"\n") + 1
         if cut:
-            yield _decode(rest + piece[:cut])
+            yield rest + piece[:cut]
             rest = piece[cut:]
         else:
             rest += piece
     if rest:
-        text = _decode(rest)
-        yield text if text.endswith("\n") else text + "\n"
+        yield rest
 
 
 def rank_words(growing: Growing, counts: np.ndarray, size: int | None = None) -> Vocabulary:
