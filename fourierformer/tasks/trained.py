@@ -107,7 +107,8 @@ class TrainedMaskedModel(TrainedModel):
     def fill(self, text: str) -> str:
         """The text with the likeliest word in place of every [mask]."""
         assert isinstance(self.model, MaskedLM)
-        parts = [self.corpus.encode(part) if part.strip() else [] for part in text.split(MASK)]
+        bytewise = self.corpus.unit == "byte"  # else a blank between two gaps is no token of its own
+        parts = [self.corpus.encode(part) if bytewise or part.strip(" ") else [] for part in text.split(MASK)]
         if len(parts) == 1:
             raise SetupError(f"the text has no gap: write {MASK} where the model is to put a word")
         tokens = list(parts[0])

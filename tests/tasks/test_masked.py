@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from fourierformer import attention
+from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.masks import mask_tokens
 from fourierformer.models.config import MaskedLMConfig
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.masked_objective import MaskedObjective
+from fourierformer.tasks.trained import TrainedMaskedModel
 from tests.helpers.command_line import train_lm
 
 WORDS, LENGTH = 40, 20
@@ -108,6 +110,27 @@ def test_every_token_sees_both_sides(name):
         other[0, position] = WORDS
         changed = (model.hidden(other) - model.hidden(tokens)).abs().amax(-1)
         assert (changed > 1e-7).all()
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "filled"),
+    [
+        ("byte", "[mask] [mask]a [mask]", "x xa x"),
+        ("byte", "a\n[mask]\n[mask]", "a\nx\nx"),
+        ("word", "a [mask] [mask]", "a x x"),
+        ("word", "[mask] a\n[mask]", "x a\nx"),
+        ("word", "[mask]\n[mask] a", "x\nx a"),
+    ],
+)
+def test_all_between_two_gaps_stays(unit, text, filled):
+    words = {"byte": None, "word": ["<eos>", "a", "x"]}[unit]
+    facts = {"unit": unit, "words": words, "vocabulary": len(words or range(256)), "source": "files", "sequence": None}
+    corpus = Corpus.of_facts("t", facts)
+    config = model_of().config
+    model = MaskedLM(config, corpus.vocab_size, [], partial(attention.build, "softmax")).eval()
+    with torch.no_grad():
+        model.output.bias[corpus.encode("x")] = 1000
+    assert TrainedMaskedModel(model, None, corpus, 1).fill(text) == filled
 
 
 @pytest.mark.parametrize(
