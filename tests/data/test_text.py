@@ -57,6 +57,21 @@ def test_wikitext103_has_the_full_vocabulary_and_says_that_its_training_text_is_
     assert not any(word.startswith("madeupword") for word in corpus.words)
 
 
+def test_a_limit_also_holds_for_a_listed_vocabulary(tmp_path):
+    """The list of a text, and the text itself, give the same vocabulary."""
+    text = "a a a a a a a a a b b b b b b b c c c c c d d d e e f\n"
+    (tmp_path / "dict.txt").write_text("a 9\nb 7\nc 5\nd 3\ne 2\nf 1\n")
+    for name in ("wiki.train.tokens", "wiki.train.head.tokens", "wiki.valid.tokens", "wiki.test.tokens"):
+        (tmp_path / name).write_text(text)
+    whole = config("text", root=str(tmp_path), cache=str(tmp_path / "cache"), vocabulary_size=5)
+    counted = load_corpus(whole)
+    assert counted.words == ["<eos>", "a", "b", "<unk>", "c"]  # 3 + 2 + 1 times <unk>
+    (tmp_path / "wiki.train.tokens").unlink()
+    listed = load_corpus(replace(whole, name="listed"))
+    assert listed.words == counted.words
+    assert np.array_equal(listed.splits["test"], counted.splits["test"])
+
+
 def test_wikitext2_as_bytes(real_data, tmp_path):
     corpus = load_corpus(config("wikitext2_bytes", root=str(real_data / "wikitext-2"), cache=str(tmp_path)))
     assert corpus.vocab_size == 256

@@ -121,7 +121,7 @@ def _encode_pairs(data: TextData, source: Source, folder: Path, say: Say) -> dic
 
 
 def _encode_words(data: TextData, source: Source, folder: Path, say: Say) -> dict:
-    listed = listed_words(source.vocabulary, data.expect) if source.vocabulary else None
+    listed = listed_words(source.vocabulary, data.expect, data.vocabulary_size) if source.vocabulary else None
     growing = Growing({word: number for number, word in enumerate(listed or [EOS])})
     tallies = _first_pass(source, folder, growing, say)
     _refuse_empty(data, {split: int(tally.sum()) for split, tally in tallies.items()})

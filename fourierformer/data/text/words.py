@@ -81,12 +81,12 @@ def rank_words(growing: Growing, counts: np.ndarray, size: int | None = None) ->
     return Vocabulary(words, np.array([ids.get(name, unknown) for name in names], np.int64))
 
 
-def listed_words(path: Path, expect: dict[str, int] | None) -> list[str]:
+def listed_words(path: Path, expect: dict[str, int] | None, size: int | None = None) -> list[str]:
     """Words in id order from a `word count` list of the whole training text without `<eos>` and `<unk>`.
 
     The count of `<unk>` is the difference to the published totals (WikiText-103: 103,227,021 tokens with eos, less
     1,801,350 lines, less 100,983,712 listed words = 441,959), so its rank is known; only the order of equal counts can
-    differ from a vocabulary counted on the text itself. Entries with count 0 are padding.
+    differ from a vocabulary counted on the text itself. Entries with count 0 are padding. size: as in `rank_words`.
     """
     try:
         pairs = [line.rsplit(" ", 1) for line in path.read_text(encoding="utf-8").split("\n") if line]
@@ -99,7 +99,8 @@ def listed_words(path: Path, expect: dict[str, int] | None) -> list[str]:
         rest = totals["train"] - totals["lines"] - sum(counts.values())
         if rest > 0:
             counts[UNK] = rest
-    return [EOS, *sorted(counts, key=counts.__getitem__, reverse=True)]  # equal counts stay in the file's order
+    listed = Growing({word: number for number, word in enumerate([EOS, *counts])})
+    return rank_words(listed, np.array([0, *counts.values()]), size).words  # equal counts stay in the file's order
 
 
 def fixed_table(words: list[str], growing: Growing) -> Vocabulary:
