@@ -75,6 +75,16 @@ def test_help_topics_may_be_absent(monkeypatch):
     assert list(builtin._documents()) == []
 
 
+def test_the_text_without_help_topics_has_another_fingerprint_and_a_note(monkeypatch):
+    with_topics = builtin.source("word")
+    monkeypatch.setitem(__import__("sys").modules, "pydoc_data.topics", None)
+    without = builtin.source("word")
+    for source in (with_topics, without):
+        assert source.inputs[0].name in source.notes[0]
+    assert [entry.name for entry in without.inputs] != [entry.name for entry in with_topics.inputs]
+    assert "without help topics" in without.notes[0]
+
+
 def test_bytes_are_the_same_paragraphs(corpus):
     data = TextData(name="builtin_bytes", unit="byte", source="builtin", cache=str(corpus.folder.parent))
     text = load_corpus(data).splits["test"].tobytes().decode()

@@ -45,6 +45,8 @@ def source(unit: str) -> Source:
     size = sum(size for _, _, size in files)
     listing = "\n".join(f"{name} {size}" for name, _, size in files)
     versions = f"Python {platform.python_version()} and numpy {version('numpy')}"
+    if not _topics():
+        versions += ", without help topics"
     stamp = Input(versions, size, 0, lambda: hashlib.sha256(listing.encode()).hexdigest())
 
     def pieces(split: str) -> Iterator[bytes]:
