@@ -58,6 +58,7 @@ def _train_and_measure(
     reset_peak_memory()
     meta = processes.on_first(lambda: _describe(spec, directory)) or {}
     parts = build_parts(spec, processes, name.say)
+    parts.objective.check_evaluate()
     for split, protocol in parts.task.measured_at_end(spec):
         parts.objective.check_measure(split, protocol)
     if processes.first:

@@ -88,6 +88,12 @@ class TokenObjective(Objective):
         """Tokens in the first `steps` steps, exactly."""
         return self.order.tokens_after(steps)
 
+    def check_evaluate(self) -> None:
+        try:
+            self.check_measure("valid", "segment")
+        except SetupError as error:
+            raise SetupError(f"validation during training is not possible: {error}") from None
+
     def rows(self, batch: Any) -> tuple[Tensor, float]:
         return torch.arange(batch.first, batch.first + len(batch.tokens)), batch.share
 

@@ -68,6 +68,10 @@ class Objective(ABC):
         """Raise before the training the SetupError of `measure` after it, for example for a text that is too short."""
         return
 
+    def check_evaluate(self) -> None:
+        """Likewise for `evaluate`."""
+        return
+
     def from_training(self, records: dict[str, dict[str, float]]) -> dict[str, dict[str, dict]]:
         """Results of evaluations during training, {split: {protocol: numbers}}; none: whole splits are measured
         later."""

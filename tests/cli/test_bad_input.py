@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fourierformer.runs import launch
-from tests.helpers.command_line import start, train_lm, train_vit
+from tests.helpers.command_line import MODEL, start, train_lm, train_vit
 
 WRONG = {
     "augment=deit": "has no augment=: it belongs to python train_vit.py",
@@ -217,6 +217,20 @@ def test_an_evaluation_that_cannot_work_fails_before_the_training(smoke, small_t
         assert error.startswith(f"error: {tokens} tokens are too few for a window of {tokens} tokens")
         assert "loss" not in printed
     assert not list(tmp_path.rglob("step_*"))
+
+
+@pytest.mark.parametrize("task", ["language", "masked"])
+def test_a_valid_split_too_short_to_measure_during_training_fails_before_it(task, tmp_path, capfd):
+    lines = {"train": 300, "valid": 1, "test": 300}
+    for split, count in lines.items():
+        (tmp_path / f"{split}.txt").write_text("a b c d e\n" * count)
+    text = ("data=text", f"data.root={tmp_path}", f"data.cache={tmp_path}/cache", "data.vocabulary_size=null")
+    experiment = {"language": (), "masked": ("experiment=builtin_mlm",)}[task]
+    arguments = (*experiment, *MODEL, *text, "evaluation.splits=[test]", f"runs_root={tmp_path}/runs")
+    assert train_lm(*arguments) == 2
+    printed, error = capfd.readouterr()
+    assert error.startswith("error: validation during training is not possible: ")
+    assert "loss" not in printed
 
 
 def test_a_gpu_that_is_not_there(tmp_path, capfd):
