@@ -104,3 +104,11 @@ def test_rows_sum_to_one_where_a_block_is_not_full(n, causal):
     layer = attention.build("sinkhorn", Geometry(32, 4, 40, causal), iterations=50).double().eval()
     q, k, _ = layer.project(torch.randn(2, n, 32, generator=torch.Generator().manual_seed(1)).double())
     torch.testing.assert_close(layer.maps(q, k).sum(-1), torch.ones(2, 4, n).double(), rtol=0, atol=1e-6)
+
+
+def test_second_derivatives_are_finite_where_no_block_is_full():
+    """Slots without a token are divided by a number, too."""
+    layer, x = layer_of("sinkhorn", block=4), tokens(3).requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), x)
+    assert second.isfinite().all()

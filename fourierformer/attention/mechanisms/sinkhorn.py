@@ -79,7 +79,8 @@ class Sinkhorn(WeightedAttention):
         # token t of block j in slot t of block i; a slot that some blocks leave empty takes its share from the others
         shares = sort[..., None] * kept.to(q.dtype)[:, :, None]  # (B, H, i, j, t)
         filled = shares.sum(3, keepdim=True)
-        shares = shares * (sort.sum(-1)[..., None, None] / filled.clamp_min(torch.finfo(q.dtype).tiny))
+        least = filled.where(filled > 0, 1.0).clamp_min(torch.finfo(q.dtype).tiny)  # 1 / tiny^2 would be infinite
+        shares = shares * (sort.sum(-1)[..., None, None] / least)
         sorted_keys = torch.einsum("bhijt,bhjtd->bhitd", shares, k_blocks)
         seen = filled[:, :, :, 0] > 0
         logits, mask = scaled_logits(q_blocks, sorted_keys), seen[..., None, :].expand(-1, -1, -1, size, -1)
