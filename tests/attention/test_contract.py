@@ -38,6 +38,28 @@ def test_shape_dtype_and_finite_gradients(name, causal):
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_a_second_derivative_is_the_difference_of_two_gradients_or_is_refused(name, causal):
+    layer, x = built(name, causal, length=40).double(), tokens(5, batch=1).double()
+    direction = tokens(5, batch=1, seed=2).double()
+
+    def gradient(at):
+        (of_x,) = torch.autograd.grad(layer.eval()(at).square().sum(), at, create_graph=True)
+        return of_x
+
+    second, refusal = None, ""
+    try:
+        (second,) = torch.autograd.grad((gradient(x.requires_grad_()) * direction).sum(), x)
+    except (NotImplementedError, RuntimeError) as error:
+        refusal = str(error)
+    if second is None:
+        assert re.search("first derivatives only|backward is not implemented", refusal)
+        return
+    after, before = (gradient((x + h * direction).detach().requires_grad_()) for h in (1e-5, -1e-5))
+    expected = (after - before).detach() / 2e-5
+    torch.testing.assert_close(second, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_no_tokens_have_no_outputs(name, causal):
     assert built(name, causal, length=40)(tokens(0)).shape == (2, 0, 32)
 

@@ -5,11 +5,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fourierformer.attention.engines.weighted import scaled_logits
 from fourierformer.kernels.sinc.portable import log_sinc, log_sinc_slope
-from fourierformer.kernels.sinc.reference import differences
+from fourierformer.kernels.sinc.reference import differences, differentiable_once
 from fourierformer.marks import mark
 
 Kind = Literal["dot", "gaussian", "sinc", "disc"]
@@ -74,20 +73,25 @@ class LogProduct(torch.autograd.Function):
         return power * total
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            gradients = LogProduct._gradients(ctx, grads[0])
+        return *differentiable_once(gradients, grads[0], *ctx.saved_tensors), None, None
+
+    @staticmethod
+    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, radius = ctx.saved_tensors
         of_q, of_k, of_radius = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(radius)
         for first in range(0, q.shape[-1], ctx.factor.width):
             parts = _differences(q, k, first, ctx.factor.width)
             length = _length(parts)
-            slope = ctx.power * grads[0] * ctx.factor.slope(_scaled(length, radius))
+            slope = ctx.power * grad * ctx.factor.slope(_scaled(length, radius))
             of_radius += (slope * length).sum() * radius.sign()
             per_length = slope * radius.abs() / length.clamp_min(torch.finfo(q.dtype).tiny)
             for d, part in enumerate(parts, first):
                 of_q[..., d] = (per_length * part).sum(-1)
                 of_k[..., d] = -(per_length * part).sum(-2)
-        return of_q, of_k, of_radius, None, None
+        return of_q, of_k, of_radius
 
 
 def _differences(q: Tensor, k: Tensor, first: int, width: int) -> list[Tensor]:

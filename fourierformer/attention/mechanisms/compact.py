@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
@@ -13,6 +12,7 @@ from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.attention.engines.log_kernel import LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention
 from fourierformer.errors import check_range
+from fourierformer.kernels.sinc.reference import differentiable_once
 
 
 @register("epanechnikov", "1 - |q - k|²/h² or 0, each query's h such that weights sum to 1: exact zeros by content")
@@ -94,17 +94,18 @@ class Entmax(torch.autograd.Function):
             width /= 2
             middle = low + width
             low = torch.where((scaled - middle).clamp_min_(0).pow_(power).sum(-1, keepdim=True) >= 1, middle, low)
-        inside = (scaled - low).clamp_min_(0)
-        weights = inside.pow(power)
-        total = weights.sum(-1, keepdim=True)
-        ctx.save_for_backward(inside.pow(power - 1) * (inside > 0))  # t, d weights / d scaled but for its factor
+        weights = (scaled - low).clamp_min_(0).pow_(power)
+        weights = weights / weights.sum(-1, keepdim=True)
+        ctx.save_for_backward(weights)
         ctx.power = power
-        return weights / total
+        return weights
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        """dW = power diag(t) - power t t^T / sum t, since the sum of the row stays 1."""
-        (slope,) = ctx.saved_tensors
-        mean = (grads[0] * slope).sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
-        return ctx.power * slope * (grads[0] - mean), None
+        """dW = power diag(t) - power t t^T / sum t, t = W^(1 - 1/power), since the sum of the row stays 1."""
+        (weights,) = ctx.saved_tensors
+        with torch.no_grad():
+            slope = weights.pow(1 - 1 / ctx.power) * (weights > 0)
+            mean = (grads[0] * slope).sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+            gradient = ctx.power * slope * (grads[0] - mean)
+        return *differentiable_once([gradient], grads[0], weights), None

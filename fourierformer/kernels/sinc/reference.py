@@ -8,6 +8,7 @@ Any floating dtype, float64 included. Holds several N x M x D tensors at once.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -50,15 +51,20 @@ def log_sinc_slope(z: Tensor) -> Tensor:
 
 def refuse_second_derivative(ctx, *_):
     raise NotImplementedError(
-        "Fourier attention has first derivatives only: its gradients cannot be differentiated again (create_graph=True,"
-        " hessian). Use the difference of two gradients, in float64"
+        "attention by this kernel has first derivatives only: its gradients cannot be differentiated again "
+        "(create_graph=True, hessian). Use the difference of two gradients, in float64"
     )
 
 
-class _DifferentiableOnce(torch.autograd.Function):
-    """The gradient, which raises an error when it is differentiated again. (torch's `once_differentiable` treats it as
-    a constant where the gradient from above is one.)"""
+def differentiable_once(gradients: Sequence[Tensor], *sources: Tensor) -> tuple[Tensor, ...]:
+    """Gradients that raise an error when they are differentiated again by what they were made of. (torch's
+    `once_differentiable` treats them as constants: its error is not on the way to the sources.)"""
+    if not torch.is_grad_enabled():
+        return tuple(gradients)
+    return tuple(_DifferentiableOnce.apply(gradient, *sources) for gradient in gradients)
 
+
+class _DifferentiableOnce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gradient: Tensor, *sources: Tensor) -> Tensor:
         return gradient.view_as(gradient)
@@ -77,7 +83,8 @@ class _LogSinc(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         with torch.no_grad():
             gradient = grad * log_sinc_slope(z)
-        return _DifferentiableOnce.apply(gradient, grad, z) if torch.is_grad_enabled() else gradient
+        (gradient,) = differentiable_once([gradient], grad, z)
+        return gradient
 
 
 def differences(q: Tensor, k: Tensor) -> Tensor:
