@@ -159,6 +159,8 @@ class Attention(nn.Module):
             source = source.masked_fill(~keep[..., None], 0.0)
             x, memory = (source, None) if memory is None else (x, source)
             options["keep"] = keep
+        if not source.shape[1]:  # no keys
+            return self.proj(torch.zeros_like(x if last is None else x[:, -last:]))
         queries = last if self.partial_queries else None
         q, k, v = self.arguments(x, memory, queries)
         if self.reads_below and memory is None:

@@ -242,6 +242,14 @@ def test_padding_of_another_sequence(name, causal):
     assert all(value is None or value.isfinite().all() for value in nothing.values())
 
 
+@pytest.mark.parametrize(("name", "causal"), CROSS)
+def test_queries_of_a_sequence_without_tokens_get_zeros(name, causal):
+    layer, x, nothing = cross_layer(name, causal), tokens(6).double(), tokens(0).double()
+    assert (layer(x, nothing) == layer.proj.bias).all()
+    assert layer(x, nothing).shape == x.shape
+    assert layer(x, nothing, last=2).shape == x[:, -2:].shape
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
