@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from fourierformer.attention.engines.evaluation import EvaluationMean
@@ -21,3 +22,11 @@ def test_values_in_compiled_code_are_counted_without_a_break():
     compiled(torch.ones(4))
     compiled(torch.full((4,), 2.0))
     assert mean.value() == 1.5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_counts_every_value(dtype):
+    mean, values = EvaluationMean().to(dtype).eval(), torch.tensor([0.25, 0.5] * 20000, dtype=dtype)
+    for part in values.split(400):
+        mean.add(part)
+    assert mean.value() == 0.375

@@ -2,10 +2,12 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+
+from fourierformer.attention.base import to_float32
 
 
 class EvaluationMean(nn.Module):
@@ -27,8 +29,14 @@ class EvaluationMean(nn.Module):
         # Where a later torch lacks this name, tests/attention/test_evaluation_mean.py fails.
         if not self.counts or torch._C._functorch.maybe_current_level() is not None:
             return
-        sums = torch.stack([values.sum(), values.new_full((), values.numel())])
-        self.totals.add_(sums.to(self.totals.dtype))
+        values = values.to(self.totals.dtype)
+        self.totals.add_(torch.stack([values.sum(), values.new_full((), values.numel())]))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "EvaluationMean":
+        """The sums stay in float32 in a model in half precision, which stops counting at 256 or 65504."""
+        super()._apply(fn, recurse)
+        (self.totals,) = to_float32(self.totals)
+        return self
 
     def train(self, mode: bool = True) -> "EvaluationMean":
         """Reset where evaluation begins. `train` and `eval` of the whole model call it."""
