@@ -119,6 +119,12 @@ def test_both_keys_of_mgk_and_no_gate_of_forgetting_are_normalised():
     assert torch.equal(layer.arguments(x)[1][..., 8], layer.project(x)[1][..., 8])
 
 
+def test_forgetting_with_keys_of_one_coordinate_is_refused_because_its_gate_would_be_normalised():
+    geometry = Geometry(dim=4, heads=4, length=8, causal=True, qk_norm="l2")
+    with pytest.raises(SetupError, match=r"'forgetting' cannot normalise queries and keys: .* one coordinate"):
+        attention.build("forgetting", geometry)
+
+
 def test_queries_and_keys_of_zeros_have_finite_gradients():
     for kind in KINDS:
         layer, x = built("softmax", qk_norm=kind), torch.zeros(1, 5, 32, dtype=torch.float64, requires_grad=True)

@@ -24,6 +24,8 @@ class Forgetting(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, gate_bias: float = 0.0):
         super().__init__(geometry)
+        if geometry.head_dim == 1:
+            self.qk_norm_ok = "beside keys of one coordinate its gate would be taken for a second key"
         self.gate = nn.Linear(geometry.dim, geometry.heads, bias=False)
         self.gate_bias = nn.Parameter(torch.full((geometry.heads,), float(gate_bias)))
 
