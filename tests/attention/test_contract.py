@@ -60,6 +60,17 @@ def test_a_second_derivative_is_the_difference_of_two_gradients_or_is_refused(na
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
+def test_parameters_have_torchs_default_dtype(name, causal):
+    torch.set_default_dtype(torch.float64)
+    try:
+        layer = built(name, causal, length=40)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(parameter.dtype == torch.float64 for parameter in layer.parameters())
+    assert layer(tokens(5).double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_no_tokens_have_no_outputs(name, causal):
     assert built(name, causal, length=40)(tokens(0)).shape == (2, 0, 32)
 

@@ -72,7 +72,7 @@ class GaussianFull(Gaussian):
         width = geometry.head_dim
         bandwidth = math.sqrt(width) if bandwidth is None else bandwidth
         rows, columns = torch.tril_indices(width, width)
-        start = (rows == columns).float() / math.sqrt(bandwidth)
+        start = (rows == columns) / math.sqrt(bandwidth)
         # row by row in a vector: numbers above the diagonal are no parameters
         self.lower = nn.Parameter(start.repeat(geometry.heads, 1))
         mark(self, "lower", no_weight_decay=True)
