@@ -59,6 +59,15 @@ def test_a_second_derivative_is_the_difference_of_two_gradients_or_is_refused(na
     torch.testing.assert_close(second, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize("name", [name for name, causal in CHOICES if not causal])
+def test_fewer_tokens_than_the_prefix_of_a_grid_are_a_sequence_too(name):
+    layer = attention.build(name, Geometry(dim=32, heads=4, length=14, causal=False, grid=(2, 5), prefix=4)).eval()
+    for n in (1, 3, 4):
+        x = tokens(n)
+        assert layer(x).isfinite().all()
+        torch.testing.assert_close(layer(x, last=1), layer(x)[:, -1:], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_parameters_have_torchs_default_dtype(name, causal):
     torch.set_default_dtype(torch.float64)

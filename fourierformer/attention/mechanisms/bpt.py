@@ -38,7 +38,7 @@ class Tree:
 
     def lists(self, i: Tensor, tokens: int) -> Tensor:
         """The keys of each token i (n,): (n, most keys), padded with -1. Prefix tokens have no nodes."""
-        prefix = torch.arange(self.prefix).expand(len(i), -1)
+        prefix = torch.arange(min(self.prefix, tokens)).expand(len(i), -1)
         if self.causal:
             prefix = prefix.masked_fill(prefix > i[:, None], -1)
         nodes = torch.stack(self._nodes((i - self.prefix).clamp_min(0), tokens), dim=1)

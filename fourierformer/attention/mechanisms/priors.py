@@ -39,10 +39,11 @@ class PriorAttention(WeightedAttention):
     def padded_prior(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         """(B or 1, H, N, M), with tokens of the prefix."""
         queries, keys = q.shape[-2], k.shape[-2]
-        without = max(self.prefix - (keys - queries), 0)  # queries of the prefix
-        shown = visible[..., without:, self.prefix :] if visible.shape[-2] > 1 else visible[..., self.prefix :]
-        prior = self.prior(q[:, :, without:], self._positions(keys - self.prefix, q), shown)
-        return F.pad(prior, (self.prefix, 0, without, 0))
+        prefix = min(self.prefix, keys)
+        without = max(prefix - (keys - queries), 0)  # queries of the prefix
+        shown = visible[..., without:, prefix:] if visible.shape[-2] > 1 else visible[..., prefix:]
+        prior = self.prior(q[:, :, without:], self._positions(keys - prefix, q), shown)
+        return F.pad(prior, (prefix, 0, without, 0))
 
     def distances(self, queries: int, positions: Tensor) -> Tensor:
         """(queries, M), of the last queries to all positions; on a grid Euclidean, in patches."""
