@@ -96,7 +96,7 @@ def _missing_seeds(rows: list[Row]) -> list[str]:
     """Seeds that a row lacks and other rows have: a run that was never started leaves no trace of its own."""
     seeds = [{seed_of(run) for run in (*row.runs, *row.others)} for row in rows]
     wanted = {seed for of_row in seeds for seed in of_row if isinstance(seed, int)}
-    missing = [(row_label(row, rows), sorted(wanted - of_row)) for row, of_row in zip(rows, seeds, strict=True)]
+    missing = [(full_label(row, rows), sorted(wanted - of_row)) for row, of_row in zip(rows, seeds, strict=True)]
     return [f"no run of {label} with seed {', '.join(map(str, lacking))}" for label, lacking in missing if lacking]
 
 
@@ -170,7 +170,7 @@ def _curves_caption(curves: list[Curve], width: int, kind: Metric) -> str:
 def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Picture]:
     """Charts of a number that layers log: one, or none where no row has it."""
     title, axis, most = DIAGNOSTICS[diagnostic]
-    panels = {row_label(row, table.rows): diagnostic_curves(row, diagnostic) for row in table.rows}
+    panels = {full_label(row, table.rows): diagnostic_curves(row, diagnostic) for row in table.rows}
     panels = {label: curves for label, curves in panels.items() if curves}
     seeds = max((curve.seeds for curves in panels.values() for curve in curves), default=0)
     caption = f"Mean over {seeds} seeds." if seeds > 1 else ""

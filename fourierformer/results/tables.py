@@ -13,7 +13,7 @@ from itertools import groupby
 from fourierformer.results.baseline import Pair, best_settings, pairs, significance_lines, without_baseline
 from fourierformer.results.comparison import Cell, Row, evaluations, mean_text
 from fourierformer.results.formats import DASH, Table, text_of
-from fourierformer.results.labels import mixes_settings, row_label, several_models
+from fourierformer.results.labels import full_label, mixes_settings, row_label, several_models
 from fourierformer.results.metrics import HEADS, column_order, metric, protocol_text
 from fourierformer.results.paper import scale_lines
 from fourierformer.results.statistics import difference_text, p_text
@@ -250,7 +250,7 @@ def _notes(rows: list[Row]) -> list[str]:
         notes.append(
             "n = 1: one seed supports no claim about which is better; run several, for example seed=range(1,6)"
         )
-    lengths = {row_label(row, rows): row.quantity("steps") for row in rows}
+    lengths = {full_label(row, rows): row.quantity("steps") for row in rows}
     steps = {label: f"{cell.mean:,.0f}" for label, cell in lengths.items() if cell}
     if len(set(steps.values())) > 1:
         notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fourierformer.results.comparison import Row
-from fourierformer.results.labels import row_label
+from fourierformer.results.labels import full_label
 from fourierformer.results.runs import Run
 
 
@@ -67,4 +67,4 @@ def misleading(row: Row, rows: list[Row]) -> Iterator[str]:
     for warning in filter(None, (FLOORED, sign)):
         values = warning.values(row)
         if values and warning.misleads(mean := sum(values) / len(values)):
-            yield f"{row_label(row, rows)}: on average over the layers {warning.text.format(mean)}"
+            yield f"{full_label(row, rows)}: on average over the layers {warning.text.format(mean)}"

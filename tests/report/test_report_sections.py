@@ -86,6 +86,18 @@ def test_seeds_that_others_have_are_missed(tmp_path):
     assert words.count("no run of") == 1
 
 
+def test_of_two_models_each_has_its_panel_and_its_missing_seeds(tmp_path):
+    for model in ("lm_tiny", "lm_small"):
+        write_run(tmp_path / model, "fourier", 1, changes={"model": model, "group": model})
+    write_run(tmp_path, "softmax", 2)
+    (section,) = run_sections(collect(tmp_path))
+    charts = {picture.name.split("--")[0]: picture for picture in pictures([section])}
+    assert [axes.get_title() for axes in charts["radius"].figure.axes] == ["lm_small fourier", "lm_tiny fourier"]
+    words = words_of(tmp_path)
+    assert "no run of lm_small fourier with seed 2 " in words
+    assert "no run of lm_tiny fourier with seed 2 " in words
+
+
 def test_what_gave_no_result_is_counted_at_the_top_and_named_below(tmp_path):
     two_by_three(tmp_path)
     states = ("failed", "diverged", "interrupted", "running")

@@ -202,6 +202,16 @@ def test_notes_of_the_data_the_run_and_the_summary(tmp_path):
         assert note in text
 
 
+def test_notes_name_the_model_where_there_are_several(tmp_path):
+    rows = [{"step": 600, "valid_ppl": 60.0, "attended_share/00": 0.1}]
+    for model, steps in (("lm_tiny", 600), ("lm_small", 900)):
+        write_run(tmp_path / model, "fourier", 1, rows=rows, changes={"model": model, "group": model, "steps": steps})
+    (table,) = tables(comparison(collect(tmp_path)))
+    assert "trained for different numbers of steps: lm_small fourier 900, lm_tiny fourier 600" in table.notes
+    doubts = [note for note in table.notes if "attended share" in note]
+    assert [doubt.partition(":")[0] for doubt in doubts] == ["lm_small fourier", "lm_tiny fourier"]
+
+
 def test_bits_per_character_have_their_own_table(tmp_path):
     write_run(tmp_path, "softmax", 1, 61.2)
     bytes_run = {"primary": "bpc", "data": "enwik8", "results": {"test": {"segment": evaluation(3) | {"bpc": 1.23456}}}}
