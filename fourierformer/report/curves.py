@@ -109,14 +109,16 @@ def validation_metric(rows: list[Row], primary: str) -> str:
 
 
 def _looks(rows: list[Row]) -> list[Look]:
-    """One colour per attention, line styles tell the configurations of one attention apart."""
+    """One colour per attention, line styles tell the configurations of one attention apart; where the styles do not
+    suffice for that, one colour per row."""
     attentions = list(dict.fromkeys(row.attention for row in rows))
     counts = dict.fromkeys(attentions, -1)
     looks = []
     for row in rows:
         counts[row.attention] += 1
         looks.append((attentions.index(row.attention), counts[row.attention]))
-    return looks
+    drawn = {(colour % len(SERIES), _style((colour, style))) for colour, style in looks}
+    return looks if len(drawn) == len(rows) else [(i, 0) for i in range(len(rows))]
 
 
 def _stretch(runs: Iterable[Run], key: str) -> int:

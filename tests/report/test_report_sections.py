@@ -9,12 +9,13 @@ from test_report import Page, two_by_three
 from fourierformer.errors import SetupError
 from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
-from fourierformer.report.curves import layer_curves
+from fourierformer.report.curves import comparison_chart, layer_curves, metric_curves
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.picture import Picture
 from fourierformer.report.runs import run_sections
 from fourierformer.report.section import slugs
 from fourierformer.results import collect, comparison, tables
+from fourierformer.results.metrics import metric
 from tests.helpers.command_line import train_lm
 from tests.helpers.synthetic_runs import evaluation, write_heads, write_run
 
@@ -194,6 +195,15 @@ def test_many_attentions_have_a_panel_each_on_one_scale(tmp_path):
     panels = chart.figure.axes
     assert [panel.get_title() for panel in panels] == [f"mechanism_{i}" for i in range(9)]
     assert len({panel.get_ylim() for panel in panels}) == 1
+
+
+@pytest.mark.parametrize("attentions", [["fourier"] * 5, ["softmax", *["fourier"] * 5]])
+def test_no_two_settings_are_drawn_alike(tmp_path, attentions):
+    for i, attention in enumerate(attentions):  # more settings of one attention than there are line styles
+        write_run(tmp_path / str(i), attention, 1, 60.0 + i, changes={"group": str(i)})
+    curves, _ = metric_curves(comparison(collect(tmp_path)), "valid_ppl")
+    keys = comparison_chart(curves, "n", "t", metric("ppl")).keys
+    assert len({(key.colour.fixed, key.style) for key in keys}) == len(attentions)
 
 
 def test_values_that_hardly_differ_get_an_axis_that_can_be_read(tmp_path):
