@@ -17,7 +17,7 @@ from fourierformer.report.curves import (
 )
 from fourierformer.report.maps import map_charts
 from fourierformer.report.picture import Picture
-from fourierformer.report.section import Charts, Section, slugs
+from fourierformer.report.section import Charts, Section, slug, slugs
 from fourierformer.results import Run, Table, comparison, tables
 from fourierformer.results.baseline import BASELINE, baselines_of, pairs
 from fourierformer.results.comparison import Row, evaluations, seed_of
@@ -141,7 +141,7 @@ def _metric_pictures(table: Table, anchor: str) -> list[Picture]:
     for series, title, kind in wanted:
         curves, width = metric_curves(table.rows, series)
         if curves:
-            name = f"{series.replace('_', '-')}--{anchor}"
+            name = f"{slug(series)}--{anchor}"
             pictures.append(comparison_chart(curves, name, title, kind, _curves_caption(curves, width, kind)))
     return [*pictures, *_time_pictures(table, anchor, key)]
 
@@ -156,7 +156,7 @@ def _time_pictures(table: Table, anchor: str, key: str) -> list[Picture]:
     curves = [replace(curve, steps=curve.steps / size) for curve in curves]
     title = f"Validation {kind.name} against training time"
     caption = f"{OVER_SEEDS} {SPEED}" if any(curve.seeds > 1 for curve in curves) else SPEED
-    name = f"valid-{key.replace('_', '-')}-against-time--{anchor}"
+    name = f"valid-{slug(key)}-against-time--{anchor}"
     return [comparison_chart(curves, name, title, kind, caption, against=f"training time ({unit})")]
 
 
@@ -185,7 +185,7 @@ def _layer_pictures(table: Table, anchor: str) -> list[Picture]:
             curves = layer_curves(table.rows, split, key)
             if curves:
                 caption = f"{meaning} {OVER_SEEDS}" if any(curve.seeds > 1 for curve in curves) else meaning
-                name = f"{key.replace('_', '-')}-per-layer-{split}--{anchor}"
+                name = f"{slug(key)}-per-layer-{slug(split)}--{anchor}"
                 pictures.append(layer_chart(curves, name, f"{title}, {split} split", axis, caption))
     return pictures
 

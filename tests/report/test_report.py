@@ -20,7 +20,7 @@ from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
 from scripts import report
 from tests.helpers.command_line import REPOSITORY
-from tests.helpers.synthetic_runs import evaluation, metric_rows, write_run
+from tests.helpers.synthetic_runs import evaluation, metric_rows, write_heads, write_run
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -156,6 +156,17 @@ def test_hostile_names_and_errors_stay_text(tmp_path):
     found = page(tmp_path)
     assert not {"script", "b", "i", "u"} & set(found.tags)
     assert evil in found.words
+
+
+def test_names_of_a_metric_and_of_a_split_stay_text(tmp_path):
+    evil = 'x"><script>alert(1)</script>'
+    rows = [{"step": step, f"valid_{evil}": 1.0 + step, "seconds": step} for step in (1, 2)]
+    changes = {"primary": evil, "results": {"test": {evil: {evil: 2.0}}}}
+    for attention in ("softmax", "fourier"):
+        write_heads(write_run(tmp_path, attention, 1, rows=rows, changes=changes), [1.0, 2.0], split=evil)
+    found = page(tmp_path)
+    assert len([tag for tag in found.tags if tag == "figure"]) == 4  # over steps, over seconds, distances, ranks
+    assert "script" not in found.tags
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf, 1e300])
