@@ -37,7 +37,8 @@ def difference_chart(
             axes.errorbar(difference.mean, line, xerr=difference.half_width, fmt="o", **look)
         used.append(colour)
     axes.axvline(0, color=INK.fixed, linewidth=0.8, alpha=0.4)
-    axes.set_yticks(range(len(differences)), [label for label, _ in differences], color=INK.fixed, fontsize=8)
+    names = [label for label, _ in differences]
+    axes.set_yticks(range(len(names)), names, color=INK.fixed, fontsize=8, parse_math=False)
     axes.set_ylim(len(differences) - 0.5, -0.5)
     axes.margins(x=0.06)
     axes.grid(axis="y", visible=False)

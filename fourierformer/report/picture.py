@@ -174,7 +174,7 @@ def new_panels(titles: list[str], x_label: str, y_label: str, size: tuple[float,
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"font.size": 9, "axes.labelsize": 9}):
+    with matplotlib.rc_context({"font.size": 9, "axes.labelsize": 9, "text.parse_math": False}):
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
         panels[0].set_ylabel(y_label, color=INK.fixed)
@@ -199,7 +199,7 @@ def panel_grid(count: int, across: int, x_label: str, y_label: str):
         axes.tick_params(labelsize=7, labelbottom=i + across >= count, labelleft=i % across == 0)
         if i + across >= count:  # the legend of a file would lie on a label of the whole figure
             axes.set_xlabel(x_label, fontsize=8, color=INK.fixed)
-    figure.supylabel(y_label, fontsize=9, color=INK.fixed)
+    figure.supylabel(y_label, fontsize=9, color=INK.fixed, parse_math=False)
     return figure, list(grid[:count])
 
 

@@ -85,6 +85,18 @@ def test_strange_names_are_drawn_as_they_are(tmp_path):
     assert all(re.fullmatch(r"[a-z0-9-]+\.(png|svg)", name) for name in names)
 
 
+@pytest.mark.parametrize("attentions", [1, 7])  # lines of one chart, a panel for each
+def test_dollars_in_names_are_no_formulas(tmp_path, attentions):
+    bad = r"$\frac$"  # as a formula of matplotlib an error
+    for i, name in enumerate(["softmax", *(f"{bad}{i}" for i in range(attentions))]):
+        rows = [{"step": step, f"valid_{bad}": 1.0 + step} for step in (1, 2)]
+        write_run(tmp_path / "ppl", name, 1, 60.0 + i)
+        write_run(tmp_path / "bad", name, 1, rows=rows, changes={"primary": bad, "experiment": "bad"})
+    save_figures(run_sections(collect(tmp_path)), tmp_path / "figures")
+    names = {path.name.partition("--")[0] for path in (tmp_path / "figures").iterdir()}
+    assert names == {"difference", "train-loss", "valid-frac", "valid-ppl"}
+
+
 def test_the_page_alone_writes_no_files(tmp_path):
     write_run(tmp_path / "runs", "softmax", 1)
     write_report(collect(tmp_path / "runs"), tmp_path / "page" / "report.html")
