@@ -1,5 +1,7 @@
 """Differences with their intervals, times side by side, and costs against the number of tokens."""
 
+import numpy as np
+
 from fourierformer.report.picture import (
     INK,
     PAGE,
@@ -41,9 +43,12 @@ def difference_chart(
     axes.set_yticks(range(len(names)), names, color=INK.fixed, fontsize=8, parse_math=False)
     axes.set_ylim(len(differences) - 0.5, -0.5)
     axes.margins(x=0.06)
+    if np.ptp(axes.get_xlim()) < 1e-9:  # of zeros alone, whose scale would be rounding errors
+        axes.set_xlim(-1, 1)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
-    texts = {clear: "95 % interval without 0", unclear: "95 % interval that holds 0", single: "one seed: no interval"}
+    texts = {clear: "95 % interval without 0", unclear: "95 % interval that holds 0"}
+    texts |= {single: "no interval: one seed, or no variation"}
     shapes = {single: "circle"}
     keys = [Key(colour, text, point=shapes.get(colour, "")) for colour, text in texts.items() if colour in used]
     return Picture(figure, name, title, keys, caption, wide=wide)

@@ -28,7 +28,7 @@ def test_points_and_intervals_lie_where_the_numbers_say():
     assert [key.label for key in picture.keys] == [
         "95 % interval without 0",
         "95 % interval that holds 0",
-        "one seed: no interval",
+        "no interval: one seed, or no variation",
     ]
     assert [key.point for key in picture.keys] == ["", "", "circle"]  # as it is drawn
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first line stands on top
@@ -43,6 +43,16 @@ def test_the_page_shows_the_number_that_a_paper_would_quote(tmp_path):
     point = next(line for line in picture.figure.axes[0].lines if len(line.get_xydata()) == 1)
     assert point.get_xydata()[0][0] == pytest.approx(-0.9 * 2)  # sliding is 0.9 of segment; mean of 1, 2, 3
     assert "better is to the left" in picture.caption
+
+
+def test_equal_results_lie_on_the_line_of_no_difference(tmp_path):
+    for attention in ("softmax", "fourier"):
+        for seed in (1, 2, 3):
+            write_run(tmp_path, attention, seed, 61.0)
+    picture = chart_of(tmp_path)
+    picture.inline()
+    assert picture.figure.axes[0].get_xlim() == (-1, 1)  # and not to 1e-17
+    assert [key.label for key in picture.keys] == ["no interval: one seed, or no variation"]  # there are three seeds
 
 
 def test_accuracies_are_better_to_the_right(tmp_path):
