@@ -183,11 +183,13 @@ def _panels_chart(curves: list[Curve], name: str, title: str, kind: Metric, capt
     for axes, own in zip(panels, others, strict=True):
         _name_panel(axes, own[0].label)
         _scale(axes, kind, against)
-        axes.plot(first.steps, first.middle, color=INK.fixed, linewidth=0.9, alpha=0.55)
+        style = SOLID if first.finished else DOTTED
+        axes.plot(first.steps, first.middle, color=INK.fixed, linestyle=style, linewidth=0.9, alpha=0.55)
         for curve in own:
             _draw(axes, replace(curve, look=(0, 0)))
     _skip_the_beginning(panels[0], curves, kind)  # the scale is shared
     keys = [Key(INK, first.label), Key(series_colour(0), "the attention named above each panel")]
+    keys += _unfinished_key([first, *(curve for own in others for curve in own)])
     return Picture(figure, name, title, keys, caption, wide=True)
 
 
@@ -260,9 +262,11 @@ def _draw(axes, curve: Curve) -> None:
 def _keys(curves: list[Curve]) -> list[Key]:
     labels = {curve.look: curve.label for curve in curves}
     keys = [Key(series_colour(look[0]), label, _style(look)) for look, label in sorted(labels.items())]
-    if all(curve.finished for curve in curves):
-        return keys
-    return [*keys, Key(INK, "run that did not complete", DOTTED)]
+    return [*keys, *_unfinished_key(curves)]
+
+
+def _unfinished_key(curves: Iterable[Curve]) -> list[Key]:
+    return [] if all(curve.finished for curve in curves) else [Key(INK, "run that did not complete", DOTTED)]
 
 
 def _skip_the_beginning(axes, curves: list[Curve], kind: Metric) -> None:

@@ -197,6 +197,15 @@ def test_many_attentions_have_a_panel_each_on_one_scale(tmp_path):
     assert len({panel.get_ylim() for panel in panels}) == 1
 
 
+@pytest.mark.parametrize("died", ["", "softmax", "mechanism_3"])  # none, behind every panel, in one of them
+def test_panels_say_which_lines_are_of_runs_that_did_not_complete(tmp_path, died):
+    for name in ("softmax", *(f"mechanism_{i}" for i in range(9))):
+        write_run(tmp_path, name, 1, state="failed" if name == died else "completed")
+    curves, _ = metric_curves(comparison(collect(tmp_path)), "train_loss")
+    chart = comparison_chart(curves, "n", "t", metric("loss"))
+    assert ("run that did not complete" in [key.label for key in chart.keys]) == bool(died)
+
+
 @pytest.mark.parametrize("attentions", [["fourier"] * 5, ["softmax", *["fourier"] * 5]])
 def test_no_two_settings_are_drawn_alike(tmp_path, attentions):
     for i, attention in enumerate(attentions):  # more settings of one attention than there are line styles
