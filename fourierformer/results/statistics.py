@@ -116,22 +116,29 @@ def dunnett(cells: Mapping[str, Cell], control: Cell, key: str) -> Dunnett | Non
     """Dunnett's test (1955) of every cell against the control, on logarithms where the metric is not a percentage.
 
     All groups share one estimate of the variance, so that three seeds each are enough where there are many groups; in
-    return it assumes normal errors of equal variance. Cells with one seed or an infinite value are left out; None where
-    nothing is left.
+    return it assumes normal errors of equal variance. Cells with one seed, an infinite value or one without a logarithm
+    are left out; None where nothing is left, and where no group varies.
     """
     import numpy as np
     from scipy.optimize import brentq
     from scipy.stats import levene
 
-    usable = {name: cell for name, cell in cells.items() if cell.n > 1 and not not_finite(cell)}
-    if not usable or control.n < 2 or not_finite(control):
+    is_relative = metric(key).unit != "%"
+
+    def is_usable(cell: Cell) -> bool:
+        return cell.n > 1 and not not_finite(cell) and not (is_relative and min(cell.values.values()) <= 0)
+
+    usable = {name: cell for name, cell in cells.items() if is_usable(cell)}
+    if not usable or not is_usable(control):
         return None
     groups = [np.array(list(cell.values.values())) for cell in (control, *usable.values())]
-    if metric(key).unit != "%":
+    if is_relative:
         groups = [np.log(group) for group in groups]
     sizes, means = np.array([group.size for group in groups]), np.array([group.mean() for group in groups])
     freedom = int(sizes.sum()) - len(groups)
     pooled = math.sqrt(sum(((group - group.mean()) ** 2).sum() for group in groups) / freedom)
+    if pooled <= 1e-12:
+        return None
     errors = pooled * np.sqrt(1 / sizes[1:] + 1 / sizes[0])
     differences = means[1:] - means[0]
 
@@ -141,7 +148,7 @@ def dunnett(cells: Mapping[str, Cell], control: Cell, key: str) -> Dunnett | Non
     p = [exceeded(abs(difference) / error) for difference, error in zip(differences, errors, strict=True)]
     half = brentq(lambda bound: exceeded(bound) - (1 - LEVEL), 0.1, 100.0, xtol=1e-6) * errors
     limits = np.stack([differences - half, differences + half], axis=1)
-    if metric(key).unit != "%":
+    if is_relative:
         limits = np.expm1(limits)
     deviations = [group.std(ddof=1) for group in groups]
     return Dunnett(

@@ -233,6 +233,14 @@ def test_dunnett_leaves_out_what_has_one_seed_or_no_number():
     assert dunnett(cells, by_seed([60.0]), "ppl") is None
 
 
+def test_dunnett_makes_no_claim_of_values_that_do_not_vary_or_have_no_logarithm():
+    solved, also_solved, lost = (by_seed([value] * 3) for value in (100.0, 100.0, 61.2))
+    assert dunnett({"same": also_solved, "other": lost}, solved, "top1") is None  # p was 0, of the equal one too
+    control, zero = by_seed([0.5, 0.6, 0.7]), by_seed([0.0, 0.1, 0.2])
+    assert list(dunnett({"zero": zero, "good": by_seed([0.5, 0.5, 0.6])}, control, "mse").p) == ["good"]
+    assert dunnett({"good": control}, zero, "mse") is None
+
+
 def test_a_tie_has_no_minus():
     assert change_text(59.99, 60.0, "ppl") == "+0.0%"
     assert change_text(91.999, 92.0, "top1") == "+0.00 points"
