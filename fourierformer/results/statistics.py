@@ -238,7 +238,8 @@ def _constant(cell: Cell) -> bool:
 def p_text(p: float) -> str:
     if p < 1e-4:
         return "p < 0.0001"
-    digits = 2 if p >= SIGNIFICANT or float(f"{p:.2g}") < SIGNIFICANT else 4  # 0.0499 must not read as 0.05
+    # 0.0499 must not read as 0.05, nor 0.049996
+    digits = 2 if p >= SIGNIFICANT else next(n for n in (2, *range(4, 18)) if float(f"{p:.{n}g}") < SIGNIFICANT)
     return f"p = {p:.{digits}g}"
 
 

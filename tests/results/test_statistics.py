@@ -125,7 +125,14 @@ def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
 
 
 @pytest.mark.parametrize(
-    ("p", "said"), [(0.00003, "p < 0.0001"), (0.0123, "p = 0.012"), (0.0499, "p = 0.0499"), (0.0504, "p = 0.05")]
+    ("p", "said"),
+    [
+        (0.00003, "p < 0.0001"),
+        (0.0123, "p = 0.012"),
+        (0.0499, "p = 0.0499"),
+        (0.049996, "p = 0.049996"),
+        (0.0504, "p = 0.05"),
+    ],
 )
 def test_a_p_below_005_does_not_read_as_005(p, said):
     assert p_text(p) == said
