@@ -256,10 +256,11 @@ def difference_text(difference: Difference, key: str) -> str:
 
 
 def change_text(value: float, baseline: float, key: str) -> str:
-    """How far a value is from its baseline: in points where both are per cent, else in per cent of the baseline."""
+    """How far a value is from its baseline: in points where both are per cent, else in per cent of the baseline, of
+    which only positive numbers have any."""
     if metric(key).unit == "%":
         return f"{value - baseline:+z.{metric(key).decimals}f} points"
-    return f"{100 * (value / baseline - 1):+z.1f}%"
+    return f"{100 * (value / baseline - 1):+z.1f}%" if baseline > 0 else signed(value - baseline, key)
 
 
 def verdict(difference: Difference, key: str, p: float, same: Equivalence | None = None) -> str:

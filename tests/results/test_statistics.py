@@ -252,3 +252,8 @@ def test_a_tie_has_no_minus():
     assert change_text(59.99, 60.0, "ppl") == "+0.0%"
     assert change_text(91.999, 92.0, "top1") == "+0.00 points"
     assert change_text(57.0, 60.0, "ppl") == "-5.0%"
+
+
+@pytest.mark.parametrize(("value", "baseline", "change"), [(-0.5, 0.0, "-0.500"), (-1.0, -2.0, "+1.000")])
+def test_a_change_from_zero_or_below_is_no_share_of_it(value, baseline, change):
+    assert change_text(value, baseline, "loss") == change
