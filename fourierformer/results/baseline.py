@@ -135,8 +135,14 @@ def best_settings(rows: list[Row], column: Column) -> Choice:
     measure = f"{column_text(column)} {metric(rows[0].primary).name}"
     used = f"each attention at its own best settings, chosen by mean {measure}: {', '.join(lines)} tried"
     same_seeds = "the seeds that chose are those that are compared: trust numbers of test, not of valid"
-    left_out = f"left out, since tried at one setting only: {', '.join(full_label(row, rows) for row in single)}"
-    return Choice(chosen, [used, *([left_out] if single else []), same_seeds])
+    missing = [row for row in rows if not row.cell(column)]
+    reasons = {"tried at one setting only": single, f"without {measure}": missing}
+    left_out = [
+        f"left out, since {reason}: {', '.join(full_label(row, rows) for row in found)}"
+        for reason, found in reasons.items()
+        if found
+    ]
+    return Choice(chosen, [used, *left_out, same_seeds])
 
 
 def _cell_of(row: Row, column: Column) -> Cell:

@@ -178,6 +178,18 @@ def test_the_best_settings_are_chosen_by_validation_not_by_test(tmp_path):
     assert "lr=0.002 - softmax lr=0.001" in line
 
 
+def test_settings_without_the_number_that_chooses_are_named(tmp_path):
+    for attention in ("softmax", "fourier", "gaussian"):
+        for lr in (0.001, 0.002):
+            results = {"segment": evaluation(60.0)}
+            results |= {"sliding": evaluation(55.0 + lr, 1)} if attention != "gaussian" else {}
+            changes = {"group": f"{attention}{lr}", "config": {"optim.lr": lr}, "results": {"valid": results}}
+            write_run(tmp_path / str(lr), attention, 1, changes=changes)
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    (line,) = (note for note in table.notes if note.startswith("left out"))
+    assert line == "left out, since without valid sliding perplexity: gaussian lr=0.001, gaussian lr=0.002"
+
+
 def test_a_table_of_equal_settings_has_no_best_table(tmp_path):
     write_rates(tmp_path, {("softmax", 0.001): SOFTMAX, ("fourier", 0.001): FOURIER})
     assert best_tables(comparison(collect(tmp_path))) == []
