@@ -87,7 +87,9 @@ def collect_runs(runs: list[Run], arguments: argparse.Namespace) -> None:
     for run in runs:
         reason = refusal(run, arguments.include_dirty, arguments.include_debug)
         if not reason and run.name in good:
-            reason = f"the same run as {good[run.name].path}"
+            other = good[run.name]
+            is_same = run.field("group") == other.field("group")
+            reason = f"the same run as {other.path}" if is_same else f"it has the name of another run, {other.path}"
         if reason:
             echo(f"refused: {run.path}: {reason}", file=sys.stderr)
         else:

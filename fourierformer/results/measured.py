@@ -66,9 +66,16 @@ def csv_row(run: Run) -> dict[str, str]:
 
 
 def write_measured(runs: Iterable[Run], path: Path) -> tuple[int, int]:
-    """Adds runs to a file, in place of older lines of the same run: (how many now, how many stood there and stay)."""
+    """Adds runs to a file, in place of older lines of the same run: (how many now, how many stood there and stay).
+    SetupError for a line of another run of the same name, which run_dir gives."""
     rows = {row["run"]: row for row in map(csv_row, runs)}
-    before = [row for row in _lines(path) if row["run"] not in rows] if path.exists() else []
+    lines = _lines(path) if path.exists() else []
+    before = [row for row in lines if row["run"] not in rows]
+    for row in lines:
+        if row.get("group") != rows.get(row["run"], row).get("group"):
+            raise SetupError(
+                f"{path} has another run named {row['run']}: rename a run directory, or choose another file"
+            )
     ordered = sorted([*before, *rows.values()], key=_order)
     columns = dict.fromkeys([*NAMES, *(key for row in ordered for key, value in row.items() if value)])
     write_csv(path, ordered, columns=sorted(columns, key=lambda name: LAST.index(name) if name in LAST else -1))
@@ -104,7 +111,7 @@ def gather(sources: Iterable[str | Path]) -> list[Run]:
 
 
 def _identity(run: Run) -> tuple:
-    return run.name, run.field("commit")
+    return run.name, run.field("group"), run.field("commit")
 
 
 def committed() -> list[Path]:

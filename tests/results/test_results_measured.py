@@ -279,6 +279,17 @@ def test_folders_and_files_make_one_comparison(tmp_path):
     assert row.cell(("test", "segment")).values == {1: 61.0, 2: 62.0}
 
 
+def test_two_runs_of_one_name_are_two_runs(tmp_path):
+    for folder, attention in (("a", "softmax"), ("b", "fourier")):
+        write_run(tmp_path / folder, attention).rename(tmp_path / folder / "best")  # as by run_dir
+    file = tmp_path / "a.csv"
+    write_measured(collect(tmp_path / "a"), file)
+    assert [run.field("attention") for run in gather([file, tmp_path / "b"])] == ["fourier", "softmax"]
+    with pytest.raises(SetupError, match=r"a\.csv has another run named best"):
+        write_measured(collect(tmp_path / "b"), file)
+    assert [run.field("attention") for run in read_measured(file)] == ["softmax"]
+
+
 def test_a_line_has_every_start_and_the_instruction_set(tmp_path):
     first = {"started": "2026-01-01T00:00:00+00:00", "commit": "a" * 40, "dirty": False, "cpu": "A, AVX2"}
     run = write_run(tmp_path / "runs")
