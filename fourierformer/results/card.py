@@ -105,8 +105,9 @@ def _results(run: Run) -> str:
     lines = []
     for column in sorted(measured, key=column_order):
         numbers, cell = measured[column], row.cell(column) if row else None
-        half = half_width(cell) if cell else None
-        over_seeds = f"{metric_text(cell.mean, primary)} ± {metric_text(half, primary)}" if cell and half else "-"
+        over_seeds = "-"
+        if cell and (half := half_width(cell)) is not None:
+            over_seeds = f"{metric_text(cell.mean, primary)} ± {metric_text(half, primary)}"
         scored = task.scored_text(
             {key: f"{value:,}" if isinstance(value, int) else value for key, value in numbers.items()}
         )

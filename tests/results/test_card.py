@@ -28,6 +28,13 @@ def test_a_card_has_the_numbers_with_their_interval_and_what_one_must_know(tmp_p
     assert "90.00" not in card
 
 
+def test_a_card_says_that_equal_seeds_have_an_interval_of_no_width(tmp_path):
+    for seed in (1, 2, 3):
+        write_run(tmp_path, "fourier", seed, 61.0)
+    card = model_card(collect(tmp_path)[0], 540, {})
+    assert "| test segment | context 64, stride 64, 21,000 tokens scored | 61.00 | 61.00 ± 0.00 | 3 |" in card
+
+
 def test_a_card_of_one_seed_or_of_an_unfinished_run_claims_nothing(tmp_path):
     write_vision_run(tmp_path, seed=1, ema=True)
     (run,) = collect(tmp_path)
