@@ -89,7 +89,8 @@ def _training(run: Run) -> str:
     }
     stated = {key: value for key, value in lines.items() if value not in (None, "")}
     rows = [
-        (key, f"{value:,}" if isinstance(value, int) and key != "seed" else str(value)) for key, value in stated.items()
+        (key, f"{value:,}" if isinstance(value, int) and key != "seed" else str(value).replace("|", r"\|"))
+        for key, value in stated.items()
     ]
     return markdown_grid(("", "value"), rows)
 

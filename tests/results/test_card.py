@@ -1,5 +1,7 @@
 """Model cards: their numbers are those of the runs, with the interval over seeds."""
 
+import json
+
 from fourierformer.results import collect
 from fourierformer.results.card import model_card
 from tests.helpers.synthetic_runs import write_run, write_vision_run
@@ -33,6 +35,15 @@ def test_a_card_says_that_equal_seeds_have_an_interval_of_no_width(tmp_path):
         write_run(tmp_path, "fourier", seed, 61.0)
     card = model_card(collect(tmp_path)[0], 540, {})
     assert "| test segment | context 64, stride 64, 21,000 tokens scored | 61.00 | 61.00 ± 0.00 | 3 |" in card
+
+
+def test_a_command_with_a_bar_stays_in_its_cell(tmp_path):
+    run = write_run(tmp_path, "fourier")
+    meta = json.loads((run / "meta.json").read_text())
+    (run / "meta.json").write_text(json.dumps(meta | {"command": "python train_lm.py 'tracker.tags=[a|b]'"}))
+    card = model_card(collect(tmp_path)[0], 540, {})
+    (line,) = (line for line in card.splitlines() if line.startswith("| command"))
+    assert line == r"| command | `python train_lm.py 'tracker.tags=[a\|b]'` |"
 
 
 def test_a_card_of_one_seed_or_of_an_unfinished_run_claims_nothing(tmp_path):
