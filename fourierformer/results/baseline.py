@@ -1,11 +1,12 @@
 """Each row of a table against softmax: at the same settings, or each attention at its own best settings."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
 from fourierformer.results.comparison import ATTENTION, Cell, Row
-from fourierformer.results.labels import differing_values, full_label, same_setting, setting_of
+from fourierformer.results.labels import differing_values, full_label, same_setting, setting_of, value_text
 from fourierformer.results.metrics import column_text, metric
 from fourierformer.results.statistics import (
     MARGIN,
@@ -100,7 +101,7 @@ def without_baseline(rows: list[Row]) -> list[str]:
         key=lambda row: len(differing_values([setting_of(first), setting_of(row)])[0]),
     )
     theirs = setting_of(nearest)
-    wanted = " ".join(f"{k}={v}" for k, v in setting_of(first).items() if str(v) != str(theirs.get(k)))
+    wanted = shlex.join(f"{k}={value_text(v)}" for k, v in setting_of(first).items() if str(v) != str(theirs.get(k)))
     names = ", ".join(full_label(row, rows) for row in lonely)
     return [
         f"not compared with {BASELINE}, which was not trained at the same settings: {names}. Train it there "

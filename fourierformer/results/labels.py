@@ -63,11 +63,11 @@ def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
     short = Counter(key.rpartition(".")[2] for key in differing)
     names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
     return [
-        " ".join(f"{names[key]}={_value_text(config[key])}" for key in differing if key in config) for config in configs
+        " ".join(f"{names[key]}={value_text(config[key])}" for key in differing if key in config) for config in configs
     ]
 
 
-def _value_text(value: object) -> str:
+def value_text(value: object) -> str:
     """As on the command line."""
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 

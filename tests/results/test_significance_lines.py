@@ -162,6 +162,15 @@ def test_no_p_across_settings_and_a_line_with_the_way_out(tmp_path):
     assert not any(table.differences)
 
 
+def test_the_way_out_is_written_as_on_the_command_line(tmp_path):
+    ours = {"trainer.patience": None, "trainer.compile": True, "optim.betas": [0.9, 0.99]}
+    theirs = {"trainer.patience": 3, "trainer.compile": False, "optim.betas": [0.9, 0.95]}
+    for attention, config in (("softmax", theirs), ("fourier", ours)):
+        write_run(tmp_path, attention, 1, changes={"config": config})
+    (line,) = without_baseline(comparison(collect(tmp_path)))
+    assert "(attention=softmax trainer.patience=null trainer.compile=true 'optim.betas=[0.9, 0.99]')" in line
+
+
 def test_the_best_settings_are_chosen_by_validation_not_by_test(tmp_path):
     """softmax has its best test perplexity at 0.002, its best validation at 0.001."""
     worse = [value + 1 for value in SOFTMAX]
