@@ -225,6 +225,13 @@ def test_nothing_to_see_or_nobody_to_ask(backend, batch, queries, keys, value_wi
     assert all(leaf.grad is not None and not leaf.grad.any() for leaf in leaves)
 
 
+@pytest.mark.parametrize("number", [100.0, float("inf"), float("nan")])
+def test_without_keys_the_output_is_zero_whatever_the_queries_hold(number):
+    q = torch.full((1, 2, 1024, 8), number, dtype=torch.float16)  # the sum of hundreds overflows, too
+    k = q[:, :, :0]
+    assert not sinc_attention(q, k, k, torch.tensor(1.0)).any()
+
+
 def test_shapes_and_dtypes_are_checked():
     (q, k, v, radius), _ = inputs(heads=2, queries=5, width=4)
     cases = [
