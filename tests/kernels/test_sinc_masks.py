@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fourierformer import fourier_attention
+from fourierformer.kernels.sinc.portable import full_precision
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3
 EPS = 1e-3
@@ -87,6 +88,22 @@ def test_dropout_leaves_out_the_share_it_promises_and_keeps_the_mean():
     assert (draws == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)  # sd of 56,000 draws: 0.002
     assert not torch.equal(draws[0], draws[1])
     assert not fourier_attention(q, k, identity, radius, dropout_p=1.0).any()
+
+
+def test_calls_that_overlap_in_threads_compute_in_full_precision_and_restore_the_setting():
+    cpu, matmul = torch.device("cpu"), torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "bf16"
+        first, second = full_precision(cpu), full_precision(cpu)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert matmul.fp32_precision == "ieee"  # the second call is still computing
+        second.__exit__(None, None, None)
+        assert matmul.fp32_precision == "bf16"
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_grouped_heads_are_repeated_heads():

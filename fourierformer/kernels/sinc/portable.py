@@ -6,6 +6,7 @@ backward recomputes them. A sine and a logarithm per query, key and coordinate, 
 
 import contextlib
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -118,18 +119,30 @@ class Tiles:
         return weights * stays / max(1 - p, torch.finfo(weights.dtype).tiny)
 
 
+_lock = threading.Lock()
+_before: dict[str, list[str]] = {"cuda": [], "mkldnn": []}  # for each call inside, the setting before the first one
+
+
 @contextlib.contextmanager
 def full_precision(device: torch.device):
-    """Disable autocast and float32 products in reduced precision: errors of many factors multiply up."""
+    """Disable autocast and float32 products in reduced precision: errors of many factors multiply up.
+
+    Threads share torch's setting: the first of several calls at a time changes it, the last one restores it.
+    """
     # the backend's setting, because torch refuses to read the general one once a user has set a backend's
-    matmul = (torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn).matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
+    name = "cuda" if device.type == "cuda" else "mkldnn"
+    matmul, before = getattr(torch.backends, name).matmul, _before[name]
+    with _lock:
+        before.append(before[0] if before else matmul.fp32_precision)
+        matmul.fp32_precision = "ieee"
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        matmul.fp32_precision = before
+        with _lock:
+            restored = before.pop()
+            if not before:
+                matmul.fp32_precision = restored
 
 
 @torch.library.custom_op("fourierformer::sinc_attention_portable", mutates_args=())
