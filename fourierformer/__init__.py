@@ -80,16 +80,20 @@ def fourier_attention(
     import torch
 
     from fourierformer.kernels.sinc import sinc_attention
-    from fourierformer.kernels.sinc.checks import check_radius_is_number, mask_of_keys, repeat_heads
+    from fourierformer.kernels.sinc.checks import check_radius_is_number, check_tensors, mask_of_keys, repeat_heads
 
+    masks = {"keep": keep, "attn_mask": attn_mask}
+    check_tensors(q=q, k=k, v=v, **{name: mask for name, mask in masks.items() if mask is not None})
     if not isinstance(radius, torch.Tensor):
-        check_radius_is_number(q, radius)
+        check_radius_is_number(radius)
         radius = torch.tensor(float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     if enable_gqa:
         k, v = repeat_heads(q, k, v)
     of_keys = None if attn_mask is None else mask_of_keys(attn_mask, q, k)
-    if of_keys is not None:
-        keep, attn_mask = of_keys if keep is None else keep & of_keys, None
+    if of_keys is not None and keep is None:
+        keep, attn_mask = of_keys, None
+    elif of_keys is not None and (keep.dtype, keep.shape) == (torch.bool, of_keys.shape):
+        keep, attn_mask = keep & of_keys, None
     return sinc_attention(
         q, k, v, radius,
         power=power, eps=eps, causal=causal, keep=keep, mask=attn_mask, dropout=dropout_p, backend=backend,

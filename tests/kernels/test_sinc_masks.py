@@ -11,6 +11,7 @@ from fourierformer.kernels.sinc.portable import full_precision
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 7, 3
 EPS = 1e-3
+OF_KEYS = torch.ones(BATCH, 1, 1, KEYS, dtype=torch.bool)
 
 
 def leaves():
@@ -150,6 +151,10 @@ def test_torch_accepts_the_operators():
     [
         ({"attn_mask": torch.ones(3, KEYS)}, "broadcast to .* = .2, 4, 5, 7., got torch.float32 .3, 7."),
         ({"attn_mask": torch.ones(QUERIES, KEYS, dtype=torch.int)}, "must be bool or float"),
+        ({"attn_mask": torch.ones(3, 1, 1, KEYS, dtype=torch.bool)}, "broadcast to .* = .2, 4, 5, 7., got torch.bool"),
+        ({"attn_mask": OF_KEYS, "keep": torch.ones(BATCH, KEYS)}, "keep must be a bool tensor .* got torch.float32"),
+        ({"attn_mask": OF_KEYS, "keep": torch.ones(3, KEYS, dtype=torch.bool)}, "got torch.bool .3, 7. with q"),
+        ({"keep": torch.ones(BATCH, KEYS, dtype=torch.bool, device="meta")}, "q is on cpu but keep is on meta"),
         ({"dropout_p": 1.5}, "a probability, from 0 to 1, got 1.5"),
         ({"dropout_p": 0.5, "backend": "reference"}, "'reference' has neither attn_mask nor dropout: take 'auto'"),
     ],
@@ -171,3 +176,9 @@ def test_what_is_no_tensor_and_no_number_is_named():
         fourier_attention(q, k, v, 0.4, eps="1e-6")
     with pytest.raises(TypeError, match="q must be a tensor, got ndarray"):
         fourier_attention(q.numpy(), k, v, 0.4)
+    for name, tensors in {"k": (None, v), "v": (k, None)}.items():
+        with pytest.raises(TypeError, match=f"{name} must be a tensor, got NoneType"):
+            fourier_attention(q, *tensors, 0.4, enable_gqa=True, attn_mask=OF_KEYS)
+    for name in ("keep", "attn_mask"):
+        with pytest.raises(TypeError, match=f"{name} must be a tensor, got list"):
+            fourier_attention(q, k, v, 0.4, **{name: [True]})

@@ -16,10 +16,14 @@ def one_dtype(*tensors: Tensor) -> tuple[Tensor, ...] | list[Tensor]:
     return [t.to(dtype) for t in tensors]
 
 
-def check_radius_is_number(q: Tensor, radius: float) -> None:
-    """Raise for a radius from which no tensor can be made, or for a q without a dtype for it."""
-    if not isinstance(q, Tensor):
-        raise TypeError(f"q must be a tensor, got {type(q).__name__}")
+def check_tensors(**tensors: object) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+
+
+def check_radius_is_number(radius: float) -> None:
+    """Raise for a radius from which no tensor can be made."""
     if radius is None or isinstance(radius, str):
         raise TypeError(f"radius must be a number or a tensor, got {radius!r}")
     if not math.isfinite(radius):
@@ -27,9 +31,8 @@ def check_radius_is_number(q: Tensor, radius: float) -> None:
 
 
 def check_numbers(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, power: int, eps: float) -> None:
+    check_tensors(q=q, k=k, v=v, radius=radius)
     for name, tensor in (("q", q), ("k", k), ("v", v), ("radius", radius)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if not tensor.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {tensor.dtype}")
         if tensor.device != q.device:
@@ -65,6 +68,8 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor |
         raise ValueError(
             f"keep must be a bool tensor (batch, keys), got {keep.dtype} {tuple(keep.shape)} with {shapes}"
         )
+    if keep is not None and keep.device != q.device:
+        raise ValueError(f"q is on {q.device} but keep is on {keep.device}")
     heads, width = q.shape[1], q.shape[3]
     if tuple(radius.shape) not in {(), (heads, 1), (1, width), (heads, width)}:
         raise ValueError(
@@ -105,6 +110,8 @@ def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def mask_of_keys(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
     """(B, M) where the mask is boolean and, by its shape, the same for all heads and queries of a row, as padding is;
     else None. Every backend leaves out keys, only one has masks of pairs."""
-    if mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[1:] == (1, 1, k.shape[2]):
-        return mask[:, 0, 0].expand(q.shape[0], -1)
-    return None
+    if mask.dtype != torch.bool or not mask.dim() == q.dim() == k.dim() == 4:
+        return None
+    if mask.shape[0] not in (1, q.shape[0]) or mask.shape[1:] != (1, 1, k.shape[2]):
+        return None
+    return mask[:, 0, 0].expand(q.shape[0], -1)
