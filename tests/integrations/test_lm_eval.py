@@ -91,6 +91,21 @@ def test_short_and_empty_texts(run):
         FourierFormerLM()
 
 
+def test_one_stop_and_other_names_of_the_number_of_tokens_are_those_of_the_harness(run):
+    model = FourierFormerLM(run=run[0], device="cpu")
+    whole, stopped, unstopped, three = model.generate_until(
+        rows(
+            ("word1", {"until": [], "max_gen_toks": 5}),
+            ("word1", {"until": " word3: return", "max_gen_toks": 5}),
+            ("word1", {"until": None, "max_gen_toks": 5}),
+            ("word1", {"until": [""], "max_new_tokens": 3}),
+        )
+    )
+    assert len(whole.split()) == 5
+    assert stopped == unstopped == whole
+    assert three.split() == whole.split()[:3]
+
+
 @pytest.mark.full("the command reads the definitions of all tasks of the harness")
 def test_the_command_answers_the_last_words(run):
     """Each paragraph ends in "a <unk> .", whose last word of letters is "a"."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
 
 from fourierformer import from_pretrained, load_run
 from fourierformer.errors import SetupError
@@ -90,10 +91,10 @@ class FourierFormerLM(TemplateLM):
         """Greedy continuations, up to the first of the strings in `until`."""
         texts = []
         for request in requests:
-            context, options = request.args
-            text = self.trained.generate(context, tokens=options.get("max_gen_toks", 64), temperature=0)
+            context, options = request.args[0], normalize_gen_kwargs(request.args[1], default_max_gen_toks=64)
+            text = self.trained.generate(context, tokens=options["max_gen_toks"], temperature=0)
             text = text[len(self.trained.decode(self.trained.encode(context))) :]
-            for stop in options.get("until", []):
+            for stop in filter(None, options["until"]):
                 text = text.split(stop)[0]
             texts.append(text)
         return texts
