@@ -106,6 +106,16 @@ def test_one_stop_and_other_names_of_the_number_of_tokens_are_those_of_the_harne
     assert three.split() == whole.split()[:3]
 
 
+@pytest.mark.parametrize(
+    "option", [{"stride": 17}, {"stride": 0}, {"stride": -1}, {"batch_size": 0}, {"batch_size": -1}]
+)
+def test_options_under_which_tokens_would_not_be_scored_are_refused(run, option):
+    """The context is 16 tokens long: a stride of 17 left out one token between two windows."""
+    with pytest.raises(SetupError, match=f"{next(iter(option))}=.* must be at least 1"):
+        FourierFormerLM(run=run[0], device="cpu", **option)
+    FourierFormerLM(run=run[0], stride=16, batch_size=1, device="cpu")
+
+
 @pytest.mark.full("the command reads the definitions of all tasks of the harness")
 def test_the_command_answers_the_last_words(run):
     """Each paragraph ends in "a <unk> .", whose last word of letters is "a"."""

@@ -15,7 +15,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from fourierformer import from_pretrained, load_run
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 from fourierformer.tasks.language_objective import scored_windows
 from fourierformer.tasks.trained import TrainedLanguageModel
 
@@ -39,10 +39,12 @@ class FourierFormerLM(TemplateLM):
         trained = load(str(name), device or "auto")
         if not isinstance(trained, TrainedLanguageModel):
             raise SetupError(f"{name} is no language model: the harness asks for probabilities of words")
-        self.trained, self.stride = trained, int(stride)
-        self.batch = 64 if str(batch_size).startswith("auto") else int(batch_size)  # windows of a long text at a time
         model: Any = trained.model
-        self.model, self.length = model, model.config.length
+        self.trained, self.model, self.length = trained, model, model.config.length
+        self.stride = int(stride)
+        check_range("stride", self.stride, 1, self.length + 1)  # a longer one would leave out tokens
+        self.batch = 64 if str(batch_size).startswith("auto") else int(batch_size)  # windows of a long text at a time
+        check_range("batch_size", self.batch, 1)
 
     @property
     def eot_token_id(self) -> int:
