@@ -58,6 +58,14 @@ def test_embeddings_in_place_of_ids_are_refused(model):
         model.generate(inputs_embeds=model.get_input_embeddings()(PROMPT), **GREEDY)
 
 
+def test_another_size_of_the_vocabulary_is_refused_and_changes_nothing(model):
+    size = model.config.vocab_size
+    with pytest.raises(ValueError, match=f"cannot be resized, its vocabulary has {size} tokens, got {size + 1}"):
+        model.resize_token_embeddings(size + 1)
+    assert model.resize_token_embeddings(size) is model.resize_token_embeddings() is model.get_input_embeddings()
+    assert model.config.vocab_size == size == len(model.get_input_embeddings().weight)
+
+
 def test_rows_of_a_batch_are_continued_as_alone(model):
     prompts = [[5, 17, 3, 9, 4], [7, 2], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]
     longest = max(map(len, prompts))

@@ -100,6 +100,13 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.model.embedding = value
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *arguments, **options) -> nn.Module:
+        """The embedding. ValueError for another number of rows, of which the output layer has no weights."""
+        if new_num_tokens not in (None, self.config.vocab_size):
+            size = f"its vocabulary has {self.config.vocab_size} tokens, got {new_num_tokens}"
+            raise ValueError(f"this model cannot be resized, {size}: padding needs no row, pass attention_mask")
+        return self.get_input_embeddings()
+
     def _init_weights(self, module: nn.Module) -> None:
         """Called by transformers when weights are loaded: restore the buffers that are not saved."""
         if module is self.model:
