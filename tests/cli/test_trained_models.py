@@ -341,6 +341,9 @@ def test_transformers_reads_and_continues_texts_as_we_do(exported):
     options = {"max_new_tokens": 6, "do_sample": False, "batch_size": 2, "return_tensors": True}
     for text, (answer,) in zip(texts, generate(texts, **options), strict=True):
         assert answer["generated_token_ids"][-6:] == own.continued(own.encode(text), 6)[-6:]
+    # transformers decodes the new words alone and puts them behind the prompt, which has to end in a blank
+    ((answer,),) = generate(["word7 "], max_new_tokens=6, do_sample=False)
+    assert answer["generated_text"] == own.generate("word7", tokens=6, temperature=0)
 
 
 def test_a_classifier_with_its_classes_and_transform(vision, tmp_path, without_data):
