@@ -23,6 +23,7 @@ from transformers import (  # noqa: E402 - after the check that it is there
     ViTConfig,
 )
 
+from fourierformer import fourier_attention  # noqa: E402
 from fourierformer.attention.mechanisms.fourier import matched_radius  # noqa: E402
 from fourierformer.errors import SetupError  # noqa: E402
 from fourierformer.integrations import hugging_face  # noqa: E402
@@ -143,6 +144,21 @@ def test_vit_and_t5_train():
     t5 = T5ForConditionalGeneration(config)
     t5(input_ids=tokens, labels=tokens).loss.backward()
     assert t5.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad.any()
+
+
+def test_a_model_that_scales_its_queries_has_the_distances_of_those_that_do_not():
+    """OPT passes queries times 1 / sqrt(D), and a scaling of 1 in place of 1 / sqrt(D)."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "ffn_dim": 48, "dropout": 0.0}
+    opt = build(AutoModelForCausalLM, transformers.OPTConfig(**sizes, **WORDS, word_embed_proj_dim=32)).double()
+    layer, x = opt.model.decoder.layers[0].self_attn, torch.randn(2, 9, 32, dtype=torch.float64)
+    q, k, v = (
+        projection(x).unflatten(-1, (4, 8)).transpose(1, 2) for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
+    )
+    mixed = fourier_attention(q, k, v, matched_radius(8, 4), causal=True)
+    expected = layer.out_proj(mixed.transpose(1, 2).flatten(-2))
+    torch.testing.assert_close(layer(x)[0], expected)
+    hugging_face.learn_radius(opt)
+    torch.testing.assert_close(layer(x)[0], expected, rtol=1e-6, atol=1e-7)  # the radius is float32
 
 
 @pytest.mark.full("compiles: other tests compile the layer")

@@ -52,9 +52,12 @@ def fourier_attention_forward(
         causal, keep, pairs = False, None, attention_mask
     if position_bias is not None:
         pairs = _biased(pairs, position_bias)
+    scaling, own = query.shape[-1] ** -0.5 if scaling is None else scaling, getattr(module, "scaling", None)
+    if isinstance(own, int | float) and own != scaling:  # OPT, Whisper: the query is scaled, its distances too
+        query, scaling = query * (scaling / own), own
     radius = getattr(module, "fourier_radius", None)
     if radius is None:
-        radius = matched_to(query.shape[-1] ** -0.5 if scaling is None else scaling)
+        radius = matched_to(scaling)
     mixed = fourier_attention(
         query, key, value, radius,
         power=POWER, eps=EPS, causal=causal, keep=keep, attn_mask=pairs, dropout_p=dropout, enable_gqa=True,
@@ -152,7 +155,7 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     layers: dict[str, Any] = {
         name: module
         for name, module in model.named_modules()
-        if hasattr(module, "is_causal") and hasattr(module, "scaling")
+        if hasattr(module, "is_causal") and isinstance(getattr(module, "scaling", None), int | float)
     }
     if not layers:
         raise SetupError(f"{name} has no attention layer with `is_causal` and `scaling`: {hint}")
