@@ -131,9 +131,12 @@ class Language(SequenceTask[LanguageSpec]):
         return TrainedLanguageModel(model, spec, corpus, step)
 
     def vocabulary(self, spec: LanguageSpec, corpus: Corpus | None) -> int:
-        """How many tokens there are; without a corpus, as many as are published."""
-        planned = {"byte": 256, "bpe": spec.data.vocabulary_size or 1}.get(spec.data.unit, 1)
-        return corpus.vocab_size if corpus else (spec.data.expect or {}).get("vocabulary", planned)
+        """How many tokens there are; without a corpus, as many as are published, or kept of them."""
+        if corpus:
+            return corpus.vocab_size
+        kept = 256 if spec.data.unit == "byte" else spec.data.vocabulary_size
+        published = (spec.data.expect or {}).get("vocabulary", kept or 1)
+        return min(published, kept or published)
 
     def objective_class(self):
         """What is trained and measured; a task of other text may have its own."""
@@ -159,9 +162,8 @@ class Language(SequenceTask[LanguageSpec]):
         """In float32: per token and layer about 10 activations of width dim and 3 of width inner; per token the logits
         of the (adaptive) softmax's head, their softmax and its gradient. (Less on a CPU, which has the logits of a few
         rows at a time.)"""
-        model, data = spec.model, spec.data
-        vocabulary = (data.expect or {}).get("vocabulary") or data.vocabulary_size or 256
-        head = min([vocabulary, *(data.cutoffs or [])[:1]])
+        model = spec.model
+        head = min([self.vocabulary(spec, None), *(spec.data.cutoffs or [])[:1]])
         tokens = micro_batch * model.length
         return 4 * tokens * (model.layers * (10 * model.dim + 3 * model.inner) + 3 * head)
 

@@ -12,7 +12,9 @@ from fourierformer import attention
 from fourierformer.data.text.swap import swap_words
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
+from fourierformer.tasks import task_named
 from fourierformer.tasks.language_objective import LanguageObjective
+from tests.helpers.command_line import spec_of
 
 CPU = torch.device("cpu")
 
@@ -255,3 +257,20 @@ def test_position_counts_of_the_paper_on_wikitext(real_data, split, scored, segm
     sliding, segment = measured(task, model, "sliding", split), measured(task, model, "segment", split)
     assert (sliding["tokens"], segment["tokens"]) == (scored, segments)
     assert sliding["nll"] == segment["nll"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "tokens"),
+    [
+        (["data=wikitext103"], 267_735),
+        (["data=wikitext2", "data.vocabulary_size=1000"], 1000),
+        (["data=wikitext2", "data.vocabulary_size=100000"], 33_278),
+        (["data=wikitext2", "data.unit=byte"], 256),
+        (["data=wikitext2_bpe"], 8192),
+        (["data=text"], 8192),
+        (["data=enwik8"], 256),
+        (["data=builtin_pixels"], 17),
+    ],
+)
+def test_a_plan_without_the_data_has_as_many_tokens_as_will_be_kept(data, tokens):
+    assert task_named("language").vocabulary(spec_of("attention=softmax", *data), None) == tokens
