@@ -59,7 +59,7 @@ def download(data: TextData, folder: Path, say: Say) -> None:
 def downloaded(data: TextData, say: Say) -> Iterator[TextData]:
     """A context with the data downloaded from the hub: `data` with a temporary folder as its root."""
     cache = data.cache_path
-    with tempfile.TemporaryDirectory(".tmp", f".{data.name}-hub-", cache, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(".tmp", f".{data.name}-", cache, ignore_cleanup_errors=True) as folder:
         download(data, Path(folder), say)
         yield replace(data, root=folder)
 

@@ -172,8 +172,9 @@ def cache_lock(data: TextData, say: Say) -> Iterator[None]:
         except OSError:  # a file system without locks: both processes prepare, and the first to rename its result wins
             yield
             return
-        # with the lock held, these are of a killed process
-        for leftover in data.cache_path.glob(f".{glob.escape(data.name)}-*.tmp"):
+        # with the lock held, these are of a killed process; exactly tempfile's eight letters: another process may be
+        # preparing a data set called <name>-small
+        for leftover in data.cache_path.glob(f".{glob.escape(data.name)}-{'[a-z0-9_]' * 8}.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,11 +241,18 @@ def test_a_read_only_root_is_never_written_to(small):
 
 
 def test_leftovers_of_a_killed_process_are_removed(small):
-    leftover = Path(small.cache) / ".small-abc.tmp"
-    leftover.mkdir(parents=True)
+    Path(small.cache).mkdir()
+    leftover = Path(tempfile.mkdtemp(".tmp", ".small-", small.cache))  # as TemporaryDirectory names it
     (leftover / "train.ids").write_bytes(b"1234")
     folder = load_corpus(small).folder
     assert tree(small.cache) == [folder.name]
+
+
+def test_what_another_process_prepares_under_a_longer_name_stays(small):
+    Path(small.cache).mkdir()
+    other = Path(tempfile.mkdtemp(".tmp", ".small-two-", small.cache))
+    folder = load_corpus(small).folder
+    assert tree(small.cache) == sorted([folder.name, other.name])
 
 
 def test_without_locks_the_first_rename_wins(small, monkeypatch):
