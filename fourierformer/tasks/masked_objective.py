@@ -105,9 +105,10 @@ class MaskedObjective(TokenObjective):
         tokens = self.corpus.splits[split][: self.max_tokens]
         count = min(len(tokens) // self.length, most or len(tokens))
         if count == 0:
-            raise SetupError(
-                f"the {split} split of {self.corpus.name} is shorter than one sequence of {self.length} tokens"
-            )
+            limited = len(tokens) < len(self.corpus.splits[split])
+            text = f"the {split} split of {self.corpus.name}"
+            short = f"evaluation.max_tokens={self.max_tokens}" if limited else text
+            raise SetupError(f"{short} is shorter than one sequence of {self.length} tokens")
         segments = torch.from_numpy(tokens[: count * self.length].astype("int64")).view(-1, self.length)
         return count, (
             self._masked(part, [seed_of("mask", split, start + i) for i in range(len(part))])

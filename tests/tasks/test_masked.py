@@ -11,6 +11,7 @@ import torch
 from fourierformer import attention
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.masks import mask_tokens
+from fourierformer.errors import SetupError
 from fourierformer.models.config import MaskedLMConfig
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.processes import Processes
@@ -93,6 +94,15 @@ def test_loss_and_accuracy_are_those_of_the_masked_words_alone():
     assert found["accuracy"] == pytest.approx(100 * right / len(losses))
     assert objective.loss(model, batch).item() == pytest.approx(found["nll"], abs=1e-5)
     assert objective.row_losses(model, batch).mean().item() == pytest.approx(found["nll"], abs=1e-5)
+
+
+def test_what_is_shorter_than_a_sequence_is_named():
+    objective = objective_of(model_of(), max_tokens=LENGTH - 1)
+    with pytest.raises(SetupError, match=f"evaluation.max_tokens=19 is shorter than one sequence of {LENGTH} tokens"):
+        objective.check_measure("valid", "segment")
+    objective.corpus.splits["test"] = objective.corpus.splits["valid"][: LENGTH - 1]
+    with pytest.raises(SetupError, match="the test split of t is shorter"):
+        objective.check_measure("test", "segment")
 
 
 def test_every_run_is_scored_on_the_same_words():
