@@ -127,6 +127,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_word(unit, tmp_path):
     assert splits["utf-8-sig"] == splits["utf-8"]
 
 
+@pytest.mark.parametrize("unit", ["word", "byte"])
+def test_a_prompt_that_is_not_utf_8_is_one_line(unit, small):
+    corpus = load_corpus(replace(small, unit=unit))
+    with pytest.raises(SetupError, match="the text is not UTF-8, at character 4: convert it"):
+        corpus.encode(os.fsdecode(b"caf\xe9"))
+
+
 def test_the_rule_on_a_text_one_can_check_by_eye(small, capsys):
     corpus = load_corpus(small)
     # counts: the 3, = 2, sat 2, then once each in order of appearance

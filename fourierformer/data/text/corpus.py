@@ -103,8 +103,12 @@ class Corpus:
     def encode(self, text: str) -> list[int]:
         """Ids of a text; a line end becomes `<eos>`, a word that the vocabulary lacks `<unk>`."""
         self._refuse_pixels()
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError as error:  # Python's stand-in for bytes of a command line that are no UTF-8
+            raise SetupError(f"the text is not UTF-8, at character {error.start + 1}: convert it") from None
         if self.unit == "byte":
-            return list(text.encode())
+            return list(raw)
         if self.unit == "bpe":
             return bpe.encoded(self.tokenizer, text)
         if self.manifest["settings"]["source"] == "builtin":
