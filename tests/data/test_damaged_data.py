@@ -1,8 +1,10 @@
 """Damaged data is the same data or an error that names it; it never is other data."""
 
+import errno
 import io
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from fourierformer.data.images.sets import Unreadable, to_rgb
 from fourierformer.data.text.corpus import load_corpus
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
-from tests.helpers.image_cases import files, image_data, tar_of, write
+from tests.helpers.image_cases import CLASSES, files, image_data, tar_of, write
 
 
 def images_of(root, cache) -> list[tuple[bytes, int]] | None:
@@ -146,6 +148,24 @@ def test_a_link_that_leads_back_is_refused(tmp_path):
 
 def text(root, cache) -> TextData:
     return TextData(name="mine", root=str(root), cache=str(cache))
+
+
+def test_a_folder_of_images_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    """os.walk leaves it out, and the images in it."""
+    root = write(tmp_path / "data", "folder", files())
+    data = image_data("imagenet", root=str(root), cache=str(tmp_path / "cache"), expect=None)
+    inner = root / "train" / CLASSES[1] / "more"
+    inner.mkdir()
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path) == inner:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(SetupError, match=rf"cannot read {inner}: Permission denied"):
+        load_images(data)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,9 @@ class FolderSet(ImageSet):
             yield from paths
 
     def _folders(self, name: str) -> Iterable[tuple[str, list[str], list[str]]]:
-        """os.walk with links followed. SetupError for a link that leads back, whose images would be counted again."""
-        for parent, folders, files in os.walk(self.folder / name, followlinks=True):
+        """os.walk with links followed. SetupError for a link that leads back, whose images would be counted again;
+        OSError for a folder that cannot be read, which os.walk would leave out."""
+        for parent, folders, files in os.walk(self.folder / name, onerror=_raise, followlinks=True):
             here = os.path.realpath(parent)
             for folder in folders:
                 path = os.path.join(parent, folder)
@@ -57,3 +58,7 @@ class FolderSet(ImageSet):
         name = self.name_of(index)
         require_small(Path(name))  # a pipe or a device would be read for ever
         return name
+
+
+def _raise(error: OSError) -> None:
+    raise error
