@@ -92,6 +92,15 @@ def test_copies_and_pickles_compute_the_same(name, causal):
         torch.testing.assert_close(other(x), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("name", "causal"), [(n, c) for n, c in CHOICES if attention.mechanism(n).adds_loss])
+def test_a_layer_can_be_copied_in_the_middle_of_a_training_step(name, causal):
+    layer, x = built(name, causal, length=40), tokens(12)
+    expected = layer(x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        torch.testing.assert_close(other(x), expected, rtol=0, atol=0)
+    layer.auxiliary_loss(torch.ones(2))  # still there
+
+
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
 def test_a_longer_sequence_works_or_is_refused_in_words(name, causal):
     for length in (1, 12):

@@ -1,6 +1,7 @@
 """Routing attention: queries and keys are clustered by k-means; softmax within each cluster."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,6 +67,9 @@ class Routing(WeightedAttention):
         self.register_buffer("sums", torch.zeros(shape), persistent=False)
         self.register_buffer("rows", torch.zeros(()), persistent=False)
         self._distance: Tensor | None = None  # (B,): of the last forward pass in training
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_distance": None}  # torch copies no tensor with a gradient
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         if self.training:

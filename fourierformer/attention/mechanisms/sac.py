@@ -1,6 +1,7 @@
 """Sparse adaptive connection: a small recurrent network selects the keys of each query, trained by REINFORCE."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,9 @@ class SparseAdaptiveConnection(WeightedAttention):
         self._rows: Tensor | None = None  # their numbers in the global batch; None = 0, 1, 2, ...
         self._log_probability: Tensor | None = None  # (B,): of the last forward pass in training
         self.begin_step(0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_log_probability": None}  # torch copies no tensor with a gradient
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         connected, log_probability = self.connections(q.shape[-2], k.detach(), visible[:, 0])
