@@ -89,6 +89,12 @@ def test_noise_belongs_to_the_row_and_the_step():
     assert not torch.allclose(layer(x[[5, 2]]), together[[5, 2]])
 
 
+def test_noise_does_not_depend_on_the_padding_of_the_batch():
+    layer, x = layer_of("sinkhorn", block=4).train(), tokens(24)
+    keep = (torch.arange(24) < 12).expand(2, -1)
+    torch.testing.assert_close(layer(x, keep=keep)[:, :12], layer(x[:, :12]), **EXACT)
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(SetupError, match="own_block=false leaves the first block of a causal model without keys"):
         layer_of("sinkhorn", causal=True, own_block=False)

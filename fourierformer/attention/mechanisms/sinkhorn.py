@@ -113,5 +113,9 @@ class Sinkhorn(WeightedAttention):
         return visible_softmax(scores / self.temperature, before & kept.any(-1)[..., None, :])
 
     def _gumbel(self, scores: Tensor) -> Tensor:
+        """One number per head and pair of blocks, whatever the length that the batch is padded to."""
         rows = torch.arange(len(scores), device=scores.device) if self._rows is None else self._rows
-        return -(-uniform(self.key, rows, *scores.shape[1:]).log()).log().to(scores.dtype)
+        blocks = scores.shape[-1]
+        most = max(blocks, -(-self.geometry.length // self.block))
+        u = uniform(self.key, rows, scores.shape[1], most, most)[..., :blocks, :blocks]
+        return -(-u.log()).log().to(scores.dtype)
