@@ -138,7 +138,8 @@ def commands(runs: Iterable[Run]) -> list[tuple[str, int]]:
         alike: dict[tuple, list[tuple[str, ...]]] = {}
         for words in lines:
             key, equals, _ = words[place].partition("=") if place < len(words) else ("", "", "")
-            alike.setdefault((words[:place], key, words[place + 1 :]) if equals else (words,), []).append(words)
+            is_key = equals and not key.startswith(("-", "/"))  # --config-dir=DIR and --config-dir /a=b have one value
+            alike.setdefault((words[:place], key, words[place + 1 :]) if is_key else (words,), []).append(words)
         lines = {_with_values(twins, place): sum(lines[words] for words in twins) for twins in alike.values()}
     return [(single.get(words) or shlex.join((*words, "-m")), count) for words, count in lines.items()]
 

@@ -327,6 +327,15 @@ def test_values_that_the_shell_or_hydra_would_split_stay_whole(tmp_path):
     assert commands(collect(tmp_path)) == [(text, 2)]
 
 
+@pytest.mark.parametrize("option", ["--config-dir=/{}", "--config-dir /x={}"])
+def test_commands_of_two_folders_of_configs_are_two(tmp_path, option):
+    lines = [f"python train_lm.py {option.format(folder)} seed=1" for folder in "ab"]
+    for seed, command in enumerate(lines):
+        run = write_run(tmp_path, "fourier", seed)
+        (run / "meta.json").write_text(json.dumps({"command": command}))
+    assert commands(collect(tmp_path)) == [(line, 1) for line in lines]
+
+
 def test_runs_that_differ_in_a_setting_are_listed_with_it(tmp_path):
     for rate in (0.001, 0.002):
         write_run(tmp_path / str(rate), "fourier", changes={"config": {"optim.lr": rate}, "group": str(rate)})
