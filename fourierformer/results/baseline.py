@@ -81,7 +81,8 @@ def significance_lines(rows: list[Row], columns: Iterable[Column], *, across_set
     how = (
         "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
         f"{tested}; better or worse: p < 0.05; equivalent: two one-sided tests (Holm-corrected) place the difference "
-        f"within {100 * MARGIN:g} %; undecided: with the smallest difference found with a power of {100 * POWER:g} %"
+        f"within {100 * MARGIN:g} %; undecided: with the smallest difference that a single test, before the "
+        f"correction, finds with a power of {100 * POWER:g} %"
     )
     return [*lines, how] if tested else lines
 

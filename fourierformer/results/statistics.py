@@ -61,7 +61,7 @@ class Equivalence:
     """Whether two sets of runs differ by less than a margin, and how large a difference has to be to be found."""
 
     p: float | None = None  # of two one-sided t-tests; None where there are too few seeds
-    detectable: float | None = None  # the smallest difference found with a power of 80 %: relative, or in points
+    detectable: float | None = None  # the smallest that one test finds with a power of 80 %: relative, or in points
 
 
 def equivalence(cell: Cell, baseline: Cell, key: str, margin: float = MARGIN) -> Equivalence:
@@ -69,7 +69,8 @@ def equivalence(cell: Cell, baseline: Cell, key: str, margin: float = MARGIN) ->
 
     Metrics of positive size are compared by their logarithms, so that the margin is relative; percentages as they are,
     with the margin in points. Paired where the seeds are the same, else Welch's. The smallest detectable difference is
-    (t(0.975) + t(0.8)) standard errors, which approximates the noncentral t distribution.
+    (t(0.975) + t(0.8)) standard errors, which approximates the noncentral t distribution, of a single test: a
+    correction for several raises it.
     """
     from scipy.stats import t as student
 
