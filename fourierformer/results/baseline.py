@@ -78,10 +78,11 @@ def significance_lines(rows: list[Row], columns: Iterable[Column], *, across_set
         baseline = full_label(baselines_of(row, rows, across_settings=across_settings)[0], rows)
         lines.append(f"{full_label(row, rows)} - {baseline}: {'; '.join(map(_pair_text, of_row))}")
     tested = sum(pair.p is not None for pair in compared)
+    unit = "points" if metric(rows[0].primary).unit == "%" else "%"
     how = (
         "differences: mean ± 95 % t-interval; p is Holm-corrected over the comparisons of this table, here "
         f"{tested}; better or worse: p < 0.05; equivalent: two one-sided tests (Holm-corrected) place the difference "
-        f"within {100 * MARGIN:g} %; undecided: with the smallest difference that a single test, before the "
+        f"within {100 * MARGIN:g} {unit}; undecided: with the smallest difference that a single test, before the "
         f"correction, finds with a power of {100 * POWER:g} %"
     )
     return [*lines, how] if tested else lines

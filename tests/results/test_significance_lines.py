@@ -125,6 +125,15 @@ def test_the_detectable_difference_is_said_to_be_that_of_a_single_test(tmp_path)
     assert "a single test, before the correction" in how
 
 
+def test_the_margin_of_accuracies_is_said_to_be_in_points(tmp_path):
+    for seed in (1, 2, 3):
+        write_vision_run(tmp_path, "softmax", seed, 50.0 + seed)
+        write_vision_run(tmp_path, "fourier", seed, 50.1 + seed + seed / 10)
+    line, how = claims(tmp_path, [("valid", "best")])
+    assert "equivalent within 1 points" in line  # of 50: 2 %
+    assert "within 1 points" in how
+
+
 def test_the_lines_stand_under_the_table_with_the_names_of_the_table(tmp_path):
     write(tmp_path, "softmax", SOFTMAX)
     for radius, group in (("paper", "a"), ("matched", "b")):
