@@ -139,6 +139,14 @@ class Run:
         return {split: origin for split, origin in origins.items() if isinstance(origin, dict)}
 
     @cached_property
+    def other_head_steps(self) -> dict[str, int]:
+        """By split, the step of the weights whose heads were measured, where the results are those of another step."""
+        best = self.summary.get("best")
+        wanted = best.get("step") if isinstance(best, dict) else None
+        steps = {split: values.get("step") for split, values in self._head_splits.items()}
+        return {split: step for split, step in steps.items() if isinstance(step, int) and wanted not in (None, step)}
+
+    @cached_property
     def layers(self) -> dict[str, list[float]]:
         """The last numbers that each attention layer logged: {"attended_share": [0.83, 0.33]}."""
         last = {key: row[key] for row in self.metrics for key in row if OF_A_LAYER.fullmatch(key)}

@@ -288,4 +288,11 @@ def _head_table(rows: list[Row]) -> Table:
             body.append([row.model, row_label(row, rows), split, str(n), *texts])
     title = f"{title_of(rows)}: how much the heads of a layer differ"
     header = ["model", "attention", "split", "n", *quantities.values()]
-    return Table(title, rows, header, body, scale=scale_lines(rows), notes=[HEAD_NOTE, OVER_SEEDS])
+    stale = [
+        f"{run.name}: heads of {split} are those of step {step:,}, results are not: scripts/head_redundancy.py "
+        "measures them again"
+        for row in rows
+        for run in row.runs
+        for split, step in run.other_head_steps.items()
+    ]
+    return Table(title, rows, header, body, scale=scale_lines(rows), notes=[HEAD_NOTE, OVER_SEEDS, *stale])

@@ -21,6 +21,18 @@ def measured_run(root, attention: str, seed: int, distance: float) -> None:
     (run / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": found}}))
 
 
+def test_heads_of_other_weights_than_the_results_are_named(tmp_path):
+    """Measured when the run was interrupted; it went on to a better checkpoint."""
+    for seed, step in ((1, 540), (2, 300)):
+        run = write_run(tmp_path, "softmax", seed, changes={"best": {"step": 540, "valid_ppl": 60.0}})
+        found = {"mean": {"head_distance": 6.0}, "sd": {"head_distance": 2.25}, "step": step}
+        (run / "heads.json").write_text(json.dumps({"schema": 1, "splits": {"test": found}}))
+    (table,) = head_tables(comparison(collect(tmp_path)))
+    (note,) = (note for note in table.notes if "scripts/head_redundancy.py measures them again" in note)
+    assert "softmax-s2" in note
+    assert "step 300" in note
+
+
 @pytest.mark.parametrize("through_a_file", [False, True])
 def test_mean_and_sd_over_seeds(tmp_path, through_a_file):
     for seed in (1, 2, 3):
