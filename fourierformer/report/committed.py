@@ -84,4 +84,4 @@ def _digits(text: str | None) -> str:
     if not text:
         return DASH
     value = float(text)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")

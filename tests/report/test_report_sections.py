@@ -166,6 +166,13 @@ def test_times_of_a_gpu_are_said_to_be_of_it_and_those_of_a_cpu_not(tmp_path):
     assert "no times of a GPU" in committed_sections(tmp_path.glob("*.csv"))[0].headline
 
 
+def test_a_number_just_below_a_thousand_has_no_exponent(tmp_path):
+    (tmp_path / "k.csv").write_text(f'{KERNELS}"a shape",1,forward,ours,fp32,999.7,1,1,,2.11,c\n')
+    (section,) = committed_sections([tmp_path / "k.csv"])
+    table = section.parts[0]
+    assert table.body[0][table.header.index("ms")] == "1,000"
+
+
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "kernel.csv").write_text(KERNELS + "lm_small,96,forward,softmax,bfloat16,fast,20,1,,,\n")
     with pytest.raises(SetupError, match=r"kernel\.csv"):
