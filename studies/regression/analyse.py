@@ -18,7 +18,7 @@ from studies.figures import save_figure
 
 HERE = Path(__file__).resolve().parent
 LEVEL, MARGIN = 0.05, np.log(1.02)
-BASELINE = "gaussian"
+BASELINE, PRIMARY = "gaussian", "sinc^4"
 COLOURS = {
     "softmax": "#222222",
     "softmax, unit norm": "#777777",
@@ -85,8 +85,12 @@ def _verdict(row) -> str:
 
 
 def primary_table(rows: pd.DataFrame) -> str:
-    part = rows[(rows["experiment"] == "regression_a") & rows["name"].isin([BASELINE, "sinc^4"])]
-    return _changes(compared(part, ["arm", "rho"]), ["arm", "rho"])
+    return _changes(primary(rows), ["arm", "rho"])
+
+
+def primary(rows: pd.DataFrame) -> pd.DataFrame:
+    part = rows[(rows["experiment"] == "regression_a") & rows["name"].isin([BASELINE, PRIMARY])]
+    return compared(part, ["arm", "rho"])
 
 
 def _changes(table: pd.DataFrame, by: list[str]) -> str:
@@ -98,9 +102,11 @@ def _changes(table: pd.DataFrame, by: list[str]) -> str:
 
 
 def all_table(rows: pd.DataFrame) -> str:
-    """Part A: the error over the GP posterior's, with the verdict against the Gaussian."""
+    """Part A: the error over the GP posterior's, with the verdict against the Gaussian: of sinc^4 the primary one, of
+    the others corrected over these, as the plan states."""
     part = rows[rows["experiment"] == "regression_a"]
-    verdicts = compared(part, ["arm", "rho"])["verdict"]
+    others = compared(part[part["name"] != PRIMARY], ["arm", "rho"])
+    verdicts = pd.concat([primary(rows), others])["verdict"]
     means = part.groupby(["arm", "name", "rho"])["ratio"].agg(["mean", "std"])
     rhos = sorted(part["rho"].unique())
     lines = ["| projections | attention | " + " | ".join(f"rho {rho:g}" for rho in rhos) + " |"]

@@ -1,0 +1,21 @@
+"""The verdicts of studies/regression: one for each comparison, whichever table shows it."""
+
+from studies.regression.analyse import all_table, load, primary_table
+
+
+def cells_of(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def test_the_table_of_all_attentions_has_the_verdicts_of_the_primary_one():
+    rows = load()
+    _, _, *lines = cells_of(primary_table(rows))
+    primary = {(arm, float(rho)): verdict for arm, rho, _, _, verdict in lines}
+    header, _, *lines = cells_of(all_table(rows))
+    shown = {
+        (line[0], float(head.removeprefix("rho "))): cell.split(maxsplit=3)[3]  # behind 1.598 ± 0.000
+        for line in lines
+        if line[1] == "sinc^4"
+        for head, cell in zip(header[2:], line[2:], strict=True)
+    }
+    assert shown == primary
