@@ -101,6 +101,8 @@ def launch(config_name: str) -> None:
     sys.argv[1:] = [_with_home(word) for word in sys.argv[1:]]
     if not prints_text and any(word.startswith("sweep=") for word in sys.argv[1:]):
         sys.argv.append("-m")  # Hydra 1.4 does not take `hydra.mode` from a file of configs/sweep
+    # argparse takes overrides on one side of -m only
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
     SweepRecord.current = None
     try:
         with StopSweep():

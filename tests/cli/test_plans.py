@@ -28,6 +28,11 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
 
 
+def test_multirun_may_stand_between_overrides(smoke, tmp_path, capfd):
+    assert train_lm(*smoke, "-m", "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
+    assert capfd.readouterr().out.splitlines()[-1].startswith("2 of 2 runs are to be done")
+
+
 @pytest.mark.parametrize(
     ("file", "before", "after"),
     [
