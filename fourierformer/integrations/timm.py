@@ -16,7 +16,7 @@ Examples:
     torch.Size([1, 10])
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,8 @@ def _register(name: str, *, dim: int, heads: int, deit: str) -> Callable[..., nn
 
 def vision_transformer(
     name: str, *, attention: str = "fourier", attention_knobs: dict[str, Any] | None = None, seed: int = 0,
-    num_classes: int = 1000, img_size: int | tuple[int, int] = 224, patch_size: int = 16, in_chans: int = 3,
+    num_classes: int = 1000, img_size: int | tuple[int, int] = 224, patch_size: int | tuple[int, int] = 16,
+    in_chans: int = 3,
     embed_dim: int, depth: int = 12, num_heads: int, mlp_ratio: float = 4.0,
     drop_rate: float = 0.0, drop_path_rate: float = 0.0,
     class_token: bool = True, global_pool: Pool | None = None, pos_embed: str = "learn", **unknown,
@@ -76,12 +77,9 @@ def vision_transformer(
         raise SetupError(f"{name} has no argument '{min(unknown)}'{did_you_mean(min(unknown), known)}")
     if pos_embed not in ("learn", "none"):
         raise SetupError(f"{name}: pos_embed is 'learn' or 'none', got {pos_embed!r}")
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-    if height != width:
-        raise SetupError(f"img_size={(height, width)}: these models take square images, e.g. img_size={height}")
     config = ViTConfig(
-        name=name, image_size=height, patch=patch_size, dim=embed_dim, depth=depth, heads=num_heads,
-        mlp_ratio=mlp_ratio, drop_path=drop_path_rate,
+        name=name, image_size=_side("img_size", img_size), patch=_side("patch_size", patch_size),
+        dim=embed_dim, depth=depth, heads=num_heads, mlp_ratio=mlp_ratio, drop_path=drop_path_rate,
         position="learned" if pos_embed == "learn" else "none", pool="class_token" if class_token else "average",
     )  # fmt: skip
     model = build_vit(
@@ -92,6 +90,14 @@ def vision_transformer(
     for block in blocks:
         register_notrace_module(type(block.attn))  # of torch.fx, which cannot follow the choice of a kernel
     return model
+
+
+def _side(name: str, size: int | Sequence[int]) -> int:
+    """The side of a square of timm, which is a number or a pair of equal ones."""
+    match [size, size] if isinstance(size, int) else size:
+        case [int(height), int(width)] if height == width:
+            return height
+    raise SetupError(f"{name}={size!r}: these models take square images and patches, e.g. {name}=16 or (16, 16)")
 
 
 fourierformer_tiny_patch16_224 = _register(_NAMES[0], dim=192, heads=3, deit="deit_tiny_patch16_224")

@@ -74,6 +74,8 @@ def test_the_data_config_is_the_papers():
     [
         ({"pretrained": True}, "fourierformer_tiny_patch16_224 has no pretrained weights"),
         ({"img_size": (32, 64)}, "img_size=(32, 64): these models take square images"),
+        ({"img_size": "32"}, "img_size='32': these models take square images"),
+        ({"patch_size": (4, 8)}, "patch_size=(4, 8): these models take square images and patches"),
         ({"attention": "forier"}, "did you mean 'fourier'"),
         ({"attention_knobs": {"radios": 1}}, "attention 'fourier' has no knob 'radios' (did you mean 'radius'?)"),
         ({"patch_size": 5}, "model.image_size=32 must be divisible by model.patch=5"),
@@ -83,6 +85,12 @@ def test_mistakes_are_explained(values, message):
     with pytest.raises(SetupError) as error:
         create(**values)
     assert message in str(error.value)
+
+
+def test_sizes_may_be_pairs_as_in_timm():
+    model = create(img_size=(32, 32), patch_size=(8, 8))
+    assert model.patch_embed.patch_size == (8, 8)
+    assert model(torch.randn(1, 3, 32, 32)).shape == create()(torch.randn(1, 3, 32, 32)).shape
 
 
 def test_it_trains_with_timms_optimizer_and_no_radius_decays():
