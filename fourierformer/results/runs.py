@@ -24,7 +24,7 @@ OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: a number of one attention lay
 SET_ASIDE = re.compile(r"\.old-\d+$")
 # of values in summary.json and meta.json, which may be of another type in a file of somebody else
 NUMBERS = dict[str, float | None]
-TEXTS, COUNT = ("commit", "command", "primary", "task", "unit"), ("parameters", "steps")
+TEXTS, COUNT = ("commit", "command", "primary", "task", "unit"), ("parameters", "steps", "seed")
 TYPES: dict[str, object] = {
     **dict.fromkeys(TEXTS, str | None),
     **dict.fromkeys(COUNT, int | None),
@@ -216,8 +216,11 @@ class Run:
 
 
 def number(value) -> float:
-    """A float, or NaN for what is not a number."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+    """A float, or NaN for what is not a number, or an integer beyond all floats."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+    except OverflowError:
+        return float("nan")
 
 
 def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:

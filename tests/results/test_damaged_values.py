@@ -14,7 +14,7 @@ from fourierformer.files import atomic_write_text
 from fourierformer.results import collect, comparison, render_text, tables, text_of
 from fourierformer.results.card import model_card
 from fourierformer.results.intervals import interval_tables
-from fourierformer.results.measured import csv_row, gather, refusal
+from fourierformer.results.measured import csv_row, gather, refusal, write_measured
 from fourierformer.results.runs import read_run
 from fourierformer.results.tables import head_tables
 from tests.helpers.command_line import REPOSITORY
@@ -89,6 +89,17 @@ def test_columns_of_collected_rows_may_be_of_any_type_in_a_summary(key, tmp_path
         found = read_run(run)
         rows = comparison([found])
         assert text_of([*tables(rows), *interval_tables(rows), *head_tables(rows)])
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": "one"}, {"seed": 1.5}, {"results": {"test": {"segment": {"ppl": 10**400}}}}]
+)
+def test_a_seed_of_another_type_and_an_integer_beyond_floats_are_no_crash(tmp_path, change):
+    run = write_run(tmp_path, "fourier", 1)
+    (run / "summary.json").write_text(json.dumps(json.loads((run / "summary.json").read_text()) | change))
+    runs = collect(tmp_path)
+    assert text_of([*tables(comparison(runs)), *interval_tables(comparison(runs))])
+    write_measured([run for run in runs if not refusal(run)], tmp_path / "all.csv")
 
 
 def test_half_of_a_surrogate_pair_is_written_as_text(tmp_path):
