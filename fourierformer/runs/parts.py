@@ -89,14 +89,18 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def short_training(spec: RunSpec, steps_per_epoch: int) -> list[str]:
-    """A note where the warm-up is as long as the training."""
-    warmup, steps = spec.schedule.warmup(steps_per_epoch), spec.trainer.in_steps(steps_per_epoch).steps
-    if warmup < steps or spec.is_debug:
-        return []
-    shorter = f"schedule.warmup_steps={max(1, steps // 10)}"
-    shorter += " schedule.warmup_epochs=null" if spec.schedule.warmup_epochs is not None else ""
-    return [f"training ends during the warm-up (step {steps:,} of {warmup:,}): {shorter}"]
+def schedule_notes(spec: RunSpec, steps_per_epoch: int) -> list[str]:
+    """Notes where the warm-up is as long as the training, and where the rate rises after it."""
+    notes, schedule, peak = [], spec.schedule, spec.optim.lr
+    warmup, steps = schedule.warmup(steps_per_epoch), spec.trainer.in_steps(steps_per_epoch).steps
+    if warmup >= steps and not spec.is_debug:
+        shorter = f"schedule.warmup_steps={max(1, steps // 10)}"
+        shorter += " schedule.warmup_epochs=null" if schedule.warmup_epochs is not None else ""
+        notes.append(f"training ends during the warm-up (step {steps:,} of {warmup:,}): {shorter}")
+    if schedule.name == "cosine" and schedule.min_lr > peak:
+        lower = f"schedule.min_lr={peak / 100:g}"
+        notes.append(f"the rate rises from optim.lr={peak:g} to schedule.min_lr={schedule.min_lr:g}: {lower}")
+    return notes
 
 
 def build_parts(

@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 
 from fourierformer.processes import Processes
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
-from fourierformer.runs.parts import build_parts
+from fourierformer.runs.parts import build_parts, schedule_notes
 from tests.helpers.command_line import MODEL, spec_of
 
 
@@ -46,3 +46,11 @@ def test_peak_memory_is_that_of_one_run():
     if after == before:
         pytest.skip("this system does not forget a peak")
     assert after < before - size / 2
+
+
+@pytest.mark.parametrize(("rate", "rises"), [(1e-6, True), (1e-5, False), (1e-4, False)])
+def test_a_rate_that_rises_to_its_lowest_value_is_noted(rate, rises):
+    """DeiT's schedule ends at 1e-5: in a sweep over small rates, all would train up to that one."""
+    spec = spec_of("experiment=cifar10_deit", f"optim.lr={rate}", script="train_vit")
+    note = "the rate rises from optim.lr=1e-06 to schedule.min_lr=1e-05: schedule.min_lr=1e-08"
+    assert schedule_notes(spec, steps_per_epoch=100) == [note] * rises
