@@ -90,10 +90,11 @@ def fourier_attention(
     if enable_gqa:
         k, v = repeat_heads(q, k, v)
     of_keys = None if attn_mask is None else mask_of_keys(attn_mask, q, k)
-    if of_keys is not None and keep is None:
-        keep, attn_mask = of_keys, None
-    elif of_keys is not None and (keep.dtype, keep.shape) == (torch.bool, of_keys.shape):
-        keep, attn_mask = keep & of_keys, None
+    if of_keys is not None:
+        if keep is None:
+            keep, attn_mask = of_keys, None
+        elif (keep.dtype, keep.shape) == (torch.bool, of_keys.shape):
+            keep, attn_mask = keep & of_keys, None
     return sinc_attention(
         q, k, v, radius,
         power=power, eps=eps, causal=causal, keep=keep, mask=attn_mask, dropout=dropout_p, backend=backend,

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from fourierformer.kernels.first_derivatives import differentiable_once
 
 LOGITS = 2**20  # computed at a time: 4 MiB in float32
 LEAST_ROWS = 64  # computed at a time: fewer rows would read the weights of a very large vocabulary too often
@@ -49,13 +50,15 @@ class _TotalNll(torch.autograd.Function):
                 losses, error = _losses_and_error(torch.addmm(b, h, w.t()), targets[part, None])
                 total += losses.sum()
                 _add_gradients(gradients, part, error, h, w)
-        ctx.save_for_backward(*gradients)
+        ctx.save_for_backward(*gradients, hidden, weight, bias)
         return total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return *(gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors), None
+        *gradients, hidden, weight, bias = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = [gradient * upstream.to(gradient.dtype) for gradient in gradients]
+        return *differentiable_once(gradients, upstream, hidden, weight, bias), None
 
 
 def _losses_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ def test_fewer_tokens_than_the_prefix_of_a_grid_are_a_sequence_too(name):
         torch.testing.assert_close(layer(x, last=1), layer(x)[:, -1:], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "causal"), CHOICES)
+@pytest.mark.parametrize(("name", "causal"), dict(CHOICES).items())
 def test_parameters_have_torchs_default_dtype(name, causal):
     torch.set_default_dtype(torch.float64)
     try:

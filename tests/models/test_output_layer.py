@@ -49,6 +49,14 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda *leaves: total_nll(*leaves, targets), leaves)
 
 
+def test_a_second_derivative_is_refused():
+    """It was that of a loss whose gradient is constant."""
+    leaves, targets = case(rows=7)
+    gradients = torch.autograd.grad(total_nll(*leaves, targets), leaves, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(gradients[0].sum(), leaves)
+
+
 def test_float32_is_as_exact_as_the_plain_product():
     leaves, targets = case(torch.float32)
     exact = formula(*leaves, targets).sum()

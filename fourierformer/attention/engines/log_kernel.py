@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention.engines.weighted import scaled_logits
+from fourierformer.kernels.first_derivatives import differentiable_once
 from fourierformer.kernels.sinc.portable import log_sinc, log_sinc_slope
-from fourierformer.kernels.sinc.reference import differences, differentiable_once
+from fourierformer.kernels.sinc.reference import differences
 from fourierformer.marks import mark
 
 Kind = Literal["dot", "gaussian", "sinc", "disc"]

@@ -12,7 +12,7 @@ from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.attention.engines.log_kernel import LogKernel
 from fourierformer.attention.engines.weighted import WeightedAttention
 from fourierformer.errors import check_range
-from fourierformer.kernels.sinc.reference import differentiable_once
+from fourierformer.kernels.first_derivatives import differentiable_once
 
 
 @register("epanechnikov", "1 - |q - k|²/h² or 0, each query's h such that weights sum to 1: exact zeros by content")
@@ -101,7 +101,7 @@ class Entmax(torch.autograd.Function):
         return weights
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """dW = power diag(t) - power t t^T / sum t, t = W^(1 - 1/power), since the sum of the row stays 1."""
         (weights,) = ctx.saved_tensors
         with torch.no_grad():

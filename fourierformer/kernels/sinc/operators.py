@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.library import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
-from fourierformer.kernels.sinc.reference import refuse_second_derivative
+from fourierformer.kernels.first_derivatives import refuse_second_derivative
 
 
 def cpu_operator(name: str, function: Callable) -> CustomOpDef:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fourierformer.kernels.sinc.operators import refuse_second_derivative, register_vmap
+from fourierformer.kernels.first_derivatives import refuse_second_derivative
+from fourierformer.kernels.sinc.operators import register_vmap
 from fourierformer.kernels.sinc.reference import SERIES, SERIES_BELOW, arguments, blank_left_out, differences, future
 
 TILE = 2**20  # numbers in all tensors of a tile together: in float32 4 MiB, which stay in the last-level cache

@@ -8,10 +8,11 @@ Any floating dtype, float64 included. Holds several N x M x D tensors at once.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from fourierformer.kernels.first_derivatives import differentiable_once
 
 
 def even_zetas(count: int) -> list[float]:
@@ -47,29 +48,6 @@ def log_sinc_slope(z: Tensor) -> Tensor:
     safe = near | (sine == 0)
     closed = torch.cos(z) / torch.where(safe, 1.0, sine) - 1 / torch.where(safe, 1.0, z)
     return torch.where(near, series * z, torch.where(safe, 0.0, closed))
-
-
-def refuse_second_derivative(ctx, *_):
-    raise NotImplementedError(
-        "attention by this kernel has first derivatives only: its gradients cannot be differentiated again "
-        "(create_graph=True, hessian). Use the difference of two gradients, in float64"
-    )
-
-
-def differentiable_once(gradients: Sequence[Tensor], *sources: Tensor) -> tuple[Tensor, ...]:
-    """Gradients that raise an error when they are differentiated again by what they were made of. (torch's
-    `once_differentiable` treats them as constants: its error is not on the way to the sources.)"""
-    if not torch.is_grad_enabled():
-        return tuple(gradients)
-    return tuple(_DifferentiableOnce.apply(gradient, *sources) for gradient in gradients)
-
-
-class _DifferentiableOnce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, gradient: Tensor, *sources: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    backward = staticmethod(refuse_second_derivative)
 
 
 class _LogSinc(torch.autograd.Function):
