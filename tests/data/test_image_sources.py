@@ -73,6 +73,13 @@ def test_tars_have_the_order_of_the_folder_they_were_made_from(small):
     assert folder.labels.tolist() == sorted(folder.labels)
 
 
+def test_the_dogs_of_imagenets_third_task_are_no_second_copy(small):
+    data = small("tar")
+    (tar,) = Path(data.root).glob("*train*.tar")
+    shutil.copy(tar, tar.with_name(f"{tar.stem}_t3.tar"))
+    assert len(load_images(data).splits["train"]) == len(files()["train"])
+
+
 def test_a_fingerprint_is_of_the_images_and_their_order_not_of_files_or_folders(small, tmp_path):
     folder = small("folder")
     fingerprint = load_images(folder).fingerprint

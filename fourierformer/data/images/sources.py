@@ -93,7 +93,9 @@ def _tars(data: ImageData, split: str) -> list[Path]:
     root = data.root_path
     for name in NAMES[split]:
         inside = sorted((root / name).glob("*.tar"))
-        beside = sorted(path for path in root.glob(f"*{name}*.tar") if split == "train" or "train" not in path.stem)
+        beside = [path for path in root.glob(f"*{name}*.tar") if split == "train" or "train" not in path.stem]
+        # ILSVRC2012_img_train_t3.tar is a third task's: dogs, which the tar of all classes has as well
+        beside = sorted(path for path in beside if not path.stem.endswith("_t3"))
         if inside or beside:
             return inside or beside
     return []
