@@ -61,10 +61,11 @@ def pytest_runtest_protocol(item):
 def pytest_sessionfinish(session):
     """Workers pass their times to the process that started them, which writes those of a whole fast tier."""
     gc.unfreeze()  # what is left at the end is freed: Triton's bindings report the rest as leaks
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["processor_seconds"] = _seconds
-    elif session.config.option.markexpr == "not full" and session.config.args == session.config.getini("testpaths"):
-        session.config.cache.set(DURATIONS, _seconds)
+    config, cache = session.config, getattr(session.config, "cache", None)  # none with -p no:cacheprovider
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["processor_seconds"] = _seconds
+    elif cache and config.option.markexpr == "not full" and config.args == config.getini("testpaths"):
+        cache.set(DURATIONS, _seconds)
 
 
 @pytest.hookimpl(optionalhook=True)
