@@ -44,7 +44,7 @@ class RecallObjective(DrawnObjective):
     def evaluate(self, model: RecallModel, poll: Poll, on_progress: OnProgress) -> dict[str, float]:
         some = self.corpus.splits["valid"][:CURVE_SEQUENCES]
         found = self._measured(model, some, "valid", poll, on_progress)
-        # the first of a step: its second evaluation is that of the averaged weights
+        # keep the first evaluation of a step: a second one measures the averaged weights
         self.curve.setdefault(self.step, found["recall"])
         return {"valid_loss": found["nll"], self.primary: found["recall"]}
 

@@ -32,6 +32,7 @@ OF_FIRST_PLAN = {  # measured at one rate
     ("fourier_vector", "1e-06"): "fourier_vector",
     ("fourier_head", "1e-06"): "fourier_head",
 }
+ALL_NAMES = NAMES | OF_FIRST_PLAN
 COLOURS = {
     "softmax": "#222222",
     "gaussian": "#0072b2",
@@ -55,8 +56,8 @@ LEVEL, MARGIN = 0.05, np.log(1.01)
 
 
 def load() -> pd.DataFrame:
-    """One line per run of the study's setting: name, lr, seed, valid, test; attended share, the mean over layers and
-    that of the layer that attends least."""
+    """One line per run of the study's setting: name, lr, seed, valid, test; attended share, mean and least of the
+    layers."""
     frames = [pd.read_csv(path, comment="#") for path in ROWS if path.is_file()]
     rows = pd.concat(frames, ignore_index=True)
     config = rows["config"].map(json.loads)
@@ -88,7 +89,7 @@ def name_of_attention(config: dict) -> str | None:
         variant = str(config["attention.radius"]), eps, float(config["attention.radius_lr_multiplier"])
         if variant[::2] != ("matched", 1.0):
             return VARIANTS.get(variant)
-    return (NAMES | OF_FIRST_PLAN).get((attention, eps))
+    return ALL_NAMES.get((attention, eps))
 
 
 def attended_shares(row: pd.Series) -> list[float]:
@@ -103,7 +104,7 @@ def attended_shares(row: pd.Series) -> list[float]:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean, standard deviation and number of seeds of each attention at each rate, on the seeds that choose it."""
-    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin((NAMES | OF_FIRST_PLAN).values())]
+    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin(ALL_NAMES.values())]
     numbers = first.groupby(["name", "lr"])[["valid", "test", "share", "least_share"]]
     return numbers.mean().assign(n=numbers.size(), sd=numbers.std()["test"])
 
