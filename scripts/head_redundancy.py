@@ -9,8 +9,9 @@ from pathlib import Path
 from fourierformer.errors import UserError, check_range
 from fourierformer.printing import echo
 from fourierformer.results import comparison, text_of
+from fourierformer.results.collection import runs_among
 from fourierformer.results.labels import labels_of_runs
-from fourierformer.results.runs import read_run, runs_among
+from fourierformer.results.runs import read_run
 from fourierformer.results.tables import head_tables
 from fourierformer.runs.console_io import Parser, exit_on_user_error
 

@@ -15,7 +15,7 @@ from fourierformer.errors import SetupError, UserError, check_range
 from fourierformer.files import write_csv
 from fourierformer.printing import echo
 from fourierformer.provenance import header
-from fourierformer.results.runs import runs_among
+from fourierformer.results.collection import runs_among
 from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 

@@ -2,7 +2,7 @@
 
 | file | content |
 |---|---|
-| runs.py, measured.py | reads run directories, and committed CSV files of them |
+| collection.py, runs.py, measured.py | finds and reads run directories, and committed CSV files of them |
 | comparison.py | groups runs over seeds; names of the metrics |
 | statistics.py, baseline.py | tests of differences; which rows may be compared with softmax |
 | tables.py, intervals.py, paper.py | tables of rows, intervals beside the paper's numbers |
@@ -16,9 +16,10 @@ A measured number changes its form five times until it stands in README: number,
 named with its state, and a missing value is a dash.
 """
 
+from fourierformer.results.collection import HOW_TO_MAKE_ONE, collect
 from fourierformer.results.comparison import Cell, Row, comparison
 from fourierformer.results.formats import Table, markdown_of, text_of
-from fourierformer.results.runs import HOW_TO_MAKE_ONE, Run, collect
+from fourierformer.results.runs import Run
 from fourierformer.results.tables import render_text, tables
 
 __all__ = [

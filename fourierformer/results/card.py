@@ -1,10 +1,11 @@
 """The model card of a run: what it is, how it was trained and measured, what it is not good for."""
 
 from fourierformer.provenance import without_folders
+from fourierformer.results.collection import collect
 from fourierformer.results.comparison import comparison, evaluations
 from fourierformer.results.formats import markdown_grid
 from fourierformer.results.metrics import column_order, column_text, metric, metric_text, task_behind
-from fourierformer.results.runs import Run, collect
+from fourierformer.results.runs import Run
 from fourierformer.results.statistics import half_width
 from fourierformer.tasks import Task
 

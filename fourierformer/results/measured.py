@@ -13,7 +13,8 @@ from fourierformer.config import flatten
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, without_folders
-from fourierformer.results.runs import SCHEMA, Run, collect
+from fourierformer.results.collection import collect
+from fourierformer.results.runs import SCHEMA, Run
 
 # the first columns, by which a file of runs is recognised: benchmarks lie in the same folder
 NAMES = ("run", "experiment", "model", "attention", "data", "seed")

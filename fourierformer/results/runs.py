@@ -1,8 +1,6 @@
-"""Read run directories: numbers, state and origin of a run, and the files of it that could not be read."""
+"""Read a run directory: numbers, state and origin of a run, and the files of it that could not be read."""
 
-import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +11,6 @@ from fourierformer.files import json_object, require_small
 from fourierformer.tracking.jsonl import LARGEST, read_lines
 
 SCHEMA = 1
-HOW_TO_MAKE_ONE = (
-    "`make train` (a quick comparison), `python train_lm.py` or `python train_vit.py` (one run) makes runs under runs/."
-)
-# any of these makes a folder a run directory; config.yaml is the first file a run writes
-MARKERS = frozenset({"config.yaml", "status.json", "summary.json", "meta.json", "metrics.jsonl"})
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: a number of one attention layer
@@ -223,36 +216,6 @@ def number(value) -> float:
         return float("nan")
 
 
-def collect(roots: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Every run directory at or below `roots`, sorted and each once. A missing root is an error, an empty one not.
-
-    Examples:
-        >>> from fourierformer.results import collect
-        >>> [(run.name, run.state) for run in collect("runs")]
-        [('my_run', 'completed')]
-    """
-    roots = [roots] if isinstance(roots, str | Path) else list(roots)
-    directories: dict[Path, Path] = {}
-    exports: list[Path] = []
-    for root in map(Path, roots):
-        if not root.is_dir():
-            raise SetupError(f"{root}: no such directory. {HOW_TO_MAKE_ONE}")
-        for path in _run_directories(root):
-            directories.setdefault(path.resolve(), path)
-        exports += [root] if (root / "model.safetensors").is_file() else []
-    if exports and not directories:
-        raise SetupError(f"{exports[0]} is an exported model, not a run: name the run behind it")
-    return [read_run(path) for path in sorted(directories.values())]
-
-
-def runs_among(paths: list[Path]) -> list[Path]:
-    """Run directories at or below these paths; of runs/builtin/*, files and runs that were set aside are left out."""
-    runs = [run.path for run in collect(path for path in paths if not path.is_file()) if run.state != "set aside"]
-    if not runs:
-        raise SetupError(f"no runs among {', '.join(map(str, paths))}")
-    return runs
-
-
 def _head_numbers(values: dict) -> dict[str, float]:
     means, spreads = (values[kind] if isinstance(values.get(kind), dict) else {} for kind in ("mean", "sd"))
     spread = _head_means(spreads).get("head_distance")
@@ -262,20 +225,6 @@ def _head_numbers(values: dict) -> dict[str, float]:
 def _head_means(values: dict) -> dict[str, float]:
     """The numbers; those that were not measured are left out."""
     return {key: number(value) for key, value in values.items() if value is not None}
-
-
-def _run_directories(root: Path) -> Iterable[Path]:
-    def refuse(error: OSError):  # os.walk would skip a folder it may not read without a word
-        raise SetupError(
-            f"{error.filename} cannot be read: {error.strerror}. Fix its permissions, or name other folders."
-        )
-
-    for folder, children, files in os.walk(root, onerror=refuse):
-        if MARKERS.intersection(files):
-            children.clear()  # checkpoints and tracker files of a run are not runs
-            yield Path(folder)
-        # .hydra holds a config.yaml too
-        children[:] = [child for child in children if not child.startswith(".")]
 
 
 def read_run(path: Path) -> Run:

@@ -29,7 +29,8 @@ from fourierformer.errors import SetupError, UserError, first_line, short
 from fourierformer.files import atomic_write_text, file_sha256, open_own, read_json, replacing
 from fourierformer.printing import echo
 from fourierformer.results.card import model_card
-from fourierformer.results.runs import collect, read_run
+from fourierformer.results.collection import collect
+from fourierformer.results.runs import read_run
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import misfit, pick_device, stored_checkpoint, weights_of
 from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
