@@ -12,7 +12,8 @@ MOST_SECONDS = 60
 
 @pytest.mark.full("looks at the run of the other tier before it")
 def test_no_test_of_the_fast_tier_is_long(pytestconfig):
-    seconds = pytestconfig.cache.get("fourierformer/processor_seconds", {})  # of tests/conftest.py
+    cache = getattr(pytestconfig, "cache", None)  # none with `-p no:cacheprovider`
+    seconds = cache and cache.get("fourierformer/processor_seconds", {})  # of tests/conftest.py
     if not seconds:
         pytest.skip("no `make test` has left its times here")
     long = {name: round(taken, 1) for name, taken in seconds.items() if taken > MOST_SECONDS}
