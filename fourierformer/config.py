@@ -40,7 +40,7 @@ ADDED_LATER = {
     **{"attention.allow_negative": False, "attention.factorized": True, "attention.gate": "sigmoid"},
     **{"model.norm": "post", "model.qk_norm": "none", "model.gate": "none", "model.value_residual": 0.0},
     **{"model.position": "sinusoid", "model.rotary_base": 10000.0},
-    **{"model.norm_kind": "layer", "model.feed_forward": "relu"},
+    **{"model.norm_kind": "layer", "model.feed_forward": "relu", "model.dropout_mask": "torch"},
     **{"evaluation.word_swap": 0.0, "init_from": None, "trainer.patience": None},
 }
 

@@ -55,6 +55,7 @@ class TextSwitches(Switches):
     norm: Literal["post", "pre"] = "post"  # LayerNorm after each residual sum, or before each part and after the last
     norm_kind: Literal["layer", "rms"] = "layer"
     feed_forward: Literal["relu", "swiglu"] = "relu"
+    dropout_mask: Literal["torch", "bits16"] = "torch"  # random numbers of dropout on a CPU (models/dropout.py)
     # added to the embedding (sinusoid, learned), rotations of queries and keys (rotary), or only the causal mask (none)
     position: Literal["sinusoid", "learned", "rotary", "none"] = "sinusoid"
     rotary_base: float = 10000.0  # the slowest of the rotations takes nearly 2 pi rotary_base tokens

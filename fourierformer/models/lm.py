@@ -20,6 +20,7 @@ from fourierformer.attention.switches import Carry
 from fourierformer.marks import mark
 from fourierformer.models.adaptive import TiedAdaptiveSoftmax
 from fourierformer.models.config import LMConfig, Seq2SeqConfig
+from fourierformer.models.dropout import dropout_layer
 
 
 def reversed_sinusoids(length: int, dim: int) -> Tensor:
@@ -46,11 +47,11 @@ class SwiGLU(nn.Module):
     """W_3 (silu(W_1 x) * W_2 x) without biases (Shazeer 2020, arXiv 2002.05202), with dropout after both halves. It is
     2/3 as wide as `inner`, rounded to a multiple of 8, so that it has about as many parameters as two matrices."""
 
-    def __init__(self, dim: int, inner: int, dropout: float):
+    def __init__(self, config: LMConfig | Seq2SeqConfig):
         super().__init__()
-        width = max(8, 8 * round(2 * inner / 3 / 8))
+        dim, width = config.dim, max(8, 8 * round(2 * config.inner / 3 / 8))
         self.wider, self.narrower = nn.Linear(dim, 2 * width, bias=False), nn.Linear(width, dim, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout_layer(config)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, linear = self.wider(x).chunk(2, dim=-1)
@@ -59,11 +60,10 @@ class SwiGLU(nn.Module):
 
 def feed_forward(config: LMConfig | Seq2SeqConfig) -> nn.Module:
     """The second half of a layer: dim -> inner -> dim, with dropout after both."""
-    dim, inner, dropout = config.dim, config.inner, config.dropout
     if config.feed_forward == "swiglu":
-        return SwiGLU(dim, inner, dropout)
-    wider, narrower = nn.Linear(dim, inner), nn.Linear(inner, dim)
-    return nn.Sequential(wider, nn.ReLU(), nn.Dropout(dropout), narrower, nn.Dropout(dropout))
+        return SwiGLU(config)
+    wider, narrower = nn.Linear(config.dim, config.inner), nn.Linear(config.inner, config.dim)
+    return nn.Sequential(wider, nn.ReLU(), dropout_layer(config), narrower, dropout_layer(config))
 
 
 def norm_layer(config: LMConfig | Seq2SeqConfig) -> nn.Module:
@@ -87,7 +87,7 @@ class TransformerLayer(nn.Module):
         self.pre_norm = config.norm == "pre"
         self.attention = attention
         self.attention_norm = norm_layer(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = dropout_layer(config)
         self.feed_forward = feed_forward(config)
         self.feed_forward_norm = norm_layer(config)
 
@@ -139,7 +139,7 @@ class TextModel(nn.Module):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
         self.embedding = nn.Embedding(vocab_size + more_ids, config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = dropout_layer(config)
         geometries = (config.geometry(i, seed) for i in range(config.layers))
         self.layers = nn.ModuleList(TransformerLayer(config, attention(geometry)) for geometry in geometries)
         self.final_norm = final_norm(config)

@@ -21,6 +21,7 @@ from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.base import State
 from fourierformer.attention.switches import Carry
 from fourierformer.models.config import Part, Seq2SeqConfig
+from fourierformer.models.dropout import dropout_layer
 from fourierformer.models.lm import (
     TransformerLayer,
     carry_of,
@@ -44,7 +45,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.pre_norm, self.attention, self.cross = config.norm == "pre", attention, cross
         self.attention_norm, self.cross_norm = norm_layer(config), norm_layer(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = dropout_layer(config)
         self.feed_forward = feed_forward(config)
         self.feed_forward_norm = norm_layer(config)
 
@@ -82,7 +83,7 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(vocab_size, config.dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = dropout_layer(config)
 
         def built(part: Part, layer: int) -> Attention:
             return attention[part](config.geometry(part, layer, seed))
