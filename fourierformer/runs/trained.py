@@ -48,7 +48,7 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def load_run(run: Path | str, device: str = "auto", *, last: bool = False, averaged: bool = False) -> TrainedModel:
     """The trained model of a run directory, ready to use without its data set. `last` takes the newest checkpoint in
     place of the best, `averaged` the moving average of the weights."""
-    run = Path(run)
+    run = Path(run).expanduser()
     spec = stored_spec(run)
     step, state = stored_checkpoint(run, spec.hash, last=last)
     return _assembled(run, spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)

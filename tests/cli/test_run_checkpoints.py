@@ -79,6 +79,12 @@ def test_a_checkpoint_of_another_seed_is_not_measured_or_exported(copied, anothe
         open_run(run)
 
 
+def test_a_run_in_the_home_directory_is_loaded(copied, monkeypatch):
+    _, run = copied
+    monkeypatch.setenv("HOME", str(run.parent))
+    assert load_run(f"~/{run.name}").step == load_run(run).step
+
+
 def test_checkpoints_of_earlier_versions_are_resumed(copied, smoke, finished):
     """They carry neither the hash of the config nor a checksum of the log."""
     root, run = copied

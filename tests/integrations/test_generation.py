@@ -49,8 +49,19 @@ def test_greedy_decoding_is_ours_with_and_without_a_cache(model):
 def test_a_cache_is_refused(model):
     with pytest.raises(ValueError, match="past_key_values"):
         model.generate(PROMPT, past_key_values=DynamicCache(), **GREEDY)
-    with pytest.raises(ValueError, match="no cache: pass the whole text"):
+    with pytest.raises(ValueError, match="no cache and reads the whole text"):
         model(PROMPT[:, -1:], past_key_values=DynamicCache())
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"position_ids": torch.arange(len(PROMPT[0]))}, {"output_hidden_states": True}, {"output_attentions": True}],
+)
+def test_what_it_neither_reads_nor_returns_is_refused(model, option):
+    with pytest.raises(ValueError, match=f"leave out {next(iter(option))}"):
+        model(PROMPT, **option)
+    model(PROMPT, **dict.fromkeys(option, None))
+    model(PROMPT, output_hidden_states=False, output_attentions=False)
 
 
 def test_embeddings_in_place_of_ids_are_refused(model):

@@ -18,6 +18,14 @@ from fourierformer.models.lm import WordLM
 from fourierformer.runs.spec import attention_of, spec_of_values
 from fourierformer.tasks.language import Language
 
+NOT_THERE = {
+    "past_key_values": "has no cache and reads the whole text",
+    "position_ids": "counts positions from the end of the text",
+    "inputs_embeds": "takes input_ids",
+    "output_hidden_states": "returns no hidden states (model.model.hidden(input_ids) returns those of the last layer)",
+    "output_attentions": "returns no attention weights",
+}
+
 
 class FourierFormerConfig(PreTrainedConfig):
     """config.json of an exported language model: size of its vocabulary, and config of the run that trained it."""
@@ -63,8 +71,9 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
         attention_mask (B, N): 0 for padding, which must be on the left; needed for more than one row.
         """
-        if options.get("past_key_values") is not None:
-            raise ValueError("this model has no cache: pass the whole text, without past_key_values")
+        for name, reason in NOT_THERE.items():
+            if options.get(name) is not None and options[name] is not False:
+                raise ValueError(f"this model {reason}: leave out {name}")
         if input_ids.shape[1] > self.window:
             raise ValueError(f"{input_ids.shape[1]} tokens: this model reads at most {self.window} at a time")
         keep = _kept(input_ids, attention_mask)
