@@ -33,11 +33,12 @@ SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, author
     "lm_small": (96, 8, 256, 16, True),
     "lm_medium": (56, 8, 384, 32, True),
     "deit_tiny": (256, 3, 197, 64, False),
+    "wide": (4, 3, 197, 64, False),
     "wide_causal": (1, 8, 1024, 64, True),
     "long": (1, 8, 16384, 64, True),
 }
 DEFAULT = {
-    "cpu": ["lm_tiny", "default_causal", "default", "wide_causal"],
+    "cpu": ["lm_tiny", "default_causal", "default", "wide", "wide_causal"],
     "cuda": ["lm_small", "lm_medium", "deit_tiny", "long"],
 }
 DTYPES = ("float32", "bfloat16", "float16")
