@@ -1,6 +1,6 @@
 """Time and memory of Fourier attention against the printed formula and against softmax attention, on a GPU or a CPU.
 
-    python -m benchmarks.kernel                             # four shapes
+    python -m benchmarks.kernel                             # five shapes of a CPU, four of a GPU
     python -m benchmarks.kernel --shape lm_small --batch 4  # a shape of the paper, fewer sequences
     python -m benchmarks.kernel --peer module:function      # f(q, k, v, radius (H, D) in float32)
     python -m benchmarks.kernel --device cpu --threads 1 --threads 2 --csv results/measured/kernel_cpu.csv
