@@ -184,7 +184,7 @@ def parts() -> dict[str, str]:
     tables = {"family_recall": ("recall", recall_table), "family_regression": ("regression", regression_table)}
     found = {part: write(rows) for name, (part, write) in tables.items() if len(measured(rows, name))}
     of_text = text.load()
-    found |= {"choice": text.choice_table(of_text), "text": text.table(of_text, text.load_attacks())}
+    found |= {"choice": text.choice_table(of_text), "text": text.table(of_text, text.load_attacks(of_text))}
     return found | {"overview": overview_table(rows)}
 
 

@@ -21,11 +21,11 @@ CHECK = "softmax, rotary"  # of `forgetting`; not in Holm's correction
 
 
 def load() -> pd.DataFrame:
-    """One line per run: name, lr, seed, valid and test (perplexities); the controls are runs of studies/rates."""
+    """One line per run: run, name, lr, seed, valid and test (perplexities); the controls are runs of studies/rates."""
     rows = pd.read_csv(HERE / "rows.csv", comment="#").query("experiment == 'family_text'")
     config = rows["config"].map(json.loads)
     name = rows["attention"] + config.map(lambda values: ", rotary" if "model.position" in values else "")
-    found = pd.DataFrame({"name": name, "seed": rows["seed"], "valid": rows["best.valid_ppl"]})
+    found = pd.DataFrame({"run": rows["run"], "name": name, "seed": rows["seed"], "valid": rows["best.valid_ppl"]})
     found["lr"] = config.map(lambda values: values["optim.lr"])
     found["test"] = rows["results.test.overlapping.ppl"]
     controls = load_rates()
@@ -34,15 +34,14 @@ def load() -> pd.DataFrame:
     return pd.concat([found, controls[[*found.columns]]], ignore_index=True).sort_values(["name", "lr", "seed"])
 
 
-def load_attacks() -> pd.DataFrame:
-    """The robustness script's rows, with the perplexity under attack over the clean one as `test`."""
-    path = HERE / "robustness.csv"
-    if not path.is_file():
-        return pd.DataFrame(columns=["name", "seed", "level", "test"])
-    rows = pd.read_csv(path, comment="#").rename(columns={"attention": "name"})
-    clean = rows[rows["level"] == 0].set_index(["name", "seed"])["ppl"]
-    rows["test"] = rows["ppl"] / clean.loc[pd.MultiIndex.from_frame(rows[["name", "seed"]])].to_numpy()
-    return rows[(rows["level"] > 0) & rows["seed"].isin(SEEDS)]
+def load_attacks(rows: pd.DataFrame, path: Path = HERE / "robustness.csv") -> pd.DataFrame:
+    """The robustness script's rows of the runs that `load` gives, with their names there (several configurations have
+    the same attention), and the perplexity under attack over the clean one as `test`."""
+    attacked = pd.read_csv(path, comment="#")
+    clean = attacked[attacked["level"] == 0].set_index("run")["ppl"]
+    attacked["test"] = attacked["ppl"] / attacked["run"].map(clean)
+    attacked = attacked[(attacked["level"] > 0) & attacked["seed"].isin(SEEDS)]
+    return attacked[["run", "level", "seed", "test"]].merge(rows[["run", "name"]], on="run")
 
 
 def chosen_rates(rows: pd.DataFrame) -> pd.Series:

@@ -77,12 +77,22 @@ def test_no_verdict_is_given_before_that(rows, attacks):
 
 
 def test_the_rise_is_relative_to_the_clean_perplexity_of_the_same_run():
-    attacks = text.load_attacks()
+    attacks = text.load_attacks(text.load())
     softmax = attacks[(attacks["name"] == "softmax") & (attacks["seed"] == 21)].set_index("level")["test"]
     source = pd.read_csv(text.HERE / "robustness.csv", comment="#").query("attention == 'softmax' and seed == 21")
     ppl = source.set_index("level")["ppl"]
     assert softmax[0.1] == pytest.approx(ppl[0.1] / ppl[0.0])
     assert 0.0 not in softmax.index
+
+
+def test_attacked_runs_of_one_attention_are_told_apart_and_those_of_other_settings_left_out(tmp_path):
+    names = {"softmax-s21-a": "softmax", "softmax-s21-b": text.CHECK}
+    rows = pd.DataFrame([run(name, 2e-3, 21, 160.0, 150.0) | {"run": key} for key, name in names.items()])
+    ppl = {"softmax-s21-a": (100, 110), "softmax-s21-b": (80, 100), "softmax-s21-c": (70, 140)}
+    lines = [f"{key},softmax,21,{level},{ppl[key][level > 0]}" for level in (0, 0.1) for key in ppl]
+    (tmp_path / "robustness.csv").write_text("\n".join(["run,attention,seed,level,ppl", *lines]))
+    attacks = text.load_attacks(rows, tmp_path / "robustness.csv").set_index("name")["test"]
+    assert attacks.to_dict() == {"softmax": 1.1, text.CHECK: 1.25}
 
 
 def test_the_check_has_a_change_but_no_verdict(rows, attacks):
