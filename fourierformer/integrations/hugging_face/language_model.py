@@ -18,7 +18,7 @@ from fourierformer.models.lm import WordLM
 from fourierformer.runs.spec import attention_of, spec_of_values
 from fourierformer.tasks.language import Language
 
-NOT_THERE = {
+UNSUPPORTED = {
     "past_key_values": "has no cache and reads the whole text",
     "position_ids": "counts positions from the end of the text",
     "inputs_embeds": "takes input_ids",
@@ -71,7 +71,7 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
 
         attention_mask (B, N): 0 for padding, which must be on the left; needed for more than one row.
         """
-        for name, reason in NOT_THERE.items():
+        for name, reason in UNSUPPORTED.items():
             if options.get(name) is not None and options[name] is not False:
                 raise ValueError(f"this model {reason}: leave out {name}")
         if input_ids.shape[1] > self.window:
