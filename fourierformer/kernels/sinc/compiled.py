@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fourierformer.kernels.sinc import library
-from fourierformer.kernels.sinc.operators import count_operations, cpu_operator, register_derivative, register_vmap
+from fourierformer.kernels.sinc.operators import count_operations, direct_operator, register_derivative, register_vmap
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
 NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "threads")
@@ -73,7 +73,8 @@ def _contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _forward(
+@direct_operator("fourierformer::sinc_attention_cpu", "CPU")
+def sinc_forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """Forward pass: q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) ->
@@ -85,15 +86,13 @@ def _forward(
     return output, norm
 
 
-sinc_forward = cpu_operator("fourierformer::sinc_attention_cpu", _forward)
-
-
 @sinc_forward.register_fake
 def _(q, k, v, radius, keep, power, eps, causal):
     return _token_major(q, v.shape[3]), q.new_empty(*q.shape[:3], 2)
 
 
-def _backward(
+@direct_operator("fourierformer::sinc_attention_cpu_backward", "CPU")
+def sinc_backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, norm: Tensor,
     power: int, eps: float, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -104,9 +103,6 @@ def _backward(
     arrays = dict(zip(ARRAYS, (q, k, v, radius, output, doutput, dq, dk, dv, dradius), strict=True))
     _call("backward", norm.contiguous(), keep, power, eps, causal, **arrays)
     return dq, dk, dv, dradius
-
-
-sinc_backward = cpu_operator("fourierformer::sinc_attention_cpu_backward", _backward)
 
 
 @sinc_backward.register_fake

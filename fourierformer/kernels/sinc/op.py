@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from fourierformer.kernels.sinc import features, fused, tiles
-from fourierformer.kernels.sinc.operators import count_operations, register_derivative
+from fourierformer.kernels.sinc.operators import count_operations, direct_operator, register_derivative
 from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, Launch, launch, major_of
 
 # Features per coordinate, chosen per head on the device; 0 means the printed formula.
@@ -159,7 +159,7 @@ def is_precise(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
-@torch.library.custom_op("fourierformer::sinc_attention", mutates_args=())
+@direct_operator("fourierformer::sinc_attention", "CPU", "CUDA")
 def sinc_forward(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -194,7 +194,7 @@ def _(q, k, v, radius, keep, power, eps, causal):
     return _forward_results(q, v)
 
 
-@torch.library.custom_op("fourierformer::sinc_attention_backward", mutates_args=())
+@direct_operator("fourierformer::sinc_attention_backward", "CPU", "CUDA")
 def sinc_backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, lost: Tensor,
     norm: Tensor, tier: Tensor, power: int, eps: float, causal: bool,
