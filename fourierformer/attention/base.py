@@ -144,6 +144,8 @@ class Attention(nn.Module):
         last: only the last `last` positions of x are queries, and only their outputs are returned.
         carry: the same object for every layer of one forward pass, in order, where `uses_carry`; see `new_carry`.
         """
+        if last is not None and last < 1:  # x[:, -0:] would be all of x
+            raise ValueError(f"last={last}: the number of the last positions is at least 1")
         if not x.shape[1]:
             return x  # no tokens, no outputs
         if not self.longer_ok and memory is None and x.shape[1] > self.geometry.length:

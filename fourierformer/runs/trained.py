@@ -155,8 +155,8 @@ def read_export(folder: Path) -> tuple[dict, dict]:
 
 def _folder(name: Path | str) -> Path:
     """The folder of this name, or a copy of the hub's repository of this name."""
-    if Path(name).is_dir():
-        return Path(name)
+    if (folder := Path(name).expanduser()).is_dir():
+        return folder
     if not HUB_NAME.fullmatch(str(name)):
         raise SetupError(f"{name}: no such folder, and not the name of a repository of the hub (owner/name)")
     import huggingface_hub

@@ -68,6 +68,12 @@ def test_fewer_tokens_than_the_prefix_of_a_grid_are_a_sequence_too(name):
         torch.testing.assert_close(layer(x, last=1), layer(x)[:, -1:], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("last", [0, -1])
+def test_at_least_one_position_is_asked_for(last):
+    with pytest.raises(ValueError, match=f"last={last}: .* at least 1"):
+        attention.build("softmax", Geometry(dim=32, heads=4, length=14, causal=True))(tokens(3), last=last)
+
+
 @pytest.mark.parametrize(("name", "causal"), dict(CHOICES).items())
 def test_parameters_have_torchs_default_dtype(name, causal):
     torch.set_default_dtype(torch.float64)

@@ -189,6 +189,12 @@ def test_a_killed_export_is_replaced_by_the_same_command(exported, tmp_path, mon
         export_run(run, killed)
 
 
+def test_an_export_in_the_home_directory_is_loaded(exported, monkeypatch):
+    _, folder = exported
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert fourierformer.from_pretrained(f"~/{folder.name}").step == fourierformer.from_pretrained(folder).step
+
+
 def test_exporting_overwrites_nothing_and_mistakes_are_explained(exported, tmp_path):
     run, folder = exported
     with pytest.raises(SetupError, match="exists and is not empty"):
