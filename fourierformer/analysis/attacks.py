@@ -64,11 +64,20 @@ def perturbation(
     for _ in range(attack.steps):
         with torch.enable_grad():
             moved = (images + change).requires_grad_()
+            logits = model(moved).float()
+            losses = F.cross_entropy(logits, labels, reduction="none") * _scales(logits.detach(), labels)
             # a sum: the gradient of an image does not depend on the others
-            loss = F.cross_entropy(model(moved).float(), labels, reduction="sum")
-            (gradient,) = torch.autograd.grad(loss, moved)
+            (gradient,) = torch.autograd.grad(losses.sum(), moved)
         change = ball.nearest(change + attack.step * ball.radius * gradient.sign())
     return change
+
+
+def _scales(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B,): powers of 2 that bring the largest gradient of each row's loss by its logits to 1/2 or more. That of a
+    confident image, 1e-7 and less, would be 0 in float16; its sign does not depend on a factor."""
+    gradients = logits.softmax(1) - F.one_hot(labels, logits.shape[1])
+    largest = gradients.abs().amax(1).clamp_min(torch.finfo(gradients.dtype).tiny)
+    return largest.frexp().mantissa / largest
 
 
 def random_starts(images: Tensor, rows: Tensor, seed: int) -> Tensor:

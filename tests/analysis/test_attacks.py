@@ -75,6 +75,22 @@ def test_an_eps_of_0_changes_nothing(attack, space):
     assert torch.equal(images + change, images)
 
 
+@pytest.mark.parametrize("lead", [0.0, 10.0, 20.0, 200.0])
+def test_fgm_in_float16_moves_images_against_the_weights_however_confident_the_model_is(lead):
+    """Two classes, loss softplus(-margin): the other class has a probability of exp(-lead), and a number below 3e-8 is
+    0 in float16. At 200 it is 0 in float32 too: no gradient is left, and no NaN may take its place."""
+    model, images, labels = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), torch.zeros(2, *SHAPE), torch.tensor([0, 1])
+    signs = 1.0 - 2 * (torch.arange(48) % 3 == 0)
+    model[1].weight.data = torch.stack([-signs, signs]) / 10
+    change = torch.zeros_like(images)
+    for i, label in enumerate(labels):
+        model[1].bias.data = lead * F.one_hot(label, 2).float()
+        with torch.autocast("cpu", dtype=torch.float16):
+            change[i] = perturbation(model, images[i, None], label[None], FGM, ball(images, 1.0))[0]
+    expected = torch.stack([signs, -signs]).view(images.shape)
+    assert torch.equal(change, expected if lead < 100 else torch.zeros_like(change))
+
+
 def literal_pgd(model, image, label, steps, step, eps, start, space):
     """One image, its value in the units of the space, where a change of eps is the same for each channel."""
     scale, shift = (STD, MEAN) if space == "pixel" else ([1.0] * 3, [0.0] * 3)
