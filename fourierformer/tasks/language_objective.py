@@ -217,7 +217,7 @@ class LanguageObjective(TokenObjective):
         return min(self.length, max(1, len(tokens[: self.max_tokens]) // SEGMENT_STREAMS - 1))
 
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
-        """The first segments of the text, one after the other."""
+        """The first segments of the text, one after the other; of images what the model reads to predict them."""
         tokens = self.corpus.splits[split]
         count = min(most, len(tokens) // self.length)
         if count == 0:
@@ -225,7 +225,8 @@ class LanguageObjective(TokenObjective):
                 f"the {split} split of {self.corpus.name} is shorter than one sequence of {self.length} tokens: choose "
                 "another split"
             )
-        segments = _tensor(tokens[: count * self.length]).view(-1, self.length)
+        rows = tokens[: count * self.length].reshape(-1, self.length)
+        segments = shifted(rows)[0] if self.images else _tensor(rows)
         return count, (part.to(self.device) for part in segments.split(together))
 
     def _scored(self, tokens: np.ndarray, protocol: str) -> tuple[Iterator[tuple[Tensor, Tensor]], int]:

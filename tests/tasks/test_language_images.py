@@ -134,6 +134,16 @@ def test_the_metric_is_bits_per_dimension():
     assert task.evaluate(model, lambda: None, lambda *progress: None).keys() == {"valid_loss", "valid_bpd"}
 
 
+def test_attention_is_shown_for_what_the_model_reads_of_an_image():
+    """0, which begins an image, and all values but the last, which nothing is left to predict from."""
+    tokens = images(5)
+    count, batches = task_for(tokens)[0].attention_inputs("test", most=4, together=3)
+    rows = torch.cat(list(batches))
+    assert count == len(rows) == 4
+    assert (rows[:, 0] == 0).all()
+    assert rows[:, 1:].tolist() == tokens.reshape(-1, LENGTH)[:4, :-1].tolist()
+
+
 @pytest.mark.parametrize("micro", [None, 1, 3])
 def test_a_step_is_a_batch_of_whole_images(micro):
     tokens = images(9)
