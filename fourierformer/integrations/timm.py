@@ -26,6 +26,7 @@ from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import nn
 
 from fourierformer.attention import build
+from fourierformer.attention.switches import Gate, QKNormKind
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.models.config import ViTConfig
 from fourierformer.models.vit import Pool, build_vit
@@ -66,9 +67,10 @@ def vision_transformer(
     in_chans: int = 3,
     embed_dim: int, depth: int = 12, num_heads: int, mlp_ratio: float = 4.0,
     drop_rate: float = 0.0, drop_path_rate: float = 0.0,
-    class_token: bool = True, global_pool: Pool | None = None, pos_embed: str = "learn", **unknown,
+    class_token: bool = True, global_pool: Pool | None = None, pos_embed: str = "learn",
+    qk_norm: QKNormKind = "none", gate: Gate = "none", value_residual: float = 0.0, **unknown,
 ) -> nn.Module:  # fmt: skip
-    """A vision transformer with timm's names of arguments.
+    """A vision transformer with timm's names of arguments, and our switches of the attention; qk_norm is not timm's.
 
     global_pool: "token" (the default with a class token), "avg" (the default without one), or "" for all tokens.
     """
@@ -81,6 +83,7 @@ def vision_transformer(
         name=name, image_size=_side("img_size", img_size), patch=_side("patch_size", patch_size),
         dim=embed_dim, depth=depth, heads=num_heads, mlp_ratio=mlp_ratio, drop_path=drop_path_rate,
         position="learned" if pos_embed == "learn" else "none", pool="class_token" if class_token else "average",
+        qk_norm=qk_norm, gate=gate, value_residual=value_residual,
     )  # fmt: skip
     model = build_vit(
         config, num_classes, partial(build, attention, **(attention_knobs or {})), seed,

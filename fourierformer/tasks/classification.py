@@ -121,6 +121,9 @@ class Classification(Task[VisionSpec]):
             "drop_path_rate": shape.drop_path,
             "class_token": shape.pool == "class_token",
             "pos_embed": "learn" if shape.position == "learned" else "none",
+            "qk_norm": shape.qk_norm,
+            "gate": shape.gate,
+            "value_residual": shape.value_residual,
         }
         images = {
             "input_size": [3, shape.image_size, shape.image_size],

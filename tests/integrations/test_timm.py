@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import timm
@@ -10,7 +11,9 @@ from timm.optim import create_optimizer_v2
 
 import fourierformer.integrations.timm  # noqa: F401 - registers our models
 from fourierformer.errors import SetupError
-from tests.helpers.command_line import REPOSITORY
+from fourierformer.models.config import Switches
+from fourierformer.runs.spec import attention_of, task_of
+from tests.helpers.command_line import REPOSITORY, spec_of
 
 TINY, SMALL = "fourierformer_tiny_patch16_224", "fourierformer_small_patch16_224"
 
@@ -57,6 +60,22 @@ def test_attention_and_its_knobs_can_be_chosen():
     model = create(attention="fourier_head", attention_knobs={"radius": 1.5})
     assert torch.equal(model.blocks[0].attn.radius, torch.full((3, 1), 1.5))
     assert not any("radius" in key for key in create(attention="softmax").state_dict())
+
+
+SWITCHES = {"qk_norm": "l2", "gate": "head", "value_residual": 0.6}
+
+
+@pytest.mark.parametrize("switch", [field.name for field in fields(Switches)])
+def test_an_exported_classifier_keeps_its_switches(switch):
+    spec = spec_of("model=vit_tiny", f"model.{switch}={SWITCHES[switch]}", script="train_vit")
+    task = task_of(spec)
+    corpus = task.corpus_of(spec, {"classes": ["a", "b"]})
+    model = task.build_model(spec, attention_of(spec), corpus).eval()
+    config = task.export_config(spec, model, corpus)
+    again = timm.create_model(config["architecture"], num_classes=2, **config["model_args"]).eval()
+    again.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, spec.model.image_size, spec.model.image_size)
+    assert torch.equal(again(images), model(images))
 
 
 def test_the_data_config_is_the_papers():
