@@ -29,7 +29,7 @@ from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.sequences import ShuffledSequences, shifted
 from fourierformer.data.text.spec import METRIC_OF_UNIT, SWAPPED
 from fourierformer.data.text.streams import OrderedStreams, windows
-from fourierformer.data.text.swap import swap_words
+from fourierformer.data.text.swap import swap_words, unknown_word
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import WordLM
 from fourierformer.models.mlm import MaskedLM
@@ -126,6 +126,8 @@ class LanguageObjective(TokenObjective):
     def check_measure(self, split: str, protocol: str) -> None:
         batches, _ = self._scored(self.corpus.splits[split], protocol.removesuffix(SWAPPED))
         next(iter(batches))
+        if protocol.endswith(SWAPPED) and self.word_swap:
+            unknown_word(self.corpus)
 
     def measure(
         self, model: WordLM, split: str, protocol: str, poll: Poll, on_progress: OnProgress

@@ -1,5 +1,6 @@
 """Perplexity: our batched protocols against literal ones, and the position counts of the paper on the real text."""
 
+import contextlib
 import math
 from functools import partial
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 
 from fourierformer import attention
 from fourierformer.data.text.swap import swap_words
+from fourierformer.errors import SetupError
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks import task_named
@@ -228,6 +230,17 @@ def test_no_swapped_words_give_the_clean_numbers_exactly(protocol):
 def test_swapped_words_are_counted_up_to_the_limit():
     task, model = task_of_words(max_tokens=70, word_swap=0.3)
     assert measured(task, model, "segment_swapped")["swapped"] == 7 * 2
+
+
+@pytest.mark.parametrize("word", ["AAA", "<unk>", None])
+def test_a_vocabulary_whose_words_cannot_be_swapped_is_refused_before_the_training(word):
+    """AAA, or <unk> in its place, is the word that is swapped in."""
+    task, _ = task_of_words(word_swap=0.3)
+    for name in {"AAA", "<unk>"} - {word}:
+        del task.corpus.ids[name]
+    task.check_measure("valid", "sliding")
+    with contextlib.nullcontext() if word else pytest.raises(SetupError, match="neither AAA nor <unk>"):
+        task.check_measure("valid", "sliding_swapped")
 
 
 class Uniform(torch.nn.Module):

@@ -46,12 +46,8 @@ def swap_words(corpus: Corpus, split: str, share: float, seed: int = 0) -> tuple
     tokens, swapped = np.array(original), np.zeros(len(original), np.int64)
     if share == 0:
         return tokens, swapped
-    if corpus.unit != "word":
-        raise SetupError(f"'{corpus.name}' is read as {corpus.unit}s, not as words: no word can be swapped")
+    unknown = unknown_word(corpus)
     words, ids, stop_words = corpus.words, corpus.ids, frozenset(STOP_WORDS.split())
-    unknown = ids.get(UNK, ids.get(NEW_WORD))
-    if unknown is None:
-        raise SetupError(f"the vocabulary of '{corpus.name}' has neither {NEW_WORD} nor <unk>: no word can be swapped")
 
     @cache
     def spans(token: int) -> list[tuple[int, int]]:
@@ -70,3 +66,13 @@ def swap_words(corpus: Corpus, split: str, share: float, seed: int = 0) -> tuple
             tokens[at] = ids.get(texts[at], unknown)
             swapped[at] += 1
     return tokens, swapped
+
+
+def unknown_word(corpus: Corpus) -> int:
+    """The token of words that the vocabulary lacks. SetupError where no word can be swapped."""
+    if corpus.unit != "word":
+        raise SetupError(f"'{corpus.name}' is read as {corpus.unit}s, not as words: no word can be swapped")
+    unknown = corpus.ids.get(UNK, corpus.ids.get(NEW_WORD))
+    if unknown is None:
+        raise SetupError(f"the vocabulary of '{corpus.name}' has neither {NEW_WORD} nor <unk>: no word can be swapped")
+    return unknown
