@@ -107,10 +107,12 @@ class TrainedMaskedModel(TrainedModel):
     def fill(self, text: str) -> str:
         """The text with the likeliest word in place of every [mask]."""
         assert isinstance(self.model, MaskedLM)
-        bytewise = self.corpus.unit == "byte"  # else a blank between two gaps is no token of its own
-        parts = [self.corpus.encode(part) if bytewise or part.strip(" ") else [] for part in text.split(MASK)]
-        if len(parts) == 1:
+        *before, rest = text.split(MASK)
+        if not before:
             raise SetupError(f"the text has no gap: write {MASK} where the model is to put a word")
+        if self.corpus.unit != "byte":  # a blank before a gap is no token of its own, but part of the word in the gap
+            before = [part.removesuffix(" ") for part in before]
+        parts = [self.corpus.encode(part) for part in (*before, rest)]
         tokens = list(parts[0])
         gaps = []
         for part in parts[1:]:

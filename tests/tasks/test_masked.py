@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fourierformer import attention
+from fourierformer.data.text import bpe
 from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.masks import mask_tokens
 from fourierformer.errors import SetupError
@@ -141,6 +142,24 @@ def test_all_between_two_gaps_stays(unit, text, filled):
     with torch.no_grad():
         model.output.bias[corpus.encode("x")] = 1000
     assert TrainedMaskedModel(model, None, corpus, 1).fill(text) == filled
+
+
+@pytest.mark.parametrize("gaps", [[1], [0, 2], [1, 2], [0, 1, 2]])
+def test_a_gap_in_byte_pairs_is_a_token_of_the_text_without_gaps(gaps):
+    """There a word begins with the blank before it: the model has seen no blank alone."""
+    pytest.importorskip("tokenizers")
+    words = ["the", " cat", " sat"]
+    tokenizer = bpe.trained(["the cat sat\n"] * 9, 300)
+    facts = {"unit": "bpe", "words": None, "vocabulary": tokenizer.get_vocab_size(), "source": "files"}
+    corpus = Corpus.of_facts("t", facts | {"sequence": None, "tokenizer": tokenizer.to_str()})
+    model = MaskedLM(model_of().config, corpus.vocab_size, [], partial(attention.build, "softmax")).eval()
+    seen = []
+    model.embedding.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0][0].tolist()))
+    text = "".join(" " * (i > 0) + "[mask]" if i in gaps else word for i, word in enumerate(words))
+    TrainedMaskedModel(model, None, corpus, 1).fill(text)
+    whole = bpe.encoded(tokenizer, "the cat sat")
+    assert len(whole) == 3
+    assert seen == [[corpus.vocab_size if i in gaps else token for i, token in enumerate(whole)]]
 
 
 @pytest.mark.parametrize(
