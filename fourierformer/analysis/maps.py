@@ -58,7 +58,8 @@ def mean_maps(run: Path, split: str | None = None, sequences: int = 100) -> Mean
 def text_maps(trained: TrainedModel, text: str) -> tuple[list[str], Tensor]:
     """The tokens of a text, and their maps (layers, heads, N, N) in a trained language model."""
     if not isinstance(trained, TrainedLanguageModel):
-        raise SetupError(f"a model of task={trained.spec.task} reads no text: maps of a text are of language models")
+        needed = "maps of a text are of models that predict its next token"
+        raise SetupError(f"{needed}, and one of task={trained.spec.task} does not")
     ids, longest = trained.encode(text), layers_of(trained.model)[0].geometry.length
     if len(ids) > longest:
         raise SetupError(f"the text has {len(ids):,} tokens, the model reads {longest:,}: choose a shorter one")

@@ -1,11 +1,16 @@
 """Mean maps are means over sequences; by offset they are means over pairs, with a loop over pairs."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from fourierformer import attention
 from fourierformer.analysis.heads import run_with_hooks
-from fourierformer.analysis.maps import MapSum, by_offset
+from fourierformer.analysis.maps import MapSum, by_offset, text_maps
 from fourierformer.attention import Geometry
+from fourierformer.errors import SetupError
+from fourierformer.tasks.trained import TrainedClassifier, TrainedEncoderDecoder, TrainedMaskedModel
 
 
 def test_mean_maps_do_not_depend_on_the_batches():
@@ -35,3 +40,10 @@ def test_by_offset_is_the_mean_over_pairs():
     for (down, right), weights in pairs.items():
         torch.testing.assert_close(found[:, down + rows - 1, right + columns - 1], torch.stack(weights).mean(0))
     assert len(pairs) == found[0].numel()
+
+
+@pytest.mark.parametrize("kind", [TrainedMaskedModel, TrainedEncoderDecoder, TrainedClassifier])
+def test_maps_of_a_text_need_a_model_of_the_next_token(kind):
+    """A masked model and an encoder-decoder read a text, too: what they lack is its next token."""
+    with pytest.raises(SetupError, match="that predict its next token, and one of task=t does not"):
+        text_maps(kind(None, SimpleNamespace(task="t"), None, 1), "the")
