@@ -80,6 +80,10 @@ class TrainedLanguageModel(TrainedModel):
         self, ids: Sequence[int], tokens: int, temperature: float = 0.0, top_k: int = 0, seed: int = 0
     ) -> list[int]:
         """The ids, and `tokens` more."""
+        if self.corpus.sequence is not None:
+            raise SetupError(
+                f"'{self.corpus.name}' holds images: the model reads one from its first value on, not the end of a text"
+            )
         for name, number in {"tokens": tokens, "temperature": temperature, "top_k": top_k}.items():
             check_range(name, number, 0)
         ids, vocabulary = [int(number) for number in ids], self.corpus.vocab_size

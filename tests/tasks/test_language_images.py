@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from fourierformer import attention
+from fourierformer.data.text.corpus import Corpus
 from fourierformer.errors import SetupError
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks.language_objective import LanguageObjective
+from fourierformer.tasks.trained import TrainedLanguageModel
 
 LENGTH, VALUES = 12, 256
 
@@ -142,6 +144,14 @@ def test_attention_is_shown_for_what_the_model_reads_of_an_image():
     assert count == len(rows) == 4
     assert (rows[:, 0] == 0).all()
     assert rows[:, 1:].tolist() == tokens.reshape(-1, LENGTH)[:4, :-1].tolist()
+
+
+def test_an_image_is_not_continued_as_a_text():
+    """Its values have places, counted from its beginning: values at the end of a window would be read at others."""
+    facts = {"unit": "pixel", "vocabulary": VALUES, "words": None, "source": None, "sequence": LENGTH}
+    trained = TrainedLanguageModel(task_for(images(2))[1], None, Corpus.of_facts("t", facts), 1)
+    with pytest.raises(SetupError, match="'t' holds images: the model reads one from its first value on"):
+        trained.continued([5, 7], 3)
 
 
 @pytest.mark.parametrize("micro", [None, 1, 3])
