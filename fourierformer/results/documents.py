@@ -37,9 +37,10 @@ LANGUAGE = Geometry(dim=128, heads=8, length=256, causal=True)
 VISION = Geometry(dim=192, heads=3, length=197, causal=False, bias=True, grid=(14, 14), prefix=1)
 MECHANISMS = ("`attention=`", "idea", "for", "time", "state", "parameters", "source")
 MECHANISMS_NOTE = """\
-N tokens, D coordinates per head, C = H D channels, M features. Time is per layer and sequence. State: the numbers per
-layer that decoding one more token needs. Parameters: beyond the four projections, per layer of `lm_small` (`deit_tiny`
-for what only vision can use). [Switches of the model](#switches-of-the-model) add the same to every row."""
+N tokens, D coordinates per head, C = H D channels, M features, C(n, k) a binomial coefficient; lower-case letters are
+settings of the mechanism. Time is per layer and sequence. State: the numbers per layer that decoding one more token
+needs. Parameters: beyond the four projections, per layer of `lm_small` (`deit_tiny` for what only vision can use).
+[Switches of the model](#switches-of-the-model) add the same to every row."""
 
 
 def measured_files(folder: Path = MEASURED) -> str:
@@ -70,7 +71,7 @@ def _file_line(path: Path) -> tuple[str, str, str, str, str]:
 
 def _program(command: str | None) -> str:
     """The program and the sweep of a command; the file has the rest."""
-    words = (command or "").split()
+    words = [word for word in (command or "").split() if not re.match(r"[A-Z_]+=", word)]  # without the environment
     sweep = [word for word in words if word.startswith(("sweep=", "scale="))]
     return f"`{' '.join([*(words[:3] if '-m' in words else words[:2]), *sweep])}`" if words else DASH
 
@@ -103,7 +104,8 @@ def _mechanism_line(name: str) -> tuple[str, ...]:
     vision = name in attention.available(causal=False)
     where = " and ".join(["text"] * language + ["images"] * vision)
     added = f"{_added(name, LANGUAGE if language else VISION):+,}".replace("+0", "0")
-    return f"`{name}`", attention.idea(name), where, cls.cost, cls.state, added, cls.source
+    idea = attention.idea(name).replace("|", r"\|")  # |q - k| is no end of a cell
+    return f"`{name}`", idea, where, cls.cost, cls.state, added, cls.source
 
 
 def _added(name: str, geometry: Geometry) -> int:
