@@ -37,8 +37,8 @@ LANGUAGE = Geometry(dim=128, heads=8, length=256, causal=True)
 VISION = Geometry(dim=192, heads=3, length=197, causal=False, bias=True, grid=(14, 14), prefix=1)
 MECHANISMS = ("`attention=`", "idea", "for", "time", "state", "parameters", "source")
 MECHANISMS_NOTE = """\
-N tokens, D coordinates per head, C = H D channels, M features, C(n, k) a binomial coefficient; lower-case letters are
-settings of the mechanism. Time is per layer and sequence. State: the numbers per layer that decoding one more token
+N tokens, H heads of D coordinates, C = H D channels, M features, C(n, k) a binomial coefficient; lower-case letters are
+knobs of the mechanism. Time is per layer and sequence. State: the numbers per layer that decoding one more token
 needs. Parameters: beyond the four projections, per layer of `lm_small` (`deit_tiny` for what only vision can use).
 [Switches of the model](#switches-of-the-model) add the same to every row."""
 
