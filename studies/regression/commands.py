@@ -1,6 +1,6 @@
 """The commands of a part of the plan: python -m studies.regression.commands 0 | A | B | C | D"""
 
-import sys
+import argparse
 from itertools import product
 
 import pandas as pd
@@ -64,4 +64,6 @@ def chosen_rates(rows: pd.DataFrame) -> pd.Series:
 
 
 if __name__ == "__main__":
-    print("\n".join(commands(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=["0", "A", "B", "C", "D"])
+    print("\n".join(commands(parser.parse_args().part)))

@@ -1,5 +1,10 @@
 """The verdicts of studies/regression: one for each comparison, whichever table shows it."""
 
+import runpy
+import sys
+
+import pytest
+
 from studies.regression.analyse import all_table, load, primary_table
 
 
@@ -19,3 +24,12 @@ def test_the_table_of_all_attentions_has_the_verdicts_of_the_primary_one():
         for head, cell in zip(header[2:], line[2:], strict=True)
     }
     assert shown == primary
+
+
+@pytest.mark.parametrize("arguments", [[], ["a"], ["E"]])
+def test_commands_of_no_part_are_refused(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["commands", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("studies.regression.commands", run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().out == ""
