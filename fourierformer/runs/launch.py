@@ -48,6 +48,8 @@ HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
     *("help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "shell-completion"),
     *("config-path", "config-name", "config-dir", "experimental-rerun", "info"),
 )
+# of them, those with which it still trains; with others it prints text, and trains nothing
+TRAINING_OPTIONS = ("-m", "--multirun", "-cd", "--config-dir", "-cp", "--config-path", "-cn", "--config-name")
 # Hydra 1.3 must be given the version whose defaults hold; 1.4 deprecates that, and asks what a config may create
 HYDRA_RULES: dict = {"version_base": "1.3"}
 if "execution_whitelist" in inspect.signature(hydra.main).parameters:
@@ -77,7 +79,7 @@ def launch(config_name: str) -> None:
     # with --help or --cfg job Hydra prints text instead of running: then nothing else may be printed
     if mistake := _option_instead_of_value():
         sys.exit(print_error(mistake, 2))
-    prints_text = any(word.startswith("-") and word not in ("-m", "--multirun") for word in sys.argv[1:])
+    prints_text = any(word.startswith("-") and not _trains(word) for word in sys.argv[1:])
     try:
         first = find_processes()[0].first
     except UserError as error:
@@ -136,6 +138,12 @@ def _option_instead_of_value() -> str | None:
         if word.startswith("--") and not known:
             return f"{word}: values are given as key=value, without --, for example optim.lr=0.01 (--help lists them)"
     return None
+
+
+def _trains(word: str) -> bool:
+    """Whether Hydra trains with this option, which argparse also takes abbreviated: --config-d=DIR."""
+    name = word.partition("=")[0]
+    return name in TRAINING_OPTIONS or any(name[:2] == "--" and option.startswith(name) for option in TRAINING_OPTIONS)
 
 
 def _given_twice() -> list[str]:

@@ -33,6 +33,16 @@ def test_multirun_may_stand_between_overrides(smoke, tmp_path, capfd):
     assert capfd.readouterr().out.splitlines()[-1].startswith("2 of 2 runs are to be done")
 
 
+@pytest.mark.parametrize("option", ["--config-d={}", "-cd {}"])  # argparse takes abbreviations
+def test_a_folder_of_further_configs_leaves_a_sweep_a_sweep(tmp_path, capfd, option):
+    (tmp_path / "attention").mkdir()
+    sweep = ("sweep=quickstart", "seed=1", f"runs_root={tmp_path}", "dry_run=true")
+    assert train_lm(*option.format(tmp_path).split(), *sweep) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("loading ...")
+    assert printed.splitlines()[-1].startswith("3 of 3 runs are to be done")
+
+
 @pytest.mark.parametrize(
     ("file", "before", "after"),
     [
