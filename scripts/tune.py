@@ -49,9 +49,12 @@ def search(arguments: argparse.Namespace) -> int:
     except ImportError:
         raise SetupError("scripts/tune.py needs Optuna: pip install -e '.[tune]'") from None
     check_range("--trials", arguments.trials, 1)
+    check_range("--seed", arguments.seed, 0, 2**31)  # with the number of trials added, numpy takes it
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     fixed, space = split(arguments.overrides)
-    spec = spec_of(arguments.kind, [*fixed, *(f"{key}={first}" for key, (first, _) in space.items())])
+    spec = spec_of(arguments.kind, [*fixed, *(override_of(key, first) for key, (first, _) in space.items())])
+    if spec.dry_run:
+        raise SetupError("dry_run=true trains nothing, so there is no trial to judge: leave it out")
     task = task_of(spec)
     primary = task.primary(spec)
     maximise = next(metric.higher_is_better for metric in task.metrics if metric.key == primary)
@@ -68,7 +71,7 @@ def search(arguments: argparse.Namespace) -> int:
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
     while (done := len(study.get_trials(deepcopy=False, states=ended))) < arguments.trials:
         trial = study.ask({key: distribution for key, (_, distribution) in space.items()})
-        chosen = [f"{key}={value}" for key, value in trial.params.items()]
+        chosen = [override_of(*item) for item in trial.params.items()]
         echo(f"[{done + 1}/{arguments.trials}] {' '.join(chosen)}", flush=True)
         code = train([sys.executable, "-m", "fourierformer", "train", arguments.kind, *fixed, *chosen])
         if code == 0:
@@ -85,9 +88,14 @@ def search(arguments: argparse.Namespace) -> int:
     echo(f"\n{done} trials, the best by valid {primary} ({file}):")
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     for trial in sorted(complete, key=lambda trial: trial.value, reverse=maximise)[:5]:
-        chosen = [f"{key}={value}" for key, value in trial.params.items()]
+        chosen = [override_of(*item) for item in trial.params.items()]
         echo(f"  {trial.value:10.4g}  python {trainings()[arguments.kind]}.py {' '.join([*fixed, *chosen])}")
     return 0
+
+
+def override_of(key: str, value: object) -> str:
+    """A chosen value as Hydra reads it: None is null there."""
+    return f"{key}={'null' if value is None else value}"
 
 
 def train(command: list[str]) -> int:

@@ -92,6 +92,8 @@ def test_a_signal_reaches_the_training():
         (("optim.lrr=choice(1,2)",), "unknown key 'optim.lrr'"),
         (("optim.lr=interval(2,1)",), "optim.lr=interval(2,1): "),
         (("optim.lr=choice(",), "cannot read 'optim.lr=choice('"),
+        ((*SPACE, "dry_run=true"), "dry_run=true trains nothing"),
+        ((*SPACE, "--seed", "-1"), "--seed=-1: must be at least 0"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_trained(command, overrides, message, capsys):
@@ -99,6 +101,14 @@ def test_a_mistake_is_one_line_before_anything_is_trained(command, overrides, me
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
+
+
+def test_null_is_a_choice(command):
+    code, trained = command(2, "trainer.clip=null,0.5", "seed=1,2")
+    assert (code, len(trained)) == (0, 2)
+    assert {run[1] for run in trained} <= {"trainer.clip=null", "trainer.clip=0.5"}
+    assert tune.override_of("trainer.clip", None) == "trainer.clip=null"
+    assert tune.spec_of("lm", [tune.override_of("trainer.clip", None)]).trainer.clip is None
 
 
 def test_a_study_keeps_its_search_space(command):
