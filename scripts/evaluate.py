@@ -10,7 +10,7 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 import argparse
 
 from fourierformer.data.text.spec import SWAPPED
-from fourierformer.errors import SetupError
+from fourierformer.errors import SetupError, check_range
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
@@ -39,6 +39,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from fourierformer.tracking.console import ConsoleTracker
     from fourierformer.training.precision import autocast
 
+    if arguments.data:
+        raise SetupError(f"--data {arguments.data} is for a model of transformers (hf:NAME): a run has its own data")
     options = {"data_root": arguments.data_root, "limit": arguments.limit} | chosen_weights(arguments)
     options |= {"word_swap": arguments.word_swap, "context": arguments.context}
     parts, step = open_run(arguments.run, arguments.device, **options)
@@ -74,6 +76,10 @@ def evaluate_published(arguments: argparse.Namespace) -> None:
         from fourierformer.integrations.hugging_face.measure import measure_published
     except ModuleNotFoundError:
         raise SetupError("hf: needs transformers: pip install -e '.[transformers]'") from None
+    chosen = {"checkpoint": "best", "weights": "raw", "word_swap": None}
+    if others := [key for key, default in chosen.items() if getattr(arguments, key) != default]:
+        raise SetupError(f"--{others[0].replace('_', '-')} is for runs: leave it out for a model of transformers")
+    check_range("--limit", arguments.limit, 100)  # as for a run
     words = [f"data={arguments.data or 'wikitext2'}"]
     words += [f"data.root={arguments.data_root}"] if arguments.data_root else []
     spec = read_command(composed("train_lm", words))

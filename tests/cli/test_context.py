@@ -1,12 +1,14 @@
 """scripts/evaluate.py --context: a trained language model on windows of another length."""
 
 import math
+import sys
 
 import pytest
 import torch
 
 from fourierformer.errors import SetupError
 from fourierformer.runs.parts import open_run
+from scripts import evaluate
 from tests.helpers.command_line import only_run, train_lm
 
 TOKENS = 100
@@ -37,3 +39,12 @@ def test_a_task_without_windows_has_none(tmp_path):
     assert train_lm(*words) == 0
     with pytest.raises(SetupError, match="its task, regression, has no windows of text: no --context"):
         open_run(only_run(tmp_path), "cpu", context=16)
+
+
+def test_a_run_is_not_measured_on_another_text(finished, monkeypatch, capsys):
+    """Its vocabulary is of its own; without a word, the numbers would be taken for those of the other text."""
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", str(finished[1]), "--data", "wikitext2"])
+    with pytest.raises(SystemExit) as end:
+        evaluate.main()
+    assert end.value.code == 2
+    assert "--data wikitext2 is for a model of transformers (hf:NAME)" in capsys.readouterr().err

@@ -69,6 +69,10 @@ def test_its_perplexity_per_word_is_that_of_plain_windows(monkeypatch, published
         (("--context", "17"), "reads 1 to 16 tokens: --context 16"),
         (("--protocol", "whole"), "--protocol segment or overlapping or sliding, not whole"),
         (("--data", "wikitext2_bytes"), "perplexity per word needs words, as in --data wikitext2"),
+        (("--word-swap", "0.025"), "--word-swap is for runs"),
+        (("--checkpoint", "last"), "--checkpoint is for runs"),
+        (("--weights", "ema"), "--weights is for runs"),
+        (("--limit", "0"), "--limit=0: must be at least 100"),
         (("--data", "wikitext"), "no such data (did you mean 'wikitext2'"),
     ],
 )
