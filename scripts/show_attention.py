@@ -37,6 +37,8 @@ def main() -> None:
     with exit_on_user_error():
         is_run = any((Path(arguments.what) / name).is_file() for name in ("config.yaml", "model.safetensors"))
         if arguments.text is not None:
+            if arguments.more:
+                raise SetupError(f"--text shows one model: {arguments.what}, without {' '.join(arguments.more)}")
             echo(write_text_maps(Path(arguments.what), arguments.text, arguments.out))
             return
         if not is_run and ("/" in arguments.what or Path(arguments.what).is_dir()):
@@ -54,7 +56,7 @@ def show_pattern(arguments: argparse.Namespace):
     needs_grid = mechanism(arguments.what).needs_grid
     grid = grid_of(arguments.grid) if arguments.grid else (8, 8) if needs_grid else None
     tokens = grid[0] * grid[1] if grid else arguments.tokens
-    check_range("--tokens", tokens, 1, 2049)
+    check_range("rows * columns of --grid" if grid else "--tokens", tokens, 1, 2049)
     picture = pattern_picture(arguments.what, tokens, grid, knobs_of(arguments.more))
     return [picture], arguments.out or Path("runs/pictures")
 
@@ -71,7 +73,10 @@ def knobs_of(words: list[str]) -> dict[str, object]:
     wrong = [word for word in words if "=" not in word]
     if wrong:
         raise SetupError(f"'{wrong[0]}' is no knob of an attention: write knob=value, as in window=6")
-    return {key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in words)}
+    try:
+        return {key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in words)}
+    except yaml.YAMLError:
+        raise SetupError(f"cannot read '{' '.join(words)}': write knob=value, as in window=6") from None
 
 
 def write_text_maps(run: Path, text: str, out: Path | None) -> Path:

@@ -83,6 +83,9 @@ def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tm
     [
         (["band", "windw=3"], "no knob 'windw' \\(did you mean 'window'"),
         (["band", "window"], "write knob=value, as in window=6"),
+        (["band", "window=[1"], "cannot read 'window=.1': write knob=value, as in window=6"),
+        (["axial", "--grid", "100x100"], "rows . columns of --grid=10000: must be at least 1 and less than 2,049"),
+        (["runs/one", "runs/two", "--text", "the"], "--text shows one model: runs/one, without runs/two"),
         (["axial", "--grid", "8"], "--grid 8: write rows and columns, as in 8x8"),
         (["runs/nope"], "runs/nope is not a run directory: there is no such directory"),
         (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2,049"),
