@@ -30,15 +30,18 @@ def report(arguments: argparse.Namespace) -> None:
     from fourierformer.results import HOW_TO_MAKE_ONE
     from fourierformer.results.measured import gather
 
-    # not in the working directory: an untracked file would mark every later run's commit as dirty
-    first = Path(arguments.runs[0])
-    out = arguments.out or (Path("runs") if first.suffix == ".csv" else first) / "report.html"
-    if out.is_dir():
-        raise SetupError(f"--out {out} is a directory: name the file to write")
-    figures = arguments.figures or out.parent / "figures"
     runs = gather(arguments.runs)
     if not runs:
         raise SetupError(f"No runs under {', '.join(arguments.runs)}. {HOW_TO_MAKE_ONE}")
+    # not in the working directory: an untracked file would mark every later run's commit as dirty
+    first = Path(arguments.runs[0])
+    beside = Path("runs") if first.suffix == ".csv" else first
+    if len(runs) > 1 and beside in [run.path for run in runs]:
+        beside = beside.parent  # the page in a run's directory is of that run alone
+    out = arguments.out or beside / "report.html"
+    if out.is_dir():
+        raise SetupError(f"--out {out} is a directory: name the file to write")
+    figures = arguments.figures or out.parent / "figures"
     try:
         files = [path for path in map(Path, arguments.runs) if path.suffix == ".csv"]
         echo(write_report(runs, out, committed_sections(files), figures, maps=True))

@@ -377,6 +377,17 @@ def test_script_writes_beside_the_runs_when_not_told(tmp_path):
     assert len(list((tmp_path / "runs" / "figures").glob("train-loss--*"))) == 2
 
 
+def test_a_page_of_several_runs_does_not_replace_the_page_of_the_first(tmp_path, monkeypatch, capsys):
+    runs = [str(write_run(tmp_path, attention, 1)) for attention in ("fourier", "softmax")]
+    monkeypatch.setattr("fourierformer.report.write_report", lambda runs, out, *_, **__: out)  # drawing takes seconds
+    monkeypatch.setattr(sys, "argv", ["report.py", *runs])
+    report.main()
+    assert Path(capsys.readouterr().out.strip()) == Path(runs[0]).parent / "report.html"
+    monkeypatch.setattr(sys, "argv", ["report.py", runs[0]])
+    report.main()
+    assert Path(capsys.readouterr().out.strip()) == Path(runs[0]) / "report.html"
+
+
 def test_script_says_when_it_cannot_write(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / "runs", "fourier", 1)
     monkeypatch.chdir(tmp_path)
