@@ -188,6 +188,18 @@ def test_missing_data_is_an_error_with_three_ways_out(tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists() or tree(str(tmp_path / "cache")) == []
 
 
+@pytest.mark.parametrize(
+    ("unit", "builtin"),
+    [("word", "text: data=builtin_text"), ("bpe", "text: data=builtin_text"), ("byte", "text: data=builtin_bytes")],
+)
+def test_in_place_of_a_missing_text_a_text_is_offered(tmp_path, unit, builtin):
+    size = {"vocabulary_size": 300} if unit == "bpe" else {}
+    data = TextData(name="mine", unit=unit, root=str(tmp_path / "nowhere"), cache=str(tmp_path / "cache"), **size)
+    with pytest.raises(SetupError) as error:
+        check_available(data)
+    assert str(error.value).endswith(f"(c) train without it, on the embedded {builtin}")
+
+
 def test_an_incomplete_root_says_what_it_lacks(small):
     (Path(small.root) / "wiki.valid.tokens").unlink()
     with pytest.raises(SetupError, match=r"lacks wiki.valid.tokens \(it has wiki.train.tokens, wiki.test.tokens\)"):

@@ -218,8 +218,8 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
         download = f"python scripts/prepare_data.py {name} --download-to {data.root}"
         elsewhere = f"on a machine with internet: {download}, then copy that folder here"
     place = "/your/folder" if data.hub or data.unit == "pixel" else "/your/folder or /your/text.txt"
-    options = {"word": "text: data=builtin_text", "byte": "text: data=builtin_bytes"}
-    embedded = f"the embedded {options.get(data.unit, 'digits: experiment=builtin_pixels')}"
+    options = {"byte": "text: data=builtin_bytes", "pixel": "digits: experiment=builtin_pixels"}
+    embedded = f"the embedded {options.get(data.unit, 'text: data=builtin_text')}"
     return SetupError(
         f"Data '{name}' is missing: {describe_missing(data)}; {prepared.other_roots(data)}; {hub_reason}. Fix one:\n"
         f"  (a) put {files} into {data.root}, or point there: data.root={place} (a script's --data-root)\n"
