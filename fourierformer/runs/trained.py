@@ -168,9 +168,10 @@ def _folder(name: Path | str) -> Path:
 
 
 def without_paths(values: dict) -> dict:
-    """A run's config without the folders of the machine that trained it."""
+    """A run's config without the folders of the machine that trained it; of the run behind `init_from` its name."""
     values = json.loads(json.dumps(values))
     values |= {"runs_root": "runs", "run_dir": None}
+    values |= {"init_from": Path(values["init_from"]).name} if values.get("init_from") else {}
     values["data"] |= {key: "data" for key in ("root", "cache") if values["data"].get(key) is not None}
     return values
 

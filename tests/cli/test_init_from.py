@@ -6,9 +6,11 @@ import shutil
 import pytest
 import torch
 
+import fourierformer
 from fourierformer.files import read_json
 from fourierformer.runs.parts import stored_checkpoint
 from fourierformer.runs.spec import stored_spec
+from fourierformer.runs.trained import export_run
 from tests.helpers.command_line import only_run, train_lm
 
 
@@ -25,6 +27,10 @@ def test_it_starts_from_the_best_weights_with_a_hash_of_its_own(smoke, finished,
     assert stored_spec(run).hash != stored_spec(finished[1]).hash
     step = stored_checkpoint(finished[1], stored_spec(finished[1]).hash)[0]
     assert read_json(run / "meta.json")["init_from"] == {"config_hash": stored_spec(finished[1]).hash, "step": step}
+
+    export_run(run, tmp_path / "exported")  # has the name of that run, and not its folder on this machine
+    assert str(finished[1].parent) not in (tmp_path / "exported/config.json").read_text()
+    assert fourierformer.from_pretrained(tmp_path / "exported", "cpu").spec.init_from == finished[1].name
 
 
 def test_a_resumed_run_does_not_read_it_again(smoke, copied, tmp_path):
