@@ -122,9 +122,9 @@ def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name:
 def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextlib.ExitStack) -> State:
     """Check the data and lock the run directory, before anything takes time. Prints and returns the state."""
     task_of(spec).check_available(spec)
-    if spec.init_from:
-        stored_spec(Path(spec.init_from))
     directory.check_ours()
+    if spec.init_from and (spec.fresh or not directory.checkpoints.is_dir()):  # a run that resumes needs it no more
+        stored_spec(Path(spec.init_from))
     if spec.fresh and (aside := directory.set_aside()):
         name.say(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())
