@@ -45,6 +45,8 @@ def parse() -> argparse.Namespace:
 def main(arguments: argparse.Namespace) -> None:
     if SHARE != REPOSITORY and (arguments.docs or arguments.collect is not None):
         raise SetupError("--docs and --collect write into the repository: use its scripts/make_tables.py")
+    if arguments.paper and arguments.best_by:
+        raise SetupError("--paper and --best-by valid are two kinds of tables: leave one out")
     if arguments.docs:
         from fourierformer.report.patterns import save_gallery  # here: torch takes seconds to load, tables need none
         from fourierformer.results.documents import write_documents

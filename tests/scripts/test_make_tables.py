@@ -50,6 +50,13 @@ def test_three_forms_with_intervals_and_significance(call, runs, form, sign):
     assert "fourier - softmax:" in out
 
 
+def test_the_papers_tables_do_not_choose_settings(call, runs):
+    """Their rows are of the paper's settings alone; shown without a word they would be taken for each one's best."""
+    code, out, error = call(runs, "--paper", "--best-by", "valid")
+    assert (code, out) == (2, "")
+    assert error == "error: --paper and --best-by valid are two kinds of tables: leave one out\n"
+
+
 def test_markdown_flag_is_the_same_as_the_format(call, runs):
     assert call(runs, "--markdown") == call(runs, "--format", "markdown")
 
