@@ -47,6 +47,8 @@ def main(arguments: argparse.Namespace) -> None:
         raise SetupError("--docs and --collect write into the repository: use its scripts/make_tables.py")
     if arguments.paper and arguments.best_by:
         raise SetupError("--paper and --best-by valid are two kinds of tables: leave one out")
+    if arguments.collect is None and (arguments.include_dirty or arguments.include_debug):
+        raise SetupError("--include-dirty and --include-debug are for --collect: tables show such runs, marked")
     if arguments.docs:
         from fourierformer.report.patterns import save_gallery  # here: torch takes seconds to load, tables need none
         from fourierformer.results.documents import write_documents

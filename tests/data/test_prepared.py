@@ -197,7 +197,7 @@ def test_in_place_of_a_missing_text_a_text_is_offered(tmp_path, unit, builtin):
     data = TextData(name="mine", unit=unit, root=str(tmp_path / "nowhere"), cache=str(tmp_path / "cache"), **size)
     with pytest.raises(SetupError) as error:
         check_available(data)
-    assert str(error.value).endswith(f"(c) train without it, on the embedded {builtin}")
+    assert str(error.value).endswith(f"(c) train without it, on the built-in {builtin}")
 
 
 def test_an_incomplete_root_says_what_it_lacks(small):

@@ -57,6 +57,13 @@ def test_the_papers_tables_do_not_choose_settings(call, runs):
     assert error == "error: --paper and --best-by valid are two kinds of tables: leave one out\n"
 
 
+@pytest.mark.parametrize("option", ["--include-dirty", "--include-debug"])
+def test_options_of_collecting_are_refused_without_it(call, runs, option):
+    code, out, error = call(runs, option)
+    assert (code, out) == (2, "")
+    assert "are for --collect" in error
+
+
 def test_markdown_flag_is_the_same_as_the_format(call, runs):
     assert call(runs, "--markdown") == call(runs, "--format", "markdown")
 

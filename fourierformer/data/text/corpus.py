@@ -219,10 +219,10 @@ def _missing(data: TextData, hub_reason: str) -> SetupError:
         elsewhere = f"on a machine with internet: {download}, then copy that folder here"
     place = "/your/folder" if data.hub or data.unit == "pixel" else "/your/folder or /your/text.txt"
     options = {"byte": "text: data=builtin_bytes", "pixel": "digits: experiment=builtin_pixels"}
-    embedded = f"the embedded {options.get(data.unit, 'text: data=builtin_text')}"
+    builtin = f"the built-in {options.get(data.unit, 'text: data=builtin_text')}"
     return SetupError(
         f"Data '{name}' is missing: {describe_missing(data)}; {prepared.other_roots(data)}; {hub_reason}. Fix one:\n"
         f"  (a) put {files} into {data.root}, or point there: data.root={place} (a script's --data-root)\n"
         f"  (b) {elsewhere}\n"
-        f"  (c) train without it, on {embedded}"
+        f"  (c) train without it, on {builtin}"
     )
