@@ -26,5 +26,5 @@ def first_hop(url: SplitResult) -> tuple[str, int]:
     proxies, host = urllib.request.getproxies(), url.hostname or ""
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if proxy and not urllib.request.proxy_bypass(host):
-        url = urlsplit(proxy)
+        url = urlsplit(proxy if "//" in proxy else f"//{proxy}")  # curl, urllib and httpx take HOST:PORT, too
     return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

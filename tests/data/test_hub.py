@@ -134,6 +134,8 @@ def test_the_connection_goes_to_the_proxy(data, monkeypatch):
     [
         ("https://huggingface.co", {}, ("huggingface.co", 443)),
         ("https://huggingface.co", {"ALL_PROXY": "http://proxy.example:3128"}, ("proxy.example", 3128)),
+        ("https://huggingface.co", {"HTTPS_PROXY": "proxy.example:3128"}, ("proxy.example", 3128)),
+        ("https://huggingface.co", {"HTTPS_PROXY": "me:secret@10.0.0.1"}, ("10.0.0.1", 80)),
         (
             "https://mirror.example",
             {"HTTPS_PROXY": "http://proxy.example", "NO_PROXY": "mirror.example"},
