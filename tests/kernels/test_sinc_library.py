@@ -107,6 +107,23 @@ def test_no_folder_for_the_library(compiler, cache, tmp_path, monkeypatch):
         library.load()
 
 
+def test_no_folder_for_temporary_files(compiler, cache, monkeypatch):
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    compiler()
+    built = library.load()
+    library.load.cache_clear()
+    monkeypatch.setattr(library.tempfile, "gettempdir", none)
+    assert library.load()._name == built._name
+    for path in libraries(cache):
+        path.unlink()
+    library.load.cache_clear()
+    cache.parent.rename(cache.parent.with_name("elsewhere"))
+    cache.parent.write_text("a file where the folder should be")
+    assert "no folder for it can be written" in str(library.why_unavailable())
+
+
 def test_others_must_not_be_able_to_write_where_code_is_loaded_from(compiler, cache, tmp_path):
     compiler()
     cache.mkdir(parents=True)

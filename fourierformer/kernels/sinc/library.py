@@ -4,6 +4,7 @@
 machine's binary interface and the processor's vector instructions, so that machines can share one home directory.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -91,7 +92,10 @@ def find_compiler() -> str | None:
 def cache_folders() -> list[Path]:
     """The user's cache, then a folder of the user's own among the temporary files, in case the first is read-only."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return [Path(home) / "fourierformer", Path(tempfile.gettempdir()) / f"fourierformer-{os.getuid()}"]
+    folders = [Path(home) / "fourierformer"]
+    with contextlib.suppress(FileNotFoundError):  # a read-only system may have no folder for temporary files
+        folders.append(Path(tempfile.gettempdir()) / f"fourierformer-{os.getuid()}")
+    return folders
 
 
 def library_name(compiler: str | None) -> str:
