@@ -37,6 +37,13 @@ def grid(power: int, points: int = 20001) -> torch.Tensor:
     return torch.linspace(-power, power, points, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("power", [18, 32])  # 2^n (n - 1)! has more than 64 bits
+def test_the_law_of_a_high_power_has_its_moments(power):
+    nodes, weights = gauss_rule(6, power)
+    for degree in (0, 2, 4, 8):
+        assert (weights * nodes**degree).sum().item() == pytest.approx(moment(degree, power), rel=1e-11)
+
+
 def test_the_density_has_the_known_values_at_its_middle():
     zero = torch.zeros(1, dtype=torch.float64)
     for power, value in ((2, 1 / 2), (4, 1 / 3), (6, 11 / 40)):  # triangle, cubic and quintic B-spline over 2

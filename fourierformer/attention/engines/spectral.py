@@ -56,7 +56,7 @@ def _cdf_table(power: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def _truncated_powers(x: Tensor, power: int, degree: int) -> Tensor:
     """sum_j (-1)^j C(n, j) max(x - 2j, 0)^degree / (2^n degree!): density for degree n - 1, distribution for n."""
     terms = [(-1) ** j * math.comb(power, j) * (x - 2 * j).clamp_min(0) ** degree for j in range(power + 1)]
-    return sum(terms) / (2**power * math.factorial(degree))
+    return sum(terms) / float(2**power * math.factorial(degree))  # torch takes no integer beyond 64 bits: n >= 18
 
 
 def sample_frequencies(count: int, width: int, power: int, sampler: Sampler, seed: int) -> Tensor:
