@@ -169,12 +169,13 @@ def _exceeded(bound: float, sizes, freedom: int) -> float:
     import numpy as np
     from scipy.stats import chi, norm
 
-    # sums over equal steps: errors vanish exponentially for densities that fall off so fast on both sides
+    # sums over equal steps: errors vanish exponentially for densities that fall off so fast on both sides, as that of
+    # log s does; with few degrees of freedom that of s does not at 0
     z = np.linspace(-8, 8, 81)
     low, high = chi.ppf([1e-12, 1 - 1e-12], freedom) / math.sqrt(freedom)
-    s = np.linspace(low, high, 201)
-    density = norm.pdf(z)[:, None] * chi.pdf(s, freedom, scale=1 / math.sqrt(freedom))
-    weights = density * (z[1] - z[0]) * (s[1] - s[0])
+    s = np.geomspace(low, high, 201)
+    density = norm.pdf(z)[:, None] * chi.pdf(s, freedom, scale=1 / math.sqrt(freedom)) * s
+    weights = density * (z[1] - z[0]) * math.log(s[1] / s[0])
     within = np.ones_like(weights)
     for loading, count in zip(*np.unique(np.sqrt(sizes[1:] / (sizes[1:] + sizes[0])), return_counts=True), strict=True):
         middle, rest = loading * z[:, None], math.sqrt(1 - loading**2)

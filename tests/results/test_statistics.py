@@ -223,6 +223,16 @@ def test_dunnett_of_one_comparison_is_the_pooled_t_test():
     assert found.intervals["other"] == pytest.approx((low, high), rel=1e-3)
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2), (2, 20), (20, 2), (100, 100)])
+def test_dunnett_of_one_comparison_is_the_pooled_t_test_for_few_seeds_and_far_differences(sizes):
+    draw = np.random.default_rng(3)
+    first, second = (draw.normal(0, 1, size).tolist() for size in sizes)
+    for apart in (1.0, 10.0, 30.0):
+        far = [apart + value for value in second]
+        found = dunnett({"other": by_seed(far)}, by_seed(first), "top1")
+        assert found.p["other"] == pytest.approx(stats.ttest_ind(far, first).pvalue, rel=1e-3, abs=1e-8)
+
+
 def test_dunnett_reads_perplexities_by_their_logarithms_and_checks_the_spread():
     control, other = by_seed([100.0, 101.0, 102.0]), by_seed([200.0, 202.0, 204.0])  # twice as large, the same spread
     found = dunnett({"other": other}, control, "ppl")
