@@ -8,7 +8,7 @@ import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,12 @@ def outcome(call: Callable[[], object]) -> tuple[str, str]:
 
 
 def version_of(suite: Suite, folder: Path) -> str:
-    """The version of a library or of a source archive; the commit of a checkout."""
+    """The version of a library ("" where it is not installed) or of a source archive; the commit of a checkout."""
     if suite.library:
-        return version(suite.library)
+        try:
+            return version(suite.library)
+        except PackageNotFoundError:
+            return ""
     archive = folder / "PKG-INFO"
     if archive.is_file():
         return re.findall(r"^Version: (.*)$", archive.read_text(encoding="utf-8"), flags=re.M)[0]

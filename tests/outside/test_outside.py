@@ -4,7 +4,7 @@ import unittest
 from pathlib import Path
 
 from outside.__main__ import SUITES
-from outside.cases import outcome, row, skip
+from outside.cases import Suite, outcome, row, skip
 from outside.transformers_mixins import run_unittest
 
 FORMULA = """
@@ -36,6 +36,17 @@ def test_a_suite_that_is_not_there_has_a_row_that_says_so(tmp_path):
     for root in (None, tmp_path):
         found = row(suite("timm"), root, verbose=False)
         assert (found["run"], found["reasons"]) == ("0", "no folder timm in --suites")
+
+
+def test_a_library_that_is_not_installed_has_a_row_that_says_so():
+    def cases(_):
+        import no_such_library
+
+        yield "never", no_such_library.call
+
+    found = row(Suite("a library", "nothing", cases, library="no-such-library"), None, verbose=False)
+    assert (found["run"], found["version"]) == ("0", "")
+    assert found["reasons"] == "cannot run: No module named 'no_such_library' (1)"
 
 
 def test_outcomes():
