@@ -221,18 +221,20 @@ def diagnostic_chart(
 ) -> Picture:
     """Draw a panel for each attention with a line per layer, coloured by depth, on one scale. `most`: the largest value
     that there can be."""
-    count, several = max(map(len, panels.values())), len(panels) > 1
-    keys = [Key(layer_colour(i, count), f"layer {i}") for i in range(count)]
+    several = len(panels) > 1
+    layers = sorted({int(curve.label) for curves in panels.values() for curve in curves})  # not all of a hybrid
+    keys = {i: Key(layer_colour(i, layers[-1] + 1), f"layer {i}") for i in layers}
     figure, grid = panel_grid(len(panels), min(len(panels), ACROSS), "step", axis) if several else _alone("step", axis)
     for axes, (label, curves) in zip(grid, panels.items(), strict=True):
         _name_panel(axes, label)
         whole_numbers(axes.xaxis)
-        for curve, key in zip(curves, keys, strict=False):
-            axes.plot(curve.steps, curve.middle, color=key.colour.fixed, linewidth=1.3, **_markers(curve))
+        for curve in curves:
+            colour = keys[int(curve.label)].colour.fixed
+            axes.plot(curve.steps, curve.middle, color=colour, linewidth=1.3, **_markers(curve))
     _widen(grid[0], most)
     for axes in grid:
         in_turn(axes.lines)
-    return Picture(figure, name, title, keys, caption, wide=several)
+    return Picture(figure, name, title, list(keys.values()), caption, wide=several)
 
 
 def _alone(x_label: str, y_label: str):

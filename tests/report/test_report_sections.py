@@ -87,6 +87,14 @@ def test_seeds_that_others_have_are_missed(tmp_path):
     assert words.count("no run of") == 1
 
 
+def test_layers_have_their_own_numbers_where_only_some_have_a_radius(tmp_path):
+    rows = [{"step": step, "radius/01": 1.0, "radius/03": 2.0} for step in (50, 100)]  # of softmax, fourier, in turn
+    write_run(tmp_path, "hybrid", 1, rows=rows)
+    (radius,) = [it for it in pictures(run_sections(collect(tmp_path))) if it.name.startswith("radius")]
+    assert [key.label for key in radius.keys] == ["layer 1", "layer 3"]
+    assert [line.get_color() for line in radius.figure.axes[0].lines] == [key.colour.fixed for key in radius.keys]
+
+
 def test_of_two_models_each_has_its_panel_and_its_missing_seeds(tmp_path):
     for model in ("lm_tiny", "lm_small"):
         write_run(tmp_path / model, "fourier", 1, changes={"model": model, "group": model})
