@@ -110,7 +110,7 @@ class Dunnett:
     p: dict[str, float]  # corrected for all comparisons together
     intervals: dict[str, tuple[float, float]]  # simultaneous, of the difference: relative, or in points
     spread: float  # largest / smallest standard deviation of the groups: the test assumes that they are equal
-    p_spread: float  # Brown and Forsythe's test of that assumption
+    p_spread: float  # Brown and Forsythe's test of that assumption; NaN where no group has three seeds
 
 
 def dunnett(cells: Mapping[str, Cell], control: Cell, key: str) -> Dunnett | None:
@@ -152,11 +152,13 @@ def dunnett(cells: Mapping[str, Cell], control: Cell, key: str) -> Dunnett | Non
     if is_relative:
         limits = np.expm1(limits)
     deviations = [group.std(ddof=1) for group in groups]
+    # two values are equally far from their median: without a third, groups never vary in that distance
+    p_spread = float(levene(*groups, center="median").pvalue) if sizes.max() > 2 else math.nan
     return Dunnett(
         dict(zip(usable, p, strict=True)),
         {name: (float(low), float(high)) for name, (low, high) in zip(usable, limits, strict=True)},
         float(max(deviations) / min(deviations)) if min(deviations) else math.inf,
-        float(levene(*groups, center="median").pvalue),
+        p_spread,
     )
 
 

@@ -233,6 +233,11 @@ def test_dunnett_of_one_comparison_is_the_pooled_t_test_for_few_seeds_and_far_di
         assert found.p["other"] == pytest.approx(stats.ttest_ind(far, first).pvalue, rel=1e-3, abs=1e-8)
 
 
+def test_two_seeds_a_group_do_not_show_whether_variances_differ():
+    groups = {name: by_seed([first, first + 1]) for name, first in {"other": 3.0, "third": 5.0}.items()}
+    assert math.isnan(dunnett(groups, by_seed([1.0, 1.1]), "top1").p_spread)
+
+
 def test_dunnett_reads_perplexities_by_their_logarithms_and_checks_the_spread():
     control, other = by_seed([100.0, 101.0, 102.0]), by_seed([200.0, 202.0, 204.0])  # twice as large, the same spread
     found = dunnett({"other": other}, control, "ppl")
