@@ -251,7 +251,7 @@ def test_it_is_evaluated_again_and_planned(tmp_path, monkeypatch, capsys):
     import evaluate
 
     arguments = {"split": "test", "protocol": None, "checkpoint": "best", "weights": "raw", "limit": 20}
-    arguments |= {"word_swap": None, "context": None}
+    arguments |= {"word_swap": None, "context": None, "data": None}
     evaluate.evaluate(argparse.Namespace(run=run, data_root=None, device="cpu", **arguments))
     measured = json.loads((run / "summary.json").read_text())["results"]["test"]["noisy"]["rms"]
     out = capsys.readouterr().out
