@@ -11,8 +11,8 @@ from fourierformer.kernels.first_derivatives import refuse_second_derivative
 
 
 def direct_operator(name: str, *devices: str) -> Callable[[Callable], CustomOpDef]:
-    """Register a function as a torch operator that these devices call without custom_op's wrapper, which takes 2 to 6 us
-    a call of the host and imports torch's compiler at the first: two seconds in a run that compiles nothing."""
+    """Register a function as a torch operator that these devices call without custom_op's wrapper, which takes the host
+    2 to 6 us a call and imports torch's compiler at the first: two seconds in a run that compiles nothing."""
 
     def register(function: Callable) -> CustomOpDef:
         defined = torch.library.custom_op(name, function, mutates_args=())
