@@ -4,15 +4,18 @@ import math
 
 import pytest
 import torch
+from scipy import special
 from scipy.integrate import dblquad
 
 from fourierformer.attention.engines.log_kernel import LogKernel
+from fourierformer.attention.mechanisms import fourier_disc
+from tests.helpers.sinc_cases import needs_compiled
 from tests.helpers.zoo_cases import BOTH, layer_of, rows
 
 
 def disc_weights(q, k, radius, power=4):
     r = (q - k).unflatten(-1, (-1, 2)).norm(dim=-1) * radius
-    return (2 * torch.special.bessel_j1(r) / r).pow(power).prod(-1)
+    return (2 * torch.as_tensor(special.j1(r.detach().numpy())) / r).pow(power).prod(-1)
 
 
 @BOTH
@@ -22,6 +25,23 @@ def test_discs_in_frequency(causal, eps):
     for _, q, k, v, y in rows(layer, causal):
         weights = disc_weights(q, k, layer.log_kernel.radius)
         torch.testing.assert_close(y, weights @ v / (eps + weights.sum()), rtol=0, atol=1e-8)
+
+
+@needs_compiled
+@BOTH
+@pytest.mark.parametrize("eps", [0.0, 1e-3])
+def test_matrices_and_compiled_kernel_give_the_same(causal, eps, monkeypatch):
+    layer = layer_of("fourier_disc", causal, eps=eps).eval()
+    x, keep = torch.randn(2, 9, layer.geometry.dim, dtype=torch.float64), torch.ones(2, 9, dtype=torch.bool)
+    keep[0, 6:] = False
+    found = []
+    for obstacle in (None, "it is not asked for"):
+        monkeypatch.setattr(fourier_disc, "why_not_compiled", lambda q, power, obstacle=obstacle: obstacle)
+        assert layer.backend_name(torch.device("cpu")) == ("torch" if obstacle else "compiled")
+        found += [(layer(x, keep=keep), layer.diagnostics())]
+    (ours, numbers), (theirs, expected) = found
+    torch.testing.assert_close(ours[keep], theirs[keep], rtol=1e-6, atol=1e-6)  # torch's Bessel functions
+    assert numbers == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("u", [(0.3, 0.0), (1.0, -2.0), (4.0, 3.0)])

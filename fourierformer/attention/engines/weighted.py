@@ -35,7 +35,7 @@ class WeightedAttention(Attention):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         weights = self._weights(q, k, causal=self.geometry.causal and not cross, keep=keep)
         if not self.training and q.shape[-2] > 1:  # not for one query at a time (sliding windows, generation)
-            self.watch(_of_last_query(weights[:WATCHED_SEQUENCES], None if cross else keep))
+            self.watch(of_last_query(weights[:WATCHED_SEQUENCES], None if cross else keep))
         with torch.autocast(q.device.type, enabled=False):
             return (weights @ v.to(weights.dtype)).to(v.dtype)
 
@@ -53,13 +53,13 @@ class WeightedAttention(Attention):
             return self.weights(q, k, visible)
 
 
-def _of_last_query(weights: Tensor, keep: Keep) -> Tensor:
-    """(B, H, N, M) -> (B, H, M): of the last query that is not padding."""
+def of_last_query(rows: Tensor, keep: Keep) -> Tensor:
+    """(B, H, N, K) -> (B, H, K): of the last query that is not padding."""
     if keep is None:
-        return weights[:, :, -1]
-    keep = keep[: len(weights), -weights.shape[-2] :]
+        return rows[:, :, -1]
+    keep = keep[: len(rows), -rows.shape[-2] :]
     last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
-    return weights.take_along_dim(last[:, None, None, None], 2)[:, :, 0]
+    return rows.take_along_dim(last[:, None, None, None], 2)[:, :, 0]
 
 
 def scaled_logits(q: Tensor, k: Tensor) -> Tensor:

@@ -1,17 +1,19 @@
 """Fourier attention over pairs of coordinates: frequencies in a disc instead of a square."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Geometry
+from fourierformer.attention.base import Geometry, Keep, to_float32
 from fourierformer.attention.engines.log_kernel import LogKernel
-from fourierformer.attention.engines.weighted import visible_softmax
+from fourierformer.attention.engines.weighted import WATCHED_SEQUENCES, of_last_query, visible_softmax
 from fourierformer.attention.mechanisms.fourier import check_power, initial_radius
 from fourierformer.attention.mechanisms.null_key import NullKeyAttention
 from fourierformer.errors import SetupError, check_range
+from fourierformer.kernels.sinc import sinc_attention, why_not_compiled
 
 EQUAL_CURVATURE = math.sqrt(4 / 3)  # of 2 J1(x) / x = 1 - x^2 / 8 and sinc(x) = 1 - x^2 / 6
 
@@ -26,7 +28,8 @@ class FourierDisc(NullKeyAttention):
     which a product of sincs is not. `paper` and `matched` are sqrt(4/3) times the radii of `fourier`: equal curvature
     at 0.
 
-    By explicit matrices in plain torch, at the cost of one Bessel function per query, key and plane.
+    By the compiled kernel on a CPU, else by explicit matrices in plain torch, at the cost of one Bessel function per
+    query, key and plane.
     """
 
     rotary_ok = True
@@ -42,12 +45,41 @@ class FourierDisc(NullKeyAttention):
             raise SetupError(f"attention=fourier_disc takes pairs of coordinates: {width} is an odd number")
         check_power(power, allow_negative=False, backend="auto")
         check_range("attention.eps", eps, 0)
-        self.eps = eps
+        self.power, self.eps = power, eps
         start = initial_radius(radius, geometry, power, EQUAL_CURVATURE)
         self.log_kernel = LogKernel("disc", radius=start, power=power)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
+        if why_not_compiled(q, self.power):
+            return super().mix(q, k, v, x, keep=keep, cross=cross)
+        if not self.training and q.shape[-2] > 1:
+            self._watch_last_query(q, k, None if cross else keep, keep)
+        return self._compiled(q, k, v, causal=self.geometry.causal and not cross, keep=keep).to(v.dtype)
+
+    def maps(self, q: Tensor, k: Tensor) -> Tensor:
+        if why_not_compiled(q, self.power):
+            return super().maps(q, k)
+        q, k = to_float32(q, k)
+        identity = torch.eye(k.shape[-2], dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+        with torch.autocast("cpu", enabled=False):
+            return self._compiled(q, k, identity, causal=self.geometry.causal)
+
+    def _compiled(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, keep: Keep = None) -> Tensor:
+        options: dict[str, Any] = {"power": self.power, "eps": self.eps, "causal": causal, "keep": keep}
+        return sinc_attention(q, k, v, self.log_kernel.radius, disc=True, **options)
+
+    @torch.no_grad()
+    def _watch_last_query(self, q: Tensor, k: Tensor, keep_queries: Keep, keep: Keep) -> None:
+        last = of_last_query(q[:WATCHED_SEQUENCES], keep_queries)[:, :, None]
+        keep = None if keep is None else keep[:WATCHED_SEQUENCES]
+        self.watch(self._weights(last, k[:WATCHED_SEQUENCES], causal=False, keep=keep)[:, :, 0])
 
     def null(self) -> float:
         return math.log(self.eps)
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         return super().weights(q, k, visible) if self.eps else visible_softmax(self.log_kernel(q, k), visible)
+
+    def backend_name(self, device: torch.device) -> str:
+        obstacle = why_not_compiled(torch.empty(0, device=device), self.power)
+        return super().backend_name(device) if obstacle else "compiled"

@@ -8,13 +8,14 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from fourierformer.kernels.sinc import compiled, library
-from fourierformer.kernels.sinc.checks import check_mask, check_numbers, check_shapes, one_dtype
+from fourierformer.kernels.sinc.checks import check_disc, check_mask, check_numbers, check_shapes, one_dtype
 from fourierformer.kernels.sinc.compiled import sinc_attention_compiled
 from fourierformer.kernels.sinc.portable import sinc_attention_portable
 from fourierformer.kernels.sinc.reference import sinc_attention_reference
@@ -48,12 +49,20 @@ def check_backend(name: str) -> None:
         raise ValueError(f"unknown Fourier attention backend {name!r}; available: auto, {', '.join(BACKENDS)}")
 
 
-def choose_backend(q: Tensor, backend: str = "auto", *, power: int = 4, masked: bool = False) -> tuple[str, str]:
+def choose_backend(
+    q: Tensor, backend: str = "auto", *, power: int = 4, masked: bool = False, disc: bool = False
+) -> tuple[str, str]:
     """(name, reason) of the backend for a query tensor like q, `masked` with a mask of pairs or with dropout.
 
     ValueError for an unknown name, and for a backend that cannot run here.
     """
     check_backend(backend)
+    if disc:
+        obstacle = "it has neither attn_mask nor dropout" if masked else why_not_compiled(q, power)
+        if obstacle or backend not in ("auto", "compiled"):
+            why = obstacle or f"backend={backend!r} has none"
+            raise ValueError(f"discs have one backend, 'compiled': {why}. attention=fourier_disc runs anywhere")
+        return "compiled", "the only one with discs"
     if masked:
         if backend not in ("auto", "portable"):
             raise ValueError(
@@ -119,7 +128,8 @@ def _compute_capability_major(device: torch.device) -> int:
 
 def sinc_attention(
     q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int = 4, eps: float = 0.0, causal: bool = False,
-    keep: Tensor | None = None, mask: Tensor | None = None, dropout: float = 0.0, backend: str = "auto",
+    keep: Tensor | None = None, mask: Tensor | None = None, dropout: float = 0.0, disc: bool = False,
+    backend: str = "auto",
 ) -> Tensor:  # fmt: skip
     """Fourier attention: q (B, H, N, D), k (B, H, M, D), v (B, H, M, Dv), radius of shape (), (H, 1), (1, D) or (H, D)
     -> (B, H, N, Dv).
@@ -127,6 +137,7 @@ def sinc_attention(
     keep (B, M), bool: False for keys that no query may see (padding); their content has no influence, NaN included.
     mask: of pairs, broadcasts to (B, H, N, M); bool, True for pairs that take part, or float, added to the logarithms
     of the weights. dropout: the probability with which a normalised weight is left out.
+    disc: factors 2 J1(x) / x, x the length of R (q - k) in the planes of coordinates 2m and 2m + 1, in place of sinc.
     First derivatives by all four tensors, in reverse mode. Half-precision inputs, and inputs under autocast, where q, k
     and v may differ in dtype, are computed in float32 and the result is cast back.
     """
@@ -134,15 +145,16 @@ def sinc_attention(
     q, k, v = one_dtype(q, k, v)
     check_shapes(q, k, v, radius, keep)
     check_mask(q, k, mask, dropout)
+    check_disc(q, disc)
     if not torch.compiler.is_compiling():
         _refuse_transforms(q, k, v, radius)
     masked = mask is not None or dropout > 0
-    name, reason = choose_backend(q, backend, power=power, masked=masked)
+    name, reason = choose_backend(q, backend, power=power, masked=masked, disc=disc)
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)
     if 0 in (*q.shape, *v.shape):  # no queries, no keys, or values of no width
         nothing = sum(t.flatten()[:0].sum() for t in (q, k, v, radius))  # 0, and part of the graph
         return q.new_zeros(*q.shape[:3], v.shape[3]) + nothing
-    options = {"mask": mask, "dropout": dropout} if masked else {}
+    options: dict[str, Any] = {"mask": mask, "dropout": dropout} if masked else {"disc": True} if disc else {}
     return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep, **options)

@@ -94,6 +94,11 @@ def check_mask(q: Tensor, k: Tensor, mask: Tensor | None, dropout: float) -> Non
         raise ValueError(f"q is on {q.device} but attn_mask is on {mask.device}")
 
 
+def check_disc(q: Tensor, disc: bool) -> None:
+    if disc and q.shape[3] % 2:
+        raise ValueError(f"discs take pairs of coordinates, and {q.shape[3]} is an odd number")
+
+
 def repeat_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """k and v with as many heads as q: each of their heads serves a group of adjacent query heads."""
     if not q.dim() == k.dim() == v.dim() == 4:

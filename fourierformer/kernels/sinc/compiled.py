@@ -11,7 +11,7 @@ from fourierformer.kernels.sinc import library
 from fourierformer.kernels.sinc.operators import count_operations, direct_operator, register_derivative, register_vmap
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
-NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "threads")
+NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "disc", "threads")
 LARGEST_EXPONENT = 2**30  # of a weight; a factor of 0 takes 2^16 from it (native/tiles.h), once per eight coordinates
 
 
@@ -42,14 +42,14 @@ def _function(name: str) -> tuple[Callable[..., int], int | None]:
 
 
 def _call(
-    which: str, norm: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool, **tensors: Tensor
-) -> None:
+    which: str, norm: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool, disc: bool, **tensors: Tensor
+) -> None:  # fmt: skip
     """Run the pass `which`; the tensors have the names of ARRAYS."""
     q, v = tensors["q"], tensors["v"]
     function, parallel = _function(f"sinc_{which}_{'double' if q.dtype == torch.float64 else 'float'}")
     batch, heads, queries, width = q.shape
     threads = torch.get_num_threads()
-    call = Call(batch, heads, queries, v.shape[2], width, v.shape[3], power, causal, threads, eps, parallel)
+    call = Call(batch, heads, queries, v.shape[2], width, v.shape[3], power, causal, disc, threads, eps, parallel)
     call.norm = norm.data_ptr()
     if keep is not None:
         keep = keep.contiguous()  # this reference keeps its memory alive
@@ -75,38 +75,39 @@ def _contiguous_rows(x: Tensor) -> Tensor:
 
 @direct_operator("fourierformer::sinc_attention_cpu", "CPU")
 def sinc_forward(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, power: int, eps: float, causal: bool,
+    disc: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Forward pass: q, k, v as in `sinc_attention`, all float32 or all float64, radius (B, H, D), keep (B, M) ->
     output, and two numbers per query for the backward pass (B, H, N, 2)."""
     q, k, v, radius = map(_contiguous_rows, (q, k, v, radius))
     output = _token_major(q, v.shape[3])
     norm = q.new_empty(*q.shape[:3], 2)
-    _call("forward", norm, keep, power, eps, causal, q=q, k=k, v=v, radius=radius, output=output)
+    _call("forward", norm, keep, power, eps, causal, disc, q=q, k=k, v=v, radius=radius, output=output)
     return output, norm
 
 
 @sinc_forward.register_fake
-def _(q, k, v, radius, keep, power, eps, causal):
+def _(q, k, v, radius, keep, power, eps, causal, disc=False):
     return _token_major(q, v.shape[3]), q.new_empty(*q.shape[:3], 2)
 
 
 @direct_operator("fourierformer::sinc_attention_cpu_backward", "CPU")
 def sinc_backward(
     doutput: Tensor, q: Tensor, k: Tensor, v: Tensor, radius: Tensor, keep: Tensor | None, output: Tensor, norm: Tensor,
-    power: int, eps: float, causal: bool,
+    power: int, eps: float, causal: bool, disc: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v and radius."""
     doutput, q, k, v, radius, output = map(_contiguous_rows, (doutput, q, k, v, radius, output))
     dq, dk, dv = (_token_major(t, t.shape[3]) for t in (q, k, v))
     dradius = radius.new_empty(radius.shape)
     arrays = dict(zip(ARRAYS, (q, k, v, radius, output, doutput, dq, dk, dv, dradius), strict=True))
-    _call("backward", norm.contiguous(), keep, power, eps, causal, **arrays)
+    _call("backward", norm.contiguous(), keep, power, eps, causal, disc, **arrays)
     return dq, dk, dv, dradius
 
 
 @sinc_backward.register_fake
-def _(doutput, q, k, v, radius, keep, output, norm, power, eps, causal):
+def _(doutput, q, k, v, radius, keep, output, norm, power, eps, causal, disc=False):
     return *(_token_major(t, t.shape[3]) for t in (q, k, v)), radius.new_empty(radius.shape)
 
 
@@ -125,11 +126,12 @@ def why_not(power: int, width: int) -> str | None:
 
 
 def sinc_attention_compiled(
-    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool, keep: Tensor | None = None
-) -> Tensor:
-    """Fourier attention by the compiled kernel, with the contract of the reference."""
+    q: Tensor, k: Tensor, v: Tensor, radius: Tensor, *, power: int, eps: float, causal: bool,
+    keep: Tensor | None = None, disc: bool = False,
+) -> Tensor:  # fmt: skip
+    """Fourier attention by the compiled kernel, with the contract of the reference, and `disc` of `sinc_attention`."""
     batch, heads, _, width = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     scale = radius.to(dtype).expand(heads, width).expand(batch, heads, width)
-    output, _ = sinc_forward(q.to(dtype), k.to(dtype), v.to(dtype), scale, keep, power, eps, causal)
+    output, _ = sinc_forward(q.to(dtype), k.to(dtype), v.to(dtype), scale, keep, power, eps, causal, disc)
     return output.to(q.dtype)

@@ -25,8 +25,8 @@ def direct_operator(name: str, *devices: str) -> Callable[[Callable], CustomOpDe
 def register_derivative(forward: CustomOpDef, backward: CustomOpDef) -> None:
     """Make `backward` the derivative of `forward`, which has none itself.
 
-    forward: q, k, v, radius, keep, power, eps, causal -> output, and results that only backward needs.
-    backward: doutput, the five tensors, the results of forward, power, eps, causal -> gradients of the first four.
+    forward: q, k, v, radius, keep, options -> output, and results that only backward needs.
+    backward: doutput, the five tensors, the results of forward, options -> gradients of the first four.
     """
 
     def save(ctx, inputs, output) -> None:
@@ -37,8 +37,8 @@ def register_derivative(forward: CustomOpDef, backward: CustomOpDef) -> None:
 
     def differentiate(ctx, doutput, *_):
         if doutput is None:
-            return (None,) * 8
-        return *backward(doutput, *ctx.saved_tensors, *ctx.options), None, None, None, None
+            return (None,) * (5 + len(ctx.options))
+        return *backward(doutput, *ctx.saved_tensors, *ctx.options), None, *(None for _ in ctx.options)
 
     forward.register_autograd(differentiate, setup_context=save)
     backward.register_autograd(refuse_second_derivative)

@@ -1,6 +1,7 @@
 // The gradients. The weights are computed again, so that nothing of size N x M is stored.
 #pragma once
 #include "call.h"
+#include "disc.h"
 #include "tiles.h"
 
 // P_ij = w_ij / (eps + sum_j w_ij), dS_ij = power P_ij (dy_i . v_j - dy_i . y_i), and with the slopes g_ijd of log sinc
@@ -182,7 +183,9 @@ struct Backward {
       for (int64_t d = 0; d < call.width * ROWS; d++) dqueries[d] = V{};
       for (int j = 0; j < most; j += W) {
         V shares[ROWS], dscores[ROWS];
-        Weights<S> w = backward_tile<S>(queries, keys + j * call.width * 2, call.width, call.power, slopes);
+        const S* panel = keys + j * call.width * 2;
+        Weights<S> w = call.disc ? disc_tile<S, true>(queries, panel, call.width, call.power, slopes)
+                                 : backward_tile<S>(queries, panel, call.width, call.power, slopes);
         EACH_ROW(r) {
           shares[r] = scaled<S>(w.mantissa[r], w.exponent[r] - row_shift[r]) * row_scale[r];
           shares[r] = visible<S>(seen[r], j) ? shares[r] : V{};

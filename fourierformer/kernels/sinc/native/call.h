@@ -15,7 +15,7 @@ struct Array {
   int64_t batch, head, token;  // strides, counted in numbers; coordinates are adjacent
 };
 struct Call {
-  int64_t batch, heads, queries, keys, width, value_width, power, causal, threads;
+  int64_t batch, heads, queries, keys, width, value_width, power, causal, disc, threads;
   double eps;
   void (*parallel)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel of PyTorch's OpenMP, or nothing
   Array q, k, v, radius, output, doutput, dq, dk, dv, dradius;  // radius and dradius: token stride 0

@@ -1,6 +1,7 @@
 // y_i = sum_j w_ij v_j / (eps + sum_j w_ij), ROWS queries at a time against all keys they see.
 #pragma once
 #include "call.h"
+#include "disc.h"
 #include "tiles.h"
 
 template <class S>
@@ -73,7 +74,9 @@ struct Forward {
       }
       read.queries(b, h, first, queries);
       for (int j = 0; j < most; j += W) {
-        Weights<S> w = forward_tile<S>(queries, keys + j * call.width * 2, call.width, call.power);
+        const S* panel = keys + j * call.width * 2;
+        Weights<S> w = call.disc ? disc_tile<S, false>(queries, panel, call.width, call.power)
+                                 : forward_tile<S>(queries, panel, call.width, call.power);
         V unknown_keys = load<V>(unknown + j);
         EACH_ROW(r) {
           I seen_here = visible<S>(seen[r], j);
