@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.clocks import measure
 from benchmarks.floors import floor_ms
+from fourierformer.attention.mechanisms.fourier_disc import EQUAL_CURVATURE
 from fourierformer.kernels.sinc import sinc_attention
 
 # which softmax chooses from, besides slower ones, for q, k, v of 16 bits
@@ -61,6 +62,9 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
     def fourier(name: str) -> Callable:
         return lambda q, k, v, radius: sinc_attention(q, k, v, radius, eps=args.eps, causal=causal, backend=name)
 
+    def discs(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> Tensor:
+        return sinc_attention(q, k, v, EQUAL_CURVATURE * radius, eps=args.eps, causal=causal, disc=True)
+
     def softmax(q: Tensor, k: Tensor, v: Tensor, radius: Tensor) -> Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
@@ -84,6 +88,8 @@ def contestants(args: argparse.Namespace, causal: bool) -> dict[str, Contestant]
         every[name] = Contestant(functools.partial(peer, **options), args.dtype)
     if args.device == "cpu":
         every["compiled"] = Contestant(fourier("compiled"), args.dtype)
+        # another function than that of the parity check: tests/kernels/test_sinc_disc.py checks it
+        every["compiled, discs"] = Contestant(discs, args.dtype, checked=False)
         every["portable"] = Contestant(fourier("portable"), args.dtype)
     every["direct, compiled"] = Contestant(lambda *qkvr: compiled()(*qkvr), args.dtype)
     every["reference"] = Contestant(fourier("reference"), args.dtype)
