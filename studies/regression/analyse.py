@@ -56,8 +56,11 @@ def name_of(config: dict) -> str:
     return {"gaussian_full": "full covariance", "fourier_vector": "sinc^4 per coordinate"}.get(attention, attention)
 
 
-def compared(rows: pd.DataFrame, by: list[str], baseline: str = BASELINE) -> pd.DataFrame:
-    """Each name minus the baseline, paired over seeds, in each cell: change, p by Holm over all, verdict."""
+def compared(rows: pd.DataFrame, by: list[str], baseline: str = BASELINE, missing: int = 0) -> pd.DataFrame:
+    """Each name minus the baseline, paired over seeds, in each cell: change, p by Holm over all, verdict.
+
+    `missing`: comparisons of the plan that are not measured. They count as p = 1, and no verdict is lost when they are.
+    """
     found = []
     for cell, runs in rows.groupby(by):
         errors = np.log(runs.pivot(index="seed", columns="name", values="test"))
@@ -66,7 +69,7 @@ def compared(rows: pd.DataFrame, by: list[str], baseline: str = BASELINE) -> pd.
             found.append((*cell, name, np.expm1(differences.mean()), *_tests(differences)))
     table = pd.DataFrame(found, columns=[*by, "name", "change", "p_different", "p_equivalent"])
     for column in ("p_different", "p_equivalent"):
-        table[column] = holm(table[column])
+        table[column] = holm([*table[column], *[1.0] * missing])[: len(table)]
     table["verdict"] = [_verdict(row) for row in table.itertuples()]
     return table.set_index([*by, "name"])
 
