@@ -1,11 +1,11 @@
 """First launches, timings and tests on a GPU in nine minutes: python -m benchmarks.gpu (or: make bench-gpu)
 
-Four parts, each with its own process and time limit, so that a failure or hang of one does not affect the others: first
+Five parts, each with its own process and time limit, so that a failure or hang of one does not affect the others: first
 launches of every kernel (benchmarks/first_contact.py), which compile what later parts need; the kernel beside softmax
-at the paper's shapes; training steps of the paper's models (benchmarks/paper.py); the kernel's tests on the GPU.
-Besides torch, Triton and timm the tests need pytest and hypothesis, and the training steps hydra-core; a part whose
-packages are missing is named, the others run. Rows are written one by one: results/measured/gpu_*.csv, all of them as
-tables in gpu_summary.md. Exit code 0: every part is done; 1: one is not.
+at the paper's shapes; training steps of the paper's models (benchmarks/paper.py); the kernel's tests on the GPU; other
+tests that need a GPU. Besides torch, Triton and timm the tests need pytest and hypothesis, the training steps and the
+last part hydra-core; a part whose packages are missing is named, the others run. Rows are written one by one:
+results/measured/gpu_*.csv, all of them as tables in gpu_summary.md. Exit code 0: every part is done; 1: one is not.
 
     python -m benchmarks.gpu --device cpu --small     # tiny shapes, a few steps, into runs/: shows that it works
 """
@@ -29,9 +29,13 @@ from fourierformer.runs.console_io import exit_on_user_error
 
 # modules besides torch's
 NEEDS = {"contact": (), "kernel": (), "training": ("hydra",), "tests": ("pytest", "hypothesis")}
-TESTS = "tests/kernels/test_sinc_fused.py"
+NEEDS["others"] = (*NEEDS["training"], *NEEDS["tests"])
+TESTS = {
+    "tests": ["tests/kernels/test_sinc_fused.py"],
+    "others": ["tests/training/test_host_reads.py", "tests/attention/test_sparse_tiles.py"],
+}
 # of the minutes; the rest is for starts and tables
-SHARES = {"contact": 0.2, "kernel": 0.22, "training": 0.32, "tests": 0.24}
+SHARES = {"contact": 0.18, "kernel": 0.2, "training": 0.28, "tests": 0.2, "others": 0.12}
 LAST_CALL = 40  # seconds before a part's end from which it begins nothing new: a measurement may compile first
 GRACE = 10  # seconds for a part to end after a signal
 KERNEL_COLUMNS = ("shape", "what", "name", "dtype", "ms", "MiB", "time x softmax", "memory x softmax", "of floor")
@@ -52,10 +56,13 @@ def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]
     if name == "contact":
         tiny = ["--case", "odd width"] if args.small else []
         return ["benchmarks.first_contact", "--device", args.device, "--out", str(args.out / FILES[name]), *tiny]
-    if name == "tests":
-        few = ["-m", "gpu"] if args.small else ["-k", "not any_shape"]  # which compiles sixty shapes
+    if name in TESTS:
+        few = (
+            ["-m", "gpu"] if args.small or name == "others" else ["-k", "not any_shape"]
+        )  # which compiles sixty shapes
         several = ["-n", "auto"] if importlib.util.find_spec("xdist") and not args.small else []
-        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, f"--junitxml={args.report}", TESTS]
+        report = f"--junitxml={report_of(name, args)}"
+        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, report, *TESTS[name]]
     if name == "kernel":
         chosen = ["portable"] if args.device == "cpu" else ["fused, half", "fused, float32 class"]
         tiny = ["--shape", "lm_tiny", "--batch", "1", "--repeats", "2"] if args.small else []
@@ -81,7 +88,7 @@ def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
         outcome = "stopped"
     finally:
         end(process)
-    detail = tests_detail(args.report) if name == "tests" else f"exit code {process.returncode}"
+    detail = tests_detail(report_of(name, args)) if name in TESTS else f"exit code {process.returncode}"
     return Part(name, outcome, detail, time.monotonic() - started)
 
 
@@ -94,6 +101,10 @@ def end(process: subprocess.Popen) -> None:
                 process.wait(patience)
             except subprocess.TimeoutExpired:
                 continue
+
+
+def report_of(name: str, args: argparse.Namespace) -> Path:
+    return args.reports / f"{name}.xml"
 
 
 def tests_detail(report: Path) -> str:
@@ -171,7 +182,7 @@ def measure(args: argparse.Namespace) -> list[Part]:
         if name in FILES:
             (args.out / FILES[name]).unlink(missing_ok=True)  # rows of an earlier run
     with tempfile.TemporaryDirectory() as folder:
-        args.report = Path(folder) / "tests.xml"
+        args.reports = Path(folder)
         for name in args.part or SHARES:
             seconds = min(60 * args.minutes * SHARES[name], deadline - time.monotonic())
             parts.append(run(name, max(seconds, 1.0), args))

@@ -4,7 +4,7 @@ import csv
 import os
 import subprocess
 import sys
-from itertools import product
+from itertools import chain, product
 from types import SimpleNamespace
 
 import pytest
@@ -38,12 +38,13 @@ def measured(tmp_path_factory):
 
 def test_every_part_is_done(measured):
     parts = {row["name"]: row for row in rows_of(measured[0] / "gpu_parts.csv")}
-    assert set(parts) == {"contact", "kernel", "training", "tests"}
+    assert set(parts) == {"contact", "kernel", "training", "tests", "others"}
     assert {part["outcome"] for part in parts.values()} == {"done"}
     counted = parts["tests"]["detail"]
     assert counted == (
         "1 passed, 0 failed, 0 skipped" if torch.cuda.is_available() else "0 passed, 0 failed, 1 skipped"
     )
+    assert " 0 failed, " in parts["others"]["detail"]
 
 
 def test_every_configuration_has_a_row(measured):
@@ -92,6 +93,12 @@ def test_files_say_where_they_come_from(measured):
     assert summary in printed
     assert "| deit_tiny, tiny | fourier | bf16 |" in summary
     assert "| lm_tiny | forward+backward | softmax |" in summary
+
+
+def test_every_quick_test_that_needs_a_gpu_is_run():
+    marked = "@pytest.mark.gpu\n@pytest.mark.skipif"  # full: between the two
+    files = [path for path in (REPOSITORY / "tests").rglob("test_*.py") if marked in path.read_text()]
+    assert {str(path.relative_to(REPOSITORY)) for path in files} == set(chain(*gpu.TESTS.values()))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
