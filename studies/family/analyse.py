@@ -185,6 +185,7 @@ def parts() -> dict[str, str]:
     found = {part: write(rows) for name, (part, write) in tables.items() if len(measured(rows, name))}
     of_text = text.load()
     found |= {"choice": text.choice_table(of_text), "text": text.table(of_text, text.load_attacks(of_text))}
+    found["rotary"] = text.rotary_table(of_text)
     return found | {"overview": overview_table(rows)}
 
 

@@ -1,4 +1,5 @@
-"""Part W: language models on WikiText-2 and under swapped words; analyse.py writes its tables into README.md."""
+"""Parts W and D: language models on WikiText-2, under swapped words, and with rotary positions; analyse.py writes the
+tables into README.md."""
 
 import json
 from pathlib import Path
@@ -17,14 +18,16 @@ MEMBERS = ["kde", "rkde", "mgk", "mlk", "elliptical", "sink", "fourier_disc", "p
 RATES, RATE_OF_CONTROLS = ("1e-3", "2e-3"), 2e-3  # studies/rates chose the latter
 CHOICE, SEEDS = 1, range(21, 24)
 BASELINE, LEVEL_OF_ATTACK = "softmax", 0.025
-CHECK = "softmax, rotary"  # of `forgetting`; not in Holm's correction
+ROTARY = ", rotary"  # behind the name
+CHECK = BASELINE + ROTARY  # of `forgetting`; not in Holm's correction of part W
+ROTATED = ["gaussian", "fourier_disc"]  # part D, compared with CHECK
 
 
 def load() -> pd.DataFrame:
     """One line per run: run, name, lr, seed, valid and test (perplexities); the controls are runs of studies/rates."""
     rows = pd.read_csv(HERE / "rows.csv", comment="#").query("experiment == 'family_text'")
     config = rows["config"].map(json.loads)
-    name = rows["attention"] + config.map(lambda values: ", rotary" if "model.position" in values else "")
+    name = rows["attention"] + config.map(lambda values: ROTARY if "model.position" in values else "")
     found = pd.DataFrame({"run": rows["run"], "name": name, "seed": rows["seed"], "valid": rows["best.valid_ppl"]})
     found["lr"] = config.map(lambda values: values["optim.lr"])
     found["test"] = rows["results.test.overlapping.ppl"]
@@ -55,7 +58,8 @@ def commands(rows: pd.DataFrame) -> list[str]:
     seeds = f"'seed=range({SEEDS.start},{SEEDS.stop})'"
     for rate, names in chosen_rates(rows).groupby(chosen_rates(rows)):
         lines.append(f"python train_lm.py -m {START} optim.lr={rate:g} attention={','.join(names.index)} {seeds}")
-    lines.append(f"python train_lm.py -m {START} optim.lr=2e-3 attention=softmax model.position=rotary {seeds}")
+    rotary = f"attention={','.join([BASELINE, *ROTATED])} model.position=rotary"
+    lines.append(f"python train_lm.py -m {START} optim.lr={RATE_OF_CONTROLS:g} {rotary} {seeds}")
     runs = "runs/family_text/*-s2[123]-* runs/rates/*-s2[123]-*"
     return [*lines, f"python scripts/robustness.py {runs} --protocol segment"]
 
@@ -93,9 +97,30 @@ def table(rows: pd.DataFrame, attacks: pd.DataFrame) -> str:
         text = [f"{100 * (rises[level] - 1):.1f} %" if level in rises else "-" for level in levels]
         line = [f"`{name}`", f"{own['test'].mean():.1f} ± {own['test'].std():.1f}", cells[0].get(name, ""), *text]
         lines.append(f"| {' | '.join([*line, cells[1].get(name, '')])} |")
-    if missing := [name for name in MEMBERS if name not in set(runs["name"])]:
-        lines += ["", f"Not measured yet: {', '.join(missing)}; in Holm's correction with p = 1."]
-    return "\n".join(lines)
+    missing = [name for name in MEMBERS if name not in set(runs["name"])]
+    return "\n".join([*lines, *_not_measured(missing)])
+
+
+def rotary_table(rows: pd.DataFrame) -> str:
+    """Part D: perplexity with rotary positions, its change by them, and beside softmax with Holm's correction."""
+    rows = rows[rows["seed"].isin(SEEDS) & (rows["lr"] == RATE_OF_CONTROLS)]
+    rows = rows[rows.groupby("name")["seed"].transform("size") == len(SEEDS)]
+    logs = np.log(rows.pivot(index="seed", columns="name", values="test"))
+    runs = rows[rows["name"].isin([name + ROTARY for name in [BASELINE, *ROTATED]])].assign(measure="")
+    missing = [name for name in ROTATED if name + ROTARY not in logs]
+    found = compared(runs, ["measure"], CHECK, len(missing)).droplevel("measure")
+    lines = ["| attention | test perplexity | to its sinusoidal positions | to softmax |", "|---|---:|---:|---|"]
+    for name in (name for name in [BASELINE, *ROTATED] if name not in missing):
+        own = rows.loc[rows["name"] == name + ROTARY, "test"]
+        gain = f"{100 * np.expm1((logs[name + ROTARY] - logs[name]).mean()):+.1f} %" if name in logs else "-"
+        other = found.loc[name + ROTARY] if name != BASELINE else None
+        verdict = "" if other is None else f"{100 * other['change']:+.1f} %, {other['verdict']}"
+        lines.append(f"| `{name}` | {own.mean():.1f} ± {own.std():.1f} | {gain} | {verdict} |")
+    return "\n".join([*lines, *_not_measured(missing)])
+
+
+def _not_measured(names: list[str]) -> list[str]:
+    return ["", f"Not measured yet: {', '.join(names)}; in Holm's correction with p = 1."] if names else []
 
 
 def _changes(runs: pd.DataFrame) -> dict[str, str]:

@@ -110,3 +110,18 @@ def test_the_check_has_a_change_but_no_verdict(rows, attacks):
     table = text.table(pd.concat([rows, pd.DataFrame(checked)]), attacks)
     assert line_of(table, text.CHECK)[2] == "-20.0 %"
     assert line_of(table, "forgetting")[2] == "-10.0 %, better"
+
+
+def test_with_rotary_positions_each_is_compared_with_itself_and_with_softmax(rows, attacks):
+    factors = {"softmax": 0.8, "gaussian": 0.8008, "fourier_disc": 0.7}
+    rotated = [
+        run(name + text.ROTARY, 2e-3, seed, 160.0, 150 * factor * noise * (1 + 1e-5 * len(name) * (seed - 22)))
+        for name, factor in factors.items()
+        for seed, noise in NOISE.items()
+    ]
+    table = text.rotary_table(pd.concat([rows, pd.DataFrame(rotated)]))
+    assert line_of(table, "softmax")[1:] == ["120.0 ± 0.1", "-20.0 %", ""]
+    assert line_of(table, "gaussian")[2:] == ["-19.9 %", "+0.1 %, worse, equivalent"]
+    assert line_of(table, "fourier_disc")[2:] == ["-", "-12.5 %, better"]  # its rate in these rows is another one
+    assert "Not measured" not in table
+    assert "Not measured yet: fourier_disc;" in text.rotary_table(pd.concat([rows, pd.DataFrame(rotated[:6])]))
