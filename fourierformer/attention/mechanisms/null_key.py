@@ -36,7 +36,10 @@ class NullKeyAttention(WeightedAttention):
 
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         logits = self.log_kernel(q, k).masked_fill(~visible, -math.inf)
-        null = torch.as_tensor(self.null(), dtype=q.dtype, device=q.device).expand(*logits.shape[:3], 1)
+        null = self.null()
+        if not isinstance(null, Tensor):
+            null = logits.new_full((), null)  # not a tensor of the host, for whose copy it would wait for the GPU
+        null = null.to(q.dtype).expand(*logits.shape[:3], 1)
         return torch.cat([null, logits], dim=-1).softmax(-1)[..., 1:]
 
     def watch(self, weights: Tensor) -> None:

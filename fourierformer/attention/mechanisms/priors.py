@@ -137,6 +137,7 @@ class LocalGaussian(PriorAttention):
 
     rotary_ok = "it predicts its windows from the coordinates of the query"
     source = "Yang et al. 2018, arXiv 1810.10182"
+    extent: Tensor
 
     def __init__(self, geometry: Geometry):
         super().__init__(geometry)
@@ -144,11 +145,13 @@ class LocalGaussian(PriorAttention):
         self.hidden = nn.Linear(geometry.head_dim, geometry.head_dim, bias=False)
         self.centre = nn.Linear(geometry.head_dim, axes, bias=False)
         self.window = nn.Linear(geometry.head_dim, axes, bias=False)
+        if self.grid:
+            self.register_buffer("extent", torch.tensor(self.grid, dtype=torch.float32), persistent=False)
 
     def prior(self, q: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         hidden = F.linear(q, self.hidden.weight.to(q.dtype)).tanh()
         if self.grid:
-            extent = torch.tensor(self.grid, device=positions.device, dtype=positions.dtype)
+            extent = self.extent.to(positions.dtype)
         else:
             extent = (visible * (positions[:, 0] + 1)).amax(-1, keepdim=True).clamp_min(1)  # (B, 1, N, 1)
         parts = (F.linear(hidden, part.weight.to(q.dtype)) for part in (self.centre, self.window))
