@@ -51,6 +51,7 @@ VARIANTS = {  # of matched: radius at the start, eps, multiplier of R's learning
 }
 # seeds that choose the rate, of the primary comparison, and of its replication
 CHOICE, FRESH, REPLICATION = range(1, 6), range(11, 16), range(16, 26)
+PRE_LN = range(31, 37)  # part H
 COMPARED = ["softmax", "gaussian", "matched", "matched, eps 0"]  # in both
 LEVEL, MARGIN = 0.05, np.log(1.01)
 
@@ -184,6 +185,10 @@ def secondary_table(rows: pd.DataFrame) -> str:
         (part, f"{one}, to {other}, lr {rate:g}", differences(rows, (one, rate), (other, rate), seeds))
         for part, one, other, rate, seeds in compared
     ]
+    rate = pre_ln_rates(rows)
+    if best in rate and "softmax" in rate:
+        logs = differences(rows, *((f"{name}, pre-LN", rate[name]) for name in (best, "softmax")), PRE_LN)
+        found.append(("H", f"{best}, pre-LN, lr {rate[best]:g}, to softmax, pre-LN, lr {rate['softmax']:g}", logs))
     sixteen, four = (logs for part, _, logs in found if part == "E")
     found.append(("E", "the change with 16 heads, to that with 4", (sixteen - four).dropna()))
     for part, comparison, logs in found:
@@ -191,6 +196,14 @@ def secondary_table(rows: pd.DataFrame) -> str:
             p = f"{stats.ttest_1samp(logs, 0).pvalue:.2g}" if len(logs) > 1 else "-"
             lines.append(f"| {part} | {comparison} | {len(logs)} | {change_text(logs)} | {p} |")
     return "\n".join(lines)
+
+
+def pre_ln_rates(rows: pd.DataFrame) -> dict[str, float]:
+    """Part F: by name the rate with the lower mean validation perplexity, of attentions of which all runs are there."""
+    runs = rows[rows["name"].str.endswith(", pre-LN") & rows["seed"].isin(range(1, 4))]
+    means = runs.groupby(["name", "lr"])["valid"].mean().unstack()
+    complete = runs.groupby("name").size() == 6
+    return {name.removesuffix(", pre-LN"): means.loc[name].idxmin() for name in means.index[complete]}
 
 
 def table(by_rate: pd.DataFrame) -> str:
