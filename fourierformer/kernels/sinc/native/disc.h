@@ -7,7 +7,8 @@
 //     f(u) = (z_1 - u) (z_2 - u) rest(u)
 //     d/dt_a log f = 2 t_a [(z_1 - u) (z_2 - u) rest'(u) - (z_1 - u + z_2 - u) rest(u)] / f(u)
 //
-// with polynomials for rest and rest'. Beyond, which is rare while the kernel is wide, by the C library, one by one.
+// with polynomials for rest and rest'. Beyond, which is rare while the kernel is wide, by an expansion at infinity in
+// float, by the C library in double, one by one.
 #pragma once
 #include "tiles.h"
 
@@ -62,8 +63,8 @@ INLINE bool any(I mask) {
   return found != 0;
 }
 
-// Replaces f and d/du log f of one query by their values where u > FAR, from its two coordinates and those of a panel of
-// keys. The distance s = sqrt(u) is taken in double: float has too few digits of its phase.
+// Replaces f and d/du log f of one query by their values where u > FAR, from its two coordinates and those of a panel
+// of keys. The distance s = sqrt(u) is taken in double: float has too few digits of its phase.
 template <class S>
 INLINE double distance(const S* query, const S* keys, int i) {
   constexpr int W = Simd<S>::W;
@@ -121,8 +122,8 @@ static __attribute__((noinline)) void far_factors(const float* query, const floa
   f = u > float(FAR) ? j1 * inverse * load<Floats>(root) * 1.595769122f /* 2 sqrt(2 / pi) */ : f;
   if (!slope) return;
   Floats j0 = polynomial(P0, y) * cosine - polynomial(Q0, y) * inverse * sine;
-  j1 = j1 == 0.0f ? all<Floats>(1.0f) : j1;
   Floats found = (j0 * reciprocal(j1) - 2.0f * inverse) * float(PI * PI / 2) * inverse;
+  found = f == 0.0f ? Floats{} : found;  // the weight is 0; times t, a slope without a phase may overflow
   *slope = u > float(FAR) ? found : *slope;
 }
 
