@@ -75,6 +75,8 @@ def compared(rows: pd.DataFrame, by: list[str], baseline: str = BASELINE, missin
 
 
 def _tests(differences: pd.Series) -> tuple[float, float]:
+    if len(differences) < 2:  # no test; NaN would be in the way of the correction
+        return 1.0, 1.0
     different = stats.ttest_1samp(differences, 0).pvalue
     above = stats.ttest_1samp(differences, -MARGIN, alternative="greater").pvalue
     below = stats.ttest_1samp(differences, MARGIN, alternative="less").pvalue

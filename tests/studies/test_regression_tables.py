@@ -3,9 +3,10 @@
 import runpy
 import sys
 
+import pandas as pd
 import pytest
 
-from studies.regression.analyse import all_table, load, primary_table
+from studies.regression.analyse import all_table, compared, load, primary_table
 
 
 def cells_of(table: str) -> list[list[str]]:
@@ -24,6 +25,17 @@ def test_the_table_of_all_attentions_has_the_verdicts_of_the_primary_one():
         for head, cell in zip(header[2:], line[2:], strict=True)
     }
     assert shown == primary
+
+
+def test_what_has_one_seed_is_undecided_and_leaves_the_verdicts_of_others():
+    changes = {"gaussian": 0.0, "a": 1.0, "b": 0.1, "c": 0.2}
+    rows = pd.DataFrame(
+        {"arm": "learned", "name": name, "seed": seed, "test": 1 + change + 1e-3 * seed * change}
+        for name, change in changes.items()
+        for seed in (range(1, 2) if name == "a" else range(1, 5))
+    )
+    verdicts = compared(rows, ["arm"])["verdict"].droplevel("arm")
+    assert verdicts.to_dict() == {"a": "undecided", "b": "worse", "c": "worse"}
 
 
 @pytest.mark.parametrize("arguments", [[], ["a"], ["E"]])
