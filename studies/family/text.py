@@ -86,6 +86,7 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
 def table(rows: pd.DataFrame, attacks: pd.DataFrame) -> str:
     """Perplexity and its rise under attack, each minus softmax: change, Holm's correction, verdict."""
     runs = measured(rows)
+    attacks = attacks[attacks.groupby(["name", "level"])["seed"].transform("size") == len(SEEDS)]  # as in `measured`
     attacked = attacks[(attacks["level"] == LEVEL_OF_ATTACK) & attacks["name"].isin(runs["name"])]
     levels = sorted(attacks["level"].unique())
     heads = [f"{100 * level:g} %" for level in levels]

@@ -70,6 +70,13 @@ def test_what_was_not_attacked_has_no_rise(rows, attacks):
     assert line_of(table, "kde")[3:] == ["-", "-", ""]
 
 
+def test_what_was_attacked_with_some_of_the_seeds_only_has_no_rise_either(rows, attacks):
+    left_out = (attacks["name"] == "kde") & (attacks["seed"] != 21)
+    table = text.table(rows, attacks[~left_out])
+    assert line_of(table, "kde")[3:] == ["-", "-", ""]
+    assert line_of(table, "sink") == line_of(text.table(rows, attacks[attacks["name"] != "kde"]), "sink")
+
+
 def test_what_is_not_measured_counts_in_the_correction(rows, attacks):
     """`forgetting` alone, with p = 0.01: decided as one of two comparisons, not as one of twelve."""
     alone = rows[rows["name"].isin([text.BASELINE, "forgetting"])].copy()
