@@ -63,8 +63,7 @@ INLINE bool any(I mask) {
   return found != 0;
 }
 
-// Replaces f and d/du log f of one query by their values where u > FAR, from its two coordinates and those of a panel
-// of keys. The distance s = sqrt(u) is taken in double: float has too few digits of its phase.
+// sqrt(u) of a query and key i of a panel. In double: float has too few digits of its phase.
 template <class S>
 INLINE double distance(const S* query, const S* keys, int i) {
   constexpr int W = Simd<S>::W;
@@ -79,6 +78,8 @@ INLINE double distance(const S* query, const S* keys, int i) {
   return std::sqrt(square);
 }
 
+// Replaces f and d/du log f of one query by their values where u > FAR, from its two coordinates and those of a panel
+// of keys.
 static __attribute__((noinline)) void far_factors(const double* query, const double* keys, const Doubles& u,
                                                   Doubles& f, Doubles* slope) {
   for (int i = 0; i < Simd<double>::W; i++) {
@@ -95,8 +96,7 @@ constexpr float P0[] = {0.99999999f, -0.07029969124f, 0.1094749081f, -0.37673886
 constexpr float Q0[] = {-0.1249999649f, 0.07319726497f, -0.2175968635f, 1.009222974f};
 constexpr float P1[] = {1.000000012f, 0.1171727652f, -0.1411202399f, 0.4525291079f};
 constexpr float Q1[] = {0.3749999602f, -0.1024881298f, 0.2668083266f, -1.182971954f};
-constexpr float COSINE[] = {0.9999999998f, -4.934802137f, 4.058709155f,
-                              -1.335211949f, 0.2349370686f, -0.0243959321f};
+constexpr float COSINE[] = {0.9999999998f, -4.934802137f, 4.058709155f, -1.335211949f, 0.2349370686f, -0.0243959321f};
 
 template <class V, class S, int n>
 INLINE V polynomial(const S (&c)[n], V u) {
