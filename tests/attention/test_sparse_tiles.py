@@ -1,11 +1,14 @@
 """Tiles give what masks give, forward and backward, with fewer weights; token by token gives what forward gives."""
 
+import copy
 import math
 import multiprocessing
+import pickle
+import warnings
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_mask
+from torch.nn.attention.flex_attention import create_mask, flex_attention
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
@@ -157,6 +160,16 @@ def through_flex(monkeypatch):
     """Layers take the way of a GPU."""
     monkeypatch.setattr(sparse, "DENSE", 16)
     monkeypatch.setattr(sparse, "flex_fits", lambda *_: True)
+
+
+def test_a_layer_is_pickled_after_a_forward_pass(through_flex, monkeypatch):
+    monkeypatch.setattr(sparse, "compiled_flex_attention", lambda: flex_attention)
+    layer, x = build("bigbird", True, 0, TOKENS), tokens(TOKENS)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        expected = layer(x)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            torch.testing.assert_close(other(x), expected, rtol=0, atol=0)
 
 
 @pytest.mark.full("compiles two kernels for the CPU, half a minute each")

@@ -48,6 +48,9 @@ class SparseAttention(Attention):
         super().__init__(geometry)
         self._kept: dict[tuple, Any] = {}  # masks and tiles: functions of numbers of tokens
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_kept": {}}  # the rule of a block mask is a function that no pickle takes
+
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)
         self._kept.clear()  # random patterns may have changed
