@@ -163,13 +163,25 @@ def through_flex(monkeypatch):
 
 
 def test_a_layer_is_pickled_after_a_forward_pass(through_flex, monkeypatch):
-    monkeypatch.setattr(sparse, "compiled_flex_attention", lambda: flex_attention)
+    monkeypatch.setattr(flex, "_compiled_flex_attention", lambda: flex_attention)
     layer, x = build("bigbird", True, 0, TOKENS), tokens(TOKENS)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         expected = layer(x)
         for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             torch.testing.assert_close(other(x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_flex_attention_in_a_compiled_layer(through_flex, monkeypatch):
+    """As when a model is trained on a GPU: it is part of the compiled code, without a warning of torch."""
+    monkeypatch.setattr(torch._dynamo.utils, "warn_once_cache", set())
+    layer, x = build("band", True, 0, TOKENS), tokens(TOKENS)
+    compiled = torch.compile(layer, backend="eager")
+    with torch.no_grad():
+        found = compiled(x)
+        monkeypatch.setattr(sparse, "flex_fits", lambda *_: False)
+        torch.testing.assert_close(found, layer(x), **EXACT)
 
 
 @pytest.mark.full("compiles two kernels for the CPU, half a minute each")

@@ -28,8 +28,17 @@ def flex_fits(visibility: Visibility, width: int, device: torch.device, dtype: t
     return kernels and all(pattern.consecutive for pattern in visibility.patterns)
 
 
+def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: "BlockMask") -> Tensor:
+    """softmax(q k^T / sqrt(D)) v over the keys of a block mask, through flex_attention, which has to be compiled."""
+    if torch.compiler.is_compiling():  # with all around it
+        from torch.nn.attention.flex_attention import flex_attention
+
+        return flex_attention(q, k, v, block_mask=mask)
+    return _compiled_flex_attention()(q, k, v, block_mask=mask)
+
+
 @functools.cache
-def compiled_flex_attention() -> Callable[..., Tensor]:
+def _compiled_flex_attention() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention  # takes a second to load
 
     return torch.compile(flex_attention, dynamic=False)

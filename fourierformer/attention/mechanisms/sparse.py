@@ -19,7 +19,7 @@ from torch import Tensor
 from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, State, all_kept, to_float32
 from fourierformer.attention.engines.dot_product import attention_to_kept, masked_attention
-from fourierformer.attention.engines.flex import block_mask, compiled_flex_attention, flex_fits
+from fourierformer.attention.engines.flex import block_mask, blockwise_attention, flex_fits
 from fourierformer.attention.engines.patterns import Band, Blocks, First, Listed, Pattern
 from fourierformer.attention.engines.tiles import groups_of, tiled_attention
 from fourierformer.attention.engines.visibility import Visibility
@@ -68,7 +68,7 @@ class SparseAttention(Attention):
         queries, keys = q.shape[-2], k.shape[-2]
         # padding would require a new block mask in every call
         if keys > DENSE and keep is None and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
-            return compiled_flex_attention()(q, k, v, block_mask=self._of_length(block_mask, keys, queries, q.device))
+            return blockwise_attention(q, k, v, self._of_length(block_mask, keys, queries, q.device))
         if keys > DENSE:
             q, k, v, keep = self._filled_up(q, k, v, keep)
             groups = self._of_length(groups_of, k.shape[-2], q.shape[-2], q.device)
