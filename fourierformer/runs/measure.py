@@ -112,7 +112,8 @@ def run_summary(directory: RunDirectory, parts: RunObjects, progress: Progress, 
 def reset_peak_memory() -> None:
     """Reset `peak_memory`, for the next run of a sweep in one process."""
     if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
+        for device in range(torch.cuda.device_count()):  # trainer.device=cuda:1 does not make it the current one
+            torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):  # on Linux only, and not in every container
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -48,6 +48,16 @@ def test_peak_memory_is_that_of_one_run():
     assert after < before - size / 2
 
 
+def test_every_gpu_forgets_its_peak(monkeypatch):
+    """Also one that is not the current device, as with trainer.device=cuda:1."""
+    peaks = {0: 10, 1: 20}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(peaks))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device=0: peaks.update({device: 0}))
+    reset_peak_memory()
+    assert peaks == {0: 0, 1: 0}
+
+
 @pytest.mark.parametrize(("rate", "rises"), [(1e-6, True), (1e-5, False), (1e-4, False)])
 def test_a_rate_that_rises_to_its_lowest_value_is_noted(rate, rises):
     """DeiT's schedule ends at 1e-5: in a sweep over small rates, all would train up to that one."""
