@@ -80,8 +80,8 @@ class TrainingLoop:
         self.saved = 0  # the last saved step
         self.waited = 0.0  # seconds spent waiting for data since the last log
         self.logged_at = (0, 0.0)  # step and train_seconds of the last log
-        # on the device, and read from a GPU at log steps only: [sum of losses since the log, good steps since the log,
-        # bad steps in all, bad steps in a row, most bad steps in a row]
+        # on the device, and read from a GPU at log steps and at evaluations only: [sum of losses since the log, good
+        # steps since the log, bad steps in all, bad steps in a row, most bad steps in a row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
         self.reads_each_step = device.type == "cpu"  # reading costs a host sync on a GPU, nothing on a CPU
         # torch.manual_seed, which seeds those of devices too, takes 0.3 ms where none is in use
@@ -229,7 +229,9 @@ class TrainingLoop:
         )
 
     def _evaluate(self) -> bool:
-        step = self.progress.step
+        step, started = self.progress.step, time.perf_counter()
+        self.progress.bad_steps = int(self.counters[2])  # a GPU finishes its steps here, which is time of training
+        self.progress.train_seconds += time.perf_counter() - started
         with autocast(self.device, self.config.precision):
             row = self._measured(self.model)
             averaged = self._measured(self.ema.module) if self.ema is not None else {}

@@ -310,6 +310,16 @@ def test_bad_steps_apart_do_not_stop_it(tmp_path):
     assert fit.run().bad_steps == 4
 
 
+@pytest.mark.filterwarnings("ignore:training ends at step")
+def test_a_run_that_ends_between_log_steps_knows_its_bad_steps_on_a_gpu_too(tmp_path):
+    """Patience ends it where nothing is logged: weights that no step changed are no better."""
+    fit = start(tmp_path, steps=60, eval_every=2, log_every=50, patience=1, max_bad_steps=10)
+    fit.reads_each_step = False  # as on a GPU
+    poison(fit, {2, 3})
+    end = fit.run()
+    assert (end.step, end.bad_steps) == (4, 2)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_guarded_step_skips_on_the_flag_alone(value):
     parameter = torch.nn.Parameter(torch.ones(3))
