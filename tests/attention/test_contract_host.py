@@ -1,5 +1,6 @@
-"""No mechanism makes the host wait for a GPU in a forward or backward pass of training."""
+"""No mechanism makes the host wait for a GPU in a step of training."""
 
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,8 @@ from torch.nn import functional as F
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.mechanisms import fourier_disc
+from fourierformer.attention.mechanisms import fourier_disc, lsh, performer
+from fourierformer.transfer import to_device
 from tests.helpers.host_reads import HostReads
 from tests.helpers.mechanisms import CHOICES, LENGTH, tokens
 
@@ -24,8 +26,17 @@ def reads_of(layer: attention.Attention, x: Tensor, keep: Tensor | None) -> list
             reads.mark(result)
             return result
 
-        with patch.object(F, "one_hot", unwatched):
-            layer(x, **({} if keep is None else {"keep": keep})).sum().backward()
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(F, "one_hot", unwatched))
+            for module in (lsh, performer):
+                sent = patch.object(module, "to_device", lambda *arguments: reads.sent(to_device(*arguments)))
+                patches.enter_context(sent)
+            layer.begin_step(0)
+            losses = layer(x, **({} if keep is None else {"keep": keep})).sum((1, 2))
+            if layer.adds_loss:
+                losses = losses + layer.auxiliary_loss(losses.detach())
+            losses.sum().backward()
+            layer.end_step(lambda total: total, torch.ones_like(losses[0]))
     return [what for _, what in reads.operations]
 
 

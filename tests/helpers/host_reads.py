@@ -115,7 +115,12 @@ class _Calls(TorchFunctionMode):
             self.reads.note(name)
         if not of_device and (name == "to" or name in MAKERS) and sends(args, kwargs):
             self.reads.note(name)
+        if of_device and (name == "new_tensor" or (name == "copy_" and self._from_host(*args[:2], **kwargs))):
+            self.reads.note(name)
         return function(*args, **kwargs)
+
+    def _from_host(self, own: Tensor, other: Tensor, non_blocking: bool = False) -> bool:
+        return self.reads.on_device(own) and not self.reads.on_device(other) and not non_blocking
 
 
 def waits(function, args: tuple, kwargs: dict) -> bool:

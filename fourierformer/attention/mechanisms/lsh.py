@@ -9,6 +9,7 @@ from fourierformer.attention.engines.features import unit_norm
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
+from fourierformer.transfer import to_device
 
 ITSELF = -1e5  # the logit of a token with itself: decisive only without another token
 
@@ -44,7 +45,7 @@ class LSH(WeightedAttention):
 
     def begin_step(self, step: int) -> None:
         if self.rehash:
-            self.rotations.copy_(self._draw(step))
+            self.rotations.copy_(*to_device(self.rotations.device, self._draw(step)))
 
     def _draw(self, number: int) -> Tensor:
         geometry = self.geometry

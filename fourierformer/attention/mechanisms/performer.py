@@ -14,6 +14,7 @@ from fourierformer.attention.engines.floor import check_floor, floor_diagnostics
 from fourierformer.attention.engines.recurrence import Form, Options, linear_attention, linear_start, linear_step
 from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair, check_features
 from fourierformer.errors import check_range
+from fourierformer.transfer import to_device
 
 # Added to a key's features, whose mean is 1: keys that are all far from every frequency have equal weights, not 0 / 0.
 OFFSET = 1e-6
@@ -47,7 +48,7 @@ class Performer(FeatureAttention):
     def begin_step(self, step: int) -> None:
         """The draw is a function of the step, and the buffer is saved: a resumed run has the same frequencies."""
         if self.redraw is not None and step % self.redraw == 0:
-            self.frequencies.copy_(self._draw(step // self.redraw))
+            self.frequencies.copy_(*to_device(self.frequencies.device, self._draw(step // self.redraw)))
 
     def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         exponents = feature_maps.positive_exponents if self.kind == "positive" else feature_maps.hyperbolic_exponents

@@ -108,7 +108,7 @@ class SparseAdaptiveConnection(WeightedAttention):
     def auxiliary_loss(self, losses: Tensor) -> Tensor:
         assert self._log_probability is not None  # after a forward pass in training
         log_probability, self._log_probability = self._log_probability, None
-        self.seen += torch.stack([losses.sum(), losses.new_tensor(float(len(losses)))]).to(self.seen.dtype)
+        self.seen += torch.stack([losses.sum(), losses.new_full((), len(losses))]).to(self.seen.dtype)
         total, weight = self.baseline
         advantage = torch.where(weight > 0, losses - total / weight.clamp_min(1e-6), 0.0)
         return advantage * log_probability
