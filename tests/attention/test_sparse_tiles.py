@@ -172,6 +172,16 @@ def test_a_layer_is_pickled_after_a_forward_pass(through_flex, monkeypatch):
             torch.testing.assert_close(other(x), expected, rtol=0, atol=0)
 
 
+def test_inputs_of_many_lengths_are_not_compiled_one_by_one(through_flex, monkeypatch):
+    """A text that grows token by token, of a mechanism without a state: only the whole window takes flex_attention."""
+    lengths = []
+    monkeypatch.setattr(sparse, "blockwise_attention", lambda q, k, v, mask: lengths.append(k.shape[2]) or v)
+    layer = build("bigbird", True, 0, TOKENS)
+    for n in (TOKENS - 2, TOKENS - 1, TOKENS):
+        layer(tokens(n))
+    assert lengths == [TOKENS]
+
+
 @pytest.mark.filterwarnings("error")
 def test_flex_attention_in_a_compiled_layer(through_flex, monkeypatch):
     """As when a model is trained on a GPU: it is part of the compiled code, without a warning of torch."""

@@ -4,7 +4,7 @@
 
 A mechanism defines S(i) by patterns of patterns.py. Up to DENSE tokens all weights are computed and masked; beyond,
 only those of tiles of queries and their keys (tiles.py), or on a GPU those of flex_attention, where neighbouring
-queries share their keys. The result is the same.
+queries share their keys and the input is as long as the model allows. The result is the same.
 
 On images positions count patches row by row, from 0 at the first patch; the class token sees all and is seen by all.
 """
@@ -66,8 +66,10 @@ class SparseAttention(Attention):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         queries, keys = q.shape[-2], k.shape[-2]
-        # padding would require a new block mask in every call
-        if keys > DENSE and keep is None and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
+        # padding would require a new block mask in every call, and each shorter input another kernel: torch compiles
+        # eight, and then runs flex_attention with all N^2 scores in memory
+        whole = keep is None and keys == self.geometry.length + self.slots
+        if keys > DENSE and whole and flex_fits(self.visibility, q.shape[-1], q.device, q.dtype):
             return blockwise_attention(q, k, v, self._of_length(block_mask, keys, queries, q.device))
         if keys > DENSE:
             q, k, v, keep = self._filled_up(q, k, v, keep)
