@@ -86,7 +86,8 @@ def fourier_attention(
     check_tensors(q=q, k=k, v=v, **{name: mask for name, mask in masks.items() if mask is not None})
     if not isinstance(radius, torch.Tensor):
         check_radius_is_number(radius)
-        radius = torch.tensor(float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+        # filled on the device: for the copy of a number of the host, the host would wait for a GPU
+        radius = torch.full((), float(radius), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     if enable_gqa:
         k, v = repeat_heads(q, k, v)
     of_keys = None if attn_mask is None else mask_of_keys(attn_mask, q, k)

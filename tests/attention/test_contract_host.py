@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fourierformer import attention
+from fourierformer import attention, fourier_attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.mechanisms import fourier_disc, lsh, performer
 from fourierformer.transfer import to_device
@@ -52,6 +52,13 @@ def test_no_mechanism_waits(name, causal, padded, monkeypatch):
     x = tokens(LENGTH).requires_grad_()
     layer(x)  # makes tables of this length, once
     assert reads_of(layer, x, torch.ones(x.shape[:2], dtype=torch.bool) if padded else None) == []
+
+
+def test_the_public_function_does_not_wait_either():
+    q, k, v = torch.randn(3, 1, 2, 10, 4)
+    with HostReads(q, k, v) as reads:
+        fourier_attention(q, k, v, radius=2.0, causal=True, backend="portable")
+    assert reads.operations == []
 
 
 class Waits(attention.Attention):
