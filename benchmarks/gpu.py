@@ -62,7 +62,8 @@ def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]
         )  # which compiles sixty shapes
         several = ["-n", "auto"] if importlib.util.find_spec("xdist") and not args.small else []
         report = f"--junitxml={report_of(name, args)}"
-        return ["pytest", "-q", "-p", "no:cacheprovider", *several, *few, report, *TESTS[name]]
+        # -v: the name of a failed test is printed although the part is stopped
+        return ["pytest", "-q" if every else "-v", "-p", "no:cacheprovider", *several, *few, report, *TESTS[name]]
     if name == "kernel":
         chosen = ["portable"] if args.device == "cpu" else ["fused, half", "fused, float32 class"]
         tiny = ["--shape", "lm_tiny", "--batch", "1", "--repeats", "2"] if args.small else []

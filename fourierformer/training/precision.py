@@ -8,8 +8,10 @@ from fourierformer.training.config import Precision
 
 
 def set_matmul_precision(precision: Precision) -> None:
-    """Set the precision of float32 matrix products: full float32 for fp32, else TF32 (on tensor cores)."""
+    """Set the precision of float32 matrix products and convolutions: full float32 for fp32, else TF32 (on tensor
+    cores), which torch takes for convolutions unless told otherwise."""
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager:
