@@ -57,9 +57,8 @@ def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]
         tiny = ["--case", "odd width"] if args.small else []
         return ["benchmarks.first_contact", "--device", args.device, "--out", str(args.out / FILES[name]), *tiny]
     if name in TESTS:
-        few = (
-            ["-m", "gpu"] if args.small or name == "others" else ["-k", "not any_shape"]
-        )  # which compiles sixty shapes
+        every = name == "tests" and not args.small
+        few = ["-k", "not any_shape"] if every else ["-m", "gpu"]  # any_shape compiles sixty
         several = ["-n", "auto"] if importlib.util.find_spec("xdist") and not args.small else []
         report = f"--junitxml={report_of(name, args)}"
         # -v: the name of a failed test is printed although the part is stopped

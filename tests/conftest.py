@@ -112,8 +112,9 @@ def torch_as_before():
         torch.set_num_threads: torch.get_num_threads,
         torch.use_deterministic_algorithms: torch.are_deterministic_algorithms_enabled,
     }
-    before = {change: read() for change, read in known.items()}
+    before, of_convolutions = {change: read() for change, read in known.items()}, torch.backends.cudnn.allow_tf32
     yield
+    torch.backends.cudnn.allow_tf32 = of_convolutions
     for change, read in known.items():
         if read() != before[change]:  # use_deterministic_algorithms imports the compiler: seconds
             change(before[change])

@@ -229,9 +229,11 @@ class TrainingLoop:
         )
 
     def _evaluate(self) -> bool:
-        step, started = self.progress.step, time.perf_counter()
-        self.progress.bad_steps = int(self.counters[2])  # a GPU finishes its steps here, which is time of training
-        self.progress.train_seconds += time.perf_counter() - started
+        step = self.progress.step
+        if not self.reads_each_step:  # a GPU finishes its steps here, which is time of training
+            started = time.perf_counter()
+            self.progress.bad_steps = int(self.counters[2])
+            self.progress.train_seconds += time.perf_counter() - started
         with autocast(self.device, self.config.precision):
             row = self._measured(self.model)
             averaged = self._measured(self.ema.module) if self.ema is not None else {}

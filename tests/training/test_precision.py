@@ -6,16 +6,9 @@ import torch
 from fourierformer.training.precision import set_matmul_precision
 
 
-@pytest.fixture(autouse=True)
-def restored():
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(before[0])
-    torch.backends.cudnn.allow_tf32 = before[1]
-
-
-@pytest.mark.parametrize(("precision", "reduced"), [("fp32", False), ("tf32", True), ("bf16", True), ("fp32", False)])
+@pytest.mark.parametrize(("precision", "reduced"), [("fp32", False), ("tf32", True), ("bf16", True)])
 def test_only_fp32_has_neither_products_nor_convolutions_in_tf32(precision, reduced):
+    torch.backends.cudnn.allow_tf32 = not reduced
     set_matmul_precision(precision)
     assert (torch.get_float32_matmul_precision() != "highest") == reduced
     assert torch.backends.cudnn.allow_tf32 == reduced

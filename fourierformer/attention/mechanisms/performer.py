@@ -48,7 +48,8 @@ class Performer(FeatureAttention):
     def begin_step(self, step: int) -> None:
         """The draw is a function of the step, and the buffer is saved: a resumed run has the same frequencies."""
         if self.redraw is not None and step % self.redraw == 0:
-            self.frequencies.copy_(*to_device(self.frequencies.device, self._draw(step // self.redraw)))
+            (drawn,) = to_device(self.frequencies.device, self._draw(step // self.redraw))
+            self.frequencies.copy_(drawn)
 
     def phi(self, q: Tensor, k: Tensor) -> FeaturePair:
         exponents = feature_maps.positive_exponents if self.kind == "positive" else feature_maps.hyperbolic_exponents
