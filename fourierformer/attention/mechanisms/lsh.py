@@ -45,7 +45,8 @@ class LSH(WeightedAttention):
 
     def begin_step(self, step: int) -> None:
         if self.rehash:
-            self.rotations.copy_(*to_device(self.rotations.device, self._draw(step)))
+            (drawn,) = to_device(self.rotations.device, self._draw(step))
+            self.rotations.copy_(drawn)
 
     def _draw(self, number: int) -> Tensor:
         geometry = self.geometry
