@@ -46,10 +46,10 @@ class LocalLinear(WeightedAttention):
         """r, (B, H, N, D). Relative to the first key: far from the origin a covariance is a small difference."""
         origin = k[..., :1, :].detach()
         q, k = q - origin, k - origin
-        mean, width = p @ k, q.shape[-1]
+        mean, width = full_product(p, k), q.shape[-1]
         rows, columns = torch.tril_indices(width, width, device=q.device)
         moments = torch.empty(*q.shape, width, dtype=q.dtype, device=q.device)
-        moments[..., rows, columns] = p @ (k[..., rows] * k[..., columns])
+        moments[..., rows, columns] = full_product(p, k[..., rows] * k[..., columns])
         moments = moments.tril() + moments.tril(-1).mT
         ridge = self.ridge if self.log_ridge is None else self.log_ridge.exp().to(q.dtype)[:, None]
         # at least the rounding errors of the moments, else the factorisation fails for very long keys
@@ -91,6 +91,24 @@ class Parallax(WeightedAttention):
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         q, r = q.chunk(2, dim=-1)
         return probed(visible_softmax(scaled_logits(q, k), visible), k, r)
+
+
+def full_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b with float32's digits also where a GPU takes TF32's, ten bits of each factor: by three products of parts. A
+    covariance, which is a difference of moments, would have negative eigenvalues."""
+    if not is_reduced(a):
+        return a @ b
+    a_high, b_high = (cut_to_tf32(x.detach()) for x in (a, b))
+    return a_high @ b_high + ((a - a_high) @ b_high + a_high @ (b - b_high))
+
+
+def is_reduced(x: Tensor) -> bool:
+    """Whether products of tensors like x have TF32's digits."""
+    return x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def cut_to_tf32(x: Tensor) -> Tensor:
+    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def probed(p: Tensor, k: Tensor, r: Tensor) -> Tensor:
