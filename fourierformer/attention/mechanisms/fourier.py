@@ -11,6 +11,7 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
 from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.attention.engines.log_kernel import SINC_TURNS
+from fourierformer.attention.engines.weighted import of_last_query
 from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
@@ -139,11 +140,7 @@ class Fourier(Attention):
         """Add the attended share of the last query, which sees every key, in all heads of the first
         MEASURED_SEQUENCES, for `diagnostics`."""
         q, k, keep = q[:MEASURED_SEQUENCES], k[:MEASURED_SEQUENCES], None if keep is None else keep[:MEASURED_SEQUENCES]
-        if keep is None or cross:
-            q = q[:, :, -1:]
-        else:  # the last query that is not padding
-            last = (keep * torch.arange(keep.shape[1], device=keep.device)).argmax(1)
-            q = q.take_along_dim(last[:, None, None, None], 2)
+        q = of_last_query(q, None if cross else keep)[:, :, None]
         q, k, radius = self._kernel_inputs(q.float(), k.float())
         scores = self.power * log_sinc_value((q - k) * (radius[:, None] if radius.dim() else radius)).sum(-1)
         if keep is not None:
