@@ -44,13 +44,8 @@ constexpr double PI = 1 / INVERSE_PI;
 
 template <class S>
 struct BesselCoefficients {
-  typename Simd<S>::V rest[sizeof Bessel<S>::rest / sizeof(S)], change[sizeof Bessel<S>::change / sizeof(S)];
-  BesselCoefficients() {
-    unsigned i = 0;
-    for (S c : Bessel<S>::rest) rest[i++] = all<typename Simd<S>::V>(c);
-    i = 0;
-    for (S c : Bessel<S>::change) change[i++] = all<typename Simd<S>::V>(c);
-  }
+  Vectors<S, sizeof Bessel<S>::rest / sizeof(S)> rest{Bessel<S>::rest};
+  Vectors<S, sizeof Bessel<S>::change / sizeof(S)> change{Bessel<S>::change};
 };
 template <class S>
 const BesselCoefficients<S> bessel_coefficients;
@@ -148,8 +143,8 @@ __attribute__((noinline)) Weights<S> disc_tile(const S* x, const S* y, int D, in
         EACH_ROW(r) t[e][r] = (query[r] - key) + (query[ROWS + r] - key_fine);
       }
       EACH_ROW(r) u[r] = t[0][r] * t[0][r] + t[1][r] * t[1][r], is_far[r] = u[r] > S(FAR), any_far |= is_far[r];
-      polynomials(c->rest, u, rest);
-      if constexpr (with_slopes) polynomials(c->change, u, change);
+      polynomials(c->rest.at, u, rest);
+      if constexpr (with_slopes) polynomials(c->change.at, u, change);
       EACH_ROW(r) {
         V first = (B::zeros[0][0] - u[r]) + B::zeros[0][1], second = (B::zeros[1][0] - u[r]) + B::zeros[1][1];
         f[r] = first * second * rest[r];

@@ -127,15 +127,17 @@ INLINE V bounded(V x) {
 }
 
 // The coefficients as vectors in memory, which instructions take as operands: there are too few registers for them.
+template <class S, int n>
+struct Vectors {
+  typename Simd<S>::V at[n];
+  explicit Vectors(const S (&numbers)[n]) {
+    for (int i = 0; i < n; i++) at[i] = all<typename Simd<S>::V>(numbers[i]);
+  }
+};
 template <class S>
 struct Coefficients {
-  typename Simd<S>::V sine[sizeof Real<S>::sine / sizeof(S)], slope[sizeof Real<S>::slope / sizeof(S)];
-  Coefficients() {
-    unsigned i = 0;
-    for (S c : Real<S>::sine) sine[i++] = all<typename Simd<S>::V>(c);
-    i = 0;
-    for (S c : Real<S>::slope) slope[i++] = all<typename Simd<S>::V>(c);
-  }
+  Vectors<S, sizeof Real<S>::sine / sizeof(S)> sine{Real<S>::sine};
+  Vectors<S, sizeof Real<S>::slope / sizeof(S)> slope{Real<S>::slope};
 };
 template <class S>
 const Coefficients<S> coefficients;

@@ -64,7 +64,7 @@ INLINE Weights<S> forward_tile(const S* x, const S* y, int D, int power) {
           bottom[r] *= coarse + fine;
         }
         EACH_ROW(r) u[r] = rest[r] * rest[r];
-        polynomials(c->sine, u, sines);
+        polynomials(c->sine.at, u, sines);
         EACH_ROW(r) w.mantissa[r] *= sines[r], w.mantissa[r] *= rest[r];
       }
       EACH_ROW(r) w.mantissa[r] *= reciprocal(bounded<S>(bottom[r]));
@@ -94,9 +94,9 @@ INLINE Weights<S> backward_tile(const S* x, const S* y, int D, int power, typena
         inverse[r] = rest[r] * (coarse + fine);
       }
       EACH_ROW(r) inverse[r] = reciprocal(inverse[r]);
-      polynomials(c->slope, u, values);
+      polynomials(c->slope.at, u, values);
       EACH_ROW(r) slopes[d * ROWS + r] = values[r] * rest[r] + n[r] * inverse[r];
-      polynomials(c->sine, u, values);
+      polynomials(c->sine.at, u, values);
       EACH_ROW(r) w.mantissa[r] *= values[r] * (u[r] * inverse[r]);
     }
     EACH_ROW(r) take_exponent<S>(w.mantissa[r], w.exponent[r]);
