@@ -28,8 +28,13 @@ from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
 from fourierformer.runs.console_io import exit_on_user_error
 
 # modules besides torch's
-NEEDS = {"contact": (), "kernel": (), "training": ("hydra",), "tests": ("pytest", "hypothesis")}
-NEEDS["others"] = (*NEEDS["training"], *NEEDS["tests"])
+NEEDS = {
+    "contact": (),
+    "kernel": (),
+    "training": ("hydra",),
+    "tests": ("pytest", "hypothesis"),
+    "others": ("hydra", "pytest", "hypothesis"),
+}
 TESTS = {
     "tests": ["tests/kernels/test_sinc_fused.py"],
     "others": ["tests/training/test_host_reads.py", "tests/attention/test_sparse_tiles.py"],
