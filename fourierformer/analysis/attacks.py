@@ -74,7 +74,7 @@ def perturbation(
 
 def _scales(logits: Tensor, labels: Tensor) -> Tensor:
     """A factor for each image's loss (B,): the power of 2 that brings the largest gradient with respect to the logits
-    to between 1/2 and 1. Unscaled, that of a confident image, 1e-7, is 0 in float16. Signs do not change."""
+    into [1/2, 1). Without it float16 rounds the gradient of a confident image, 1e-7, to 0. Signs do not change."""
     gradients = logits.softmax(1) - F.one_hot(labels, logits.shape[1])
     largest = gradients.abs().amax(1).clamp_min(torch.finfo(gradients.dtype).tiny)
     return largest.frexp().mantissa / largest
