@@ -11,13 +11,16 @@ EXTRAS ?= dev
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else pip)
+INSTALL := $(if $(UV),$(UV) pip install -q --python $(PY),$(PY) -m pip install -q --disable-pip-version-check) -c constraints.txt -e
+
+setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else pip); EXTRAS=dev,docs adds extras later
+	$(if $(filter command,$(origin EXTRAS)),$(INSTALL) '.[$(EXTRAS)]')
 
 # 5.6 GB with PyTorch's CUDA build, which also runs on a CPU. --seed: a uv environment gets pip too.
 $(VENV)/.ok: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (PyTorch with CUDA: about 6 GB, one to a few minutes)"
 	$(if $(UV),$(UV) venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
-	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[$(EXTRAS)]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]')
+	$(INSTALL) '.[$(EXTRAS)]'
 	-$(PY) -c 'from fourierformer.kernels.sinc.library import build_now; build_now()'
 	@touch $@
 

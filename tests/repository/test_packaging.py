@@ -66,6 +66,14 @@ def test_make_help_lists_every_target():
     assert set(re.findall(r"^ *make ([a-z-]+)", listed, flags=re.M)) == targets
 
 
+def test_make_setup_adds_extras_to_an_environment_that_is_there():
+    command = ["make", "-n", "-o", ".venv/.ok", "setup"]
+    added = subprocess.run([*command, "EXTRAS=dev,docs"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert re.search(r"pip install .*-c constraints.txt -e '\.\[dev,docs\]'", added.stdout)
+    plain = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert "pip install" not in plain.stdout
+
+
 def evidence(tmp_path, program: str, *settings: str) -> subprocess.CompletedProcess:
     """`make evidence-gpu` with a shell program in place of Python."""
     python = tmp_path / "python"
