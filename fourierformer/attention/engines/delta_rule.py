@@ -8,9 +8,9 @@ The written rows u are a linear function of the rows before them: with L = cumsu
 u_t + beta_t sum_{j < t} exp(L_t - L_j) (fk_t.fk_j) u_j = beta_t v_t, a triangular system, solved at once instead of
 token by token. With N tokens, M features and D coordinates, the formula has three forms that agree to rounding:
 
-* parallel: one system of N rows, N^2 (M + 1.5 D) multiplications;
+* parallel: one system of N rows, N^2 (2 M + 1.5 D) multiplications;
 * chunk: a system of CHUNK rows per chunk, with v_t - exp(L_t) S^T fk_t in place of v_t for the memory S before the
-  chunk and L summed from its start (Yang et al. 2024, arXiv 2406.06484); 3 N M D + 32 N (M + 1.5 D) multiplications,
+  chunk and L summed from its start (Yang et al. 2024, arXiv 2406.06484); 3 N M D + 32 N (2 M + 1.5 D) multiplications,
   memory for N / 32 states of M D numbers;
 * step: the recurrence.
 

@@ -106,7 +106,7 @@ class DeltaNet(DeltaAttention):
     channel (0: none), whose taps start uniform in +-1 / sqrt(conv). beta_t = sigmoid(w.x_t), doubled with
     `negative=true`: a rate above 1 turns what the memory holds for a key to the other sign (Grazzi et al. 2024, arXiv
     2411.12537). The scale of the norm is shared by the heads.
-    Time N D (2 D + 64) per head in chunks; state S and the last conv - 1 inputs of the convolution.
+    Time N D (3 D + 112) per head in chunks; state S and the last conv - 1 inputs of the convolution.
     Differs from the source in its positions: those of the model, where the source has none.
     """
 

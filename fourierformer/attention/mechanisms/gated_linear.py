@@ -28,7 +28,7 @@ class GatedLinear(Attention):
     token (`ssd`): log a_t = -A s_t, s_t = softplus(w.x_t + b) per head, see engines/decay.py.
     feature (`gla`): log a_t = log sigmoid(W2 W1 x_t + b) / 16 for every coordinate of the keys, of rank 16; s = 1.
     A key has the weight exp(sum of log a since then). With a = s = 1 this is linear attention without its denominator.
-    The scale of the norm is shared by the heads. Time per head N D (2 D + 64) in chunks; where features decay
+    The scale of the norm is shared by the heads. Time per head N D (2 D + 128) in chunks; where features decay
     N D (2 D + 24), and 8 times the memory of the keys.
     Differs from the sources: values are as wide as keys; positions are those of the model (RetNet rotates q and k); of
     Mamba-2 there is no convolution and no skip past the memory, every head has its own q and k, and the norm comes
