@@ -74,8 +74,8 @@ class Run:
 
     @cached_property
     def config(self) -> dict:
-        """Every value that decides what the run computes but its seed, by dotted key; of an older collected row only
-        the attention's knobs are known."""
+        """The values that decide what the run computes, by dotted key, but its seed and keys of later versions at their
+        defaults; of an older collected row only the attention's knobs are known."""
         if "config" in self.summary:
             return dict(self.summary["config"])
         from fourierformer.config import hashed_part
