@@ -1,5 +1,7 @@
 """How many numbers decoding keeps: the formulas of the table of attentions, and a count for sparse patterns."""
 
+import re
+
 import pytest
 
 from fourierformer import attention
@@ -39,6 +41,33 @@ GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
 )
 def test_numbers_kept_between_tokens(name, knobs, expected):
     assert attention.build(name, GEOMETRY, **knobs).state_size(N) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "letters"),
+    [
+        ("aft_conv", {"s": 11, "aft_heads": 32}),
+        ("aft_local", {"s": 32}),
+        ("band", {"w": 32}),
+        ("block_local", {"b": 32}),
+        ("bpt", {}),
+        ("dilated", {"w": 16, "step": 2}),
+        ("etc", {"w": 32, "s": 8}),
+        ("image_1d", {"b": 32, "m": 32}),
+        ("longformer", {"w": 32, "dilation": 2, "g": 1}),
+        ("luna", {"r": 16}),
+        ("mca", {"r": 3}),
+        ("sparse_fixed", {"l": 16, "c": 4}),
+        ("sparse_strided", {"l": 16}),
+        ("taylor", {"M": 153}),
+    ],
+)
+def test_the_table_of_attentions_has_these_numbers_to_a_tenth(name, letters):
+    """At the size of lm_small, with the default knobs."""
+    facts = {"N": 256, "C": 128, "D": 16, "H": 8, **letters}
+    formula = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", attention.mechanism(name).state)
+    layer = attention.build(name, attention.Geometry(dim=128, heads=8, length=256, causal=True))
+    assert layer.state_size(256) == pytest.approx(eval(formula, facts), rel=0.1)
 
 
 def test_a_sparse_pattern_keeps_what_a_later_token_sees():

@@ -31,7 +31,7 @@ class AFTConv(WindowedAFT):
     O(N window G C): products of rows, exact where a convolution with exp(w) - 1 would cancel.
     """
 
-    cost, state = "N s C in a window of s; N² C up to N = 256", "(s + 1) C"
+    cost, state = "N s C in a window of s; N² C up to N = 256", "(s + 1) C + (s + 2) aft_heads"
 
     def __init__(self, geometry: Geometry, *, aft_heads: int = 32, window: int = 11, gate: Gate = "sigmoid"):
         if aft_heads < 1 or geometry.dim % aft_heads:

@@ -167,7 +167,8 @@ class SparseStrided(SparseAttention):
     split=heads: A in the first half of the heads, B in the others; layers: alternating; union: both in every head.
     """
 
-    cost, source = f"N (l + N / l) C = N √N C; {MASKED}", "Child et al. 2019, arXiv 1904.10509"
+    cost, state = f"N (l + N / l) C = N √N C; {MASKED}", "(l + N) C"
+    source = "Child et al. 2019, arXiv 1904.10509"
 
     def __init__(self, geometry: Geometry, *, stride: int | None = None, split: Split = "heads"):
         super().__init__(geometry)
@@ -187,7 +188,8 @@ class SparseFixed(SparseAttention):
     Differs from the source in that all heads of B see the same columns; there each head has a subblock of its own.
     """
 
-    cost, source = f"N (l + c N / l) C = N √N C; {MASKED}", "Child et al. 2019, arXiv 1904.10509"
+    cost, state = f"N (l + c N / l) C = N √N C; {MASKED}", "(l + c N / l) C"
+    source = "Child et al. 2019, arXiv 1904.10509"
 
     def __init__(self, geometry: Geometry, *, block: int | None = None, summary: int = 4, split: Split = "heads"):
         super().__init__(geometry)
