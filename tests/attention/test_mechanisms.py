@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
@@ -173,6 +175,22 @@ def test_a_layer_that_eps_has_switched_off_is_reported():
 def test_impossible_knobs_are_refused(name, knobs, message):
     with pytest.raises(SetupError, match=message):
         attention.build(name, GEOMETRY, **knobs)
+
+
+@pytest.mark.parametrize("name", ["differential", "parallax", "mgk"])
+def test_three_products_of_all_pairs_cost_one_and_a_half_times_the_two_of_softmax(name):
+    """As the table of attentions states it."""
+
+    @torch.no_grad()
+    def products(name: str) -> int:
+        layer, x = attention.build(name, GEOMETRY).eval(), torch.randn(1, 64, 64)
+        q, k, v = layer.arguments(x)
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            layer.mix(q, k, v, x)
+        return counter.get_total_flops()
+
+    assert attention.mechanism(name).cost == "3/2 N² C"
+    assert products(name) == 1.5 * products("softmax")
 
 
 def test_heads_must_divide_dim():

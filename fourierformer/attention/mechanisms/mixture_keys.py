@@ -55,7 +55,7 @@ class MixtureOfGaussianKeys(TwoKeys, WeightedAttention):
     """
 
     rotary_ok = True
-    cost, state, source = "2 N² C", "3 N C; 2 N C with second=shift", "Nguyen et al. 2022, arXiv 2110.08678"
+    cost, state, source = "3/2 N² C", "3 N C; 2 N C with second=shift", "Nguyen et al. 2022, arXiv 2110.08678"
 
     def __init__(
         self, geometry: Geometry, *, assign: Literal["soft", "hard"] = "soft", second: Second = "projection",
