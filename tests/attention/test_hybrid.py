@@ -42,7 +42,8 @@ def test_a_layer_is_that_of_its_mechanism_bit_by_bit(number, name):
         ({"pattern": []}, "name the mechanism of each layer"),
         ({"pattern": ["softmax", "fourierr"]}, "unknown attention 'fourierr'.*did you mean 'fourier'"),
         ({"pattern": ["softmax", "fnet"]}, "'fnet' cannot be causal: "),
-        ({"pattern": ["softmax", "elliptical"]}, "cannot have 'elliptical', which reads values of the layer below"),
+        ({"pattern": ["softmax", "elliptical"]}, "cannot have 'elliptical', which reads the layer below"),
+        ({"pattern": ["softmax", "residual_scores"]}, "cannot have 'residual_scores', which reads the layer below"),
         (
             {"knobs": {"band": {"window": 2}}},
             r"attention.knobs.band: not in attention.pattern \(valid: fourier, softmax",

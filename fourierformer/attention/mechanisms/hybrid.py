@@ -7,7 +7,7 @@ from fourierformer.attention.base import Attention, Geometry
 from fourierformer.errors import SetupError, did_you_mean
 
 PATTERN = ["softmax", "fourier"]
-SHARED = "values of different mechanisms cannot be compared"
+SHARED = "numbers of different mechanisms cannot be compared"
 
 
 @register("hybrid", "layers of different mechanisms in turn, each with knobs of its own")
@@ -34,7 +34,5 @@ class Hybrid(Attention):
         name = pattern[geometry.layer % len(pattern)]
         layer = build(name, geometry, **(knobs or {}).get(name, {}))
         if layer.reads_below:
-            raise SetupError(
-                f"attention 'hybrid' cannot have '{name}', which reads values of the layer below: {SHARED}"
-            )
+            raise SetupError(f"attention 'hybrid' cannot have '{name}', which reads the layer below: {SHARED}")
         return layer
