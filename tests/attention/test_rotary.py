@@ -42,7 +42,7 @@ TEXT = [(n, c) for c in (True, False) for n in NAMES if n in attention.available
 ROTARY = [(n, c) for n, c in TEXT if refusal(n, c) is None]
 REFUSED = {  # causal or not
     *("aft_conv", "aft_full", "aft_local", "aft_simple", "clustered", "delta_net", "dpfp", "elliptical"),
-    *("etc", "fast_weight", "fnet", "fourier", "fourier_first_coordinate", "fourier_head", "fourier_linear"),
+    *("etc", "fast_weight", "fnet", "fourier", "fourier_first_coordinate", "fourier_head"),
     *("fourier_matched", "fourier_sink", "fourier_vector", "gated_delta_net", "gaussian_full", "gla"),
     *("hard_gaussian", "isab", "linear_elu", "linear_relu", "local_gaussian", "local_linear_fourier", "lsh"),
     *("luna", "mca", "mlk", "mom_fourier", "performer", "performer_trig", "rfa", "routing", "sac", "synthesizer"),
@@ -83,6 +83,12 @@ def test_the_others_refuse_in_one_line():
             start = f"attention '{name}' cannot have rotary positions: "
             assert re.fullmatch(f"{start}.+. Set model.position=sinusoid", refusal(name, causal))
     assert "take attention=fourier_disc" in refusal("fourier", True)
+
+
+@pytest.mark.parametrize("method", ["rff", "gauss"])
+def test_estimates_of_the_product_of_sincs_refuse_for_the_reason_of_the_product(method):
+    with pytest.raises(SetupError, match="cannot have rotary positions: a product of sincs"):
+        built("fourier_linear", method=method)
 
 
 def test_softmax_is_its_formula_with_coordinates_in_pairs_as_complex_numbers():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, Keep, to_float32
+from fourierformer.attention.engines.log_kernel import SINC_TURNS
 from fourierformer.attention.engines.recurrence import PARALLEL_UP_TO, Form
 from fourierformer.attention.engines.spectral import CosineFeatures, Sampler, gauss_grid, sample_frequencies
 from fourierformer.attention.mechanisms import polynomial
@@ -81,6 +82,7 @@ class FourierLinear(FeatureAttention):
         super().__init__(geometry, form)
         _check(power, tau0, smooth, method)
         self.method, self.power, self.normalize = method, power, normalize
+        self.rotary_ok = True if method == "taylor" else SINC_TURNS  # its weights depend on q.k and |k| alone
         self.order, self.smooth, self.nodes = order, smooth, nodes
         width = head_kernel_dim if method == "gauss" else geometry.head_dim  # coordinates of one product
         if method == "taylor":
