@@ -6,6 +6,8 @@ from torch import Tensor
 from fourierformer.attention.base import State
 from fourierformer.models.lm import WordLM
 
+COLDEST = 1e-30  # temperatures below it count as 0: float32 may not hold log p divided by them
+
 
 class WindowDecoder:
     """Predict the next token by a forward pass over the last window: for any attention."""
@@ -64,7 +66,7 @@ def decoder(model: WordLM) -> WindowDecoder | StateDecoder:
 
 def pick(log_p: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
     """The next token: the likeliest at temperature 0, else drawn from the `top_k` likeliest (0: from all)."""
-    if temperature <= 0:
+    if temperature < COLDEST:
         return int(log_p.argmax())
     values, ids = log_p.topk(min(top_k, len(log_p)) if top_k > 0 else len(log_p))
     return int(ids[torch.multinomial((values / temperature).softmax(-1), 1, generator=generator)])

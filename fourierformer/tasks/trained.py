@@ -86,7 +86,7 @@ class TrainedLanguageModel(TrainedModel):
             )
         for name, number in {"tokens": tokens, "temperature": temperature, "top_k": top_k}.items():
             check_range(name, number, 0)
-        check_range("seed", seed, -(2**63), 2**64)  # torch's own limits
+        check_range("seed", seed, -(2**63), 2**63)
         ids, vocabulary = [int(number) for number in ids], self.corpus.vocab_size
         if not ids or min(ids) < 0 or max(ids) >= vocabulary:
             raise SetupError(

@@ -82,9 +82,12 @@ def test_a_language_model_in_two_lines(finished, without_data):
     assert len(model.continued(model.encode("word3"), 20)) == 21  # more than the model reads at once
     assert model.generate(tokens=4, temperature=0) == model.generate(tokens=4, temperature=0, seed=2)
     assert not model.model.training
-    for option, wrong in {"tokens": -1, "temperature": math.nan, "top_k": -5, "seed": 2**64}.items():
+    for option, wrong in {"tokens": -1, "temperature": math.nan, "top_k": -5}.items():
         with pytest.raises(SetupError, match=f"{option}={wrong}: must be at least 0"):
             model.generate("word3", **{"tokens": 1, option: wrong})
+    for seed in (2**63, -(2**63) - 1):
+        with pytest.raises(SetupError, match=f"seed={seed}: must be at least"):
+            model.generate("word3", tokens=1, seed=seed)
     for ids in ([], [model.corpus.vocab_size], [-1]):
         with pytest.raises(SetupError, match=r"ids must be numbers from 0 to \d+, at least one"):
             model.continued(ids, 1)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fourierformer import attention
 from fourierformer.attention import Attention, Geometry
-from fourierformer.models.decoding import StateDecoder, WindowDecoder, decoder
+from fourierformer.models.decoding import StateDecoder, WindowDecoder, decoder, pick
 from fourierformer.models.lm import LMConfig, WordLM
 
 CONFIG = LMConfig(name="small", layers=2, dim=32, heads=4, inner=32, length=12, dropout=0.0)
@@ -99,3 +99,10 @@ def test_a_prompt_longer_than_the_window_begins_with_its_end():
 def test_who_has_no_state_reads_the_window():
     assert isinstance(decoder(model(named("softmax"))), WindowDecoder)
     assert isinstance(decoder(model(RunningMean)), StateDecoder)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-320, 1e-300, 1e-40, 1e-20])
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_the_colder_the_likelier_down_to_any_temperature(temperature, top_k):
+    log_p = torch.randn(50, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    assert pick(log_p, temperature, top_k, torch.Generator()) == log_p.argmax()
