@@ -89,14 +89,13 @@ def measured(
 ) -> tuple[dict, bool]:
     """(the entry of a measurement in robustness.json, whether it was there before)"""
     identity = asdict(wanted) | {"step": step}
-    entries = saved(run)
-    if known := next((entry for entry in entries if identity.items() <= entry.items()), None):
+    if known := next((entry for entry in saved(run) if identity.items() <= entry.items()), None):
         return known, True
     facts, _ = git_state()
     origin = {"commit": short_commit(facts), "command": without_folders(command())}
     entry = identity | measure(parts, wanted, on_progress) | origin
-    with disk_errors(run / FILE):
-        write_json(run / FILE, {"schema": 1, "measured": [*entries, entry]})
+    with disk_errors(run / FILE):  # read again: another process may have measured something meanwhile
+        write_json(run / FILE, {"schema": 1, "measured": [*saved(run), entry]})
     return entry, False
 
 
