@@ -154,6 +154,17 @@ def test_two_one_sided_tests_against_scipy():
     assert expected < 0.05
 
 
+def test_two_one_sided_tests_of_other_seeds_are_welchs():
+    """Spreads and numbers of seeds differ, so that the degrees of freedom are not those of the pooled test."""
+    first, second = [100.2, 101.1, 99.0, 100.4], [100.0, 100.1, 100.05]
+    one, two, bound = np.log(first), np.log(second), math.log(1.01)
+    expected = max(
+        stats.ttest_ind(one - bound, two, equal_var=False, alternative="less").pvalue,
+        stats.ttest_ind(one + bound, two, equal_var=False, alternative="greater").pvalue,
+    )
+    assert equivalence(by_seed(first), by_seed(second, first=11), "ppl").p == pytest.approx(expected)
+
+
 def test_equivalence_agrees_with_the_90_percent_interval():
     """TOST at level 5 % rejects exactly where the 90 % interval lies within the margin."""
     for shift in (0.0, 0.004, 0.006, 0.008, 0.02):
@@ -176,7 +187,7 @@ def test_a_percentage_has_its_margin_in_points():
 
 def test_the_detectable_difference_is_found_with_four_fifths_of_the_power():
     """By the noncentral t distribution, which the stated formula approximates."""
-    logs = [0.01, -0.02, 0.015, 0.0, -0.005, 0.012, -0.01, 0.004]
+    logs = [0.1, -0.2, 0.15, 0.0, -0.05, 0.12, -0.1, 0.04]  # so large that a log is not the relative difference
     found = equivalence(by_seed([math.exp(d) for d in logs]), by_seed([1.0] * 8), "ppl").detectable
     error, freedom = stats.sem(logs), 7
     critical = stats.t.ppf(0.975, freedom)
@@ -244,8 +255,12 @@ def test_dunnett_reads_perplexities_by_their_logarithms_and_checks_the_spread():
     assert found.spread == pytest.approx(1.0)
     low, high = found.intervals["other"]
     assert math.sqrt((1 + low) * (1 + high)) == pytest.approx(2.0)  # + 100 %, in the middle of the logarithms
-    wild = dunnett({"other": by_seed([90.0, 101.0, 115.0])}, control, "ppl")
-    assert wild.spread > 5
+    groups = [np.log([100.0, 101.0, 102.0]), np.log([90.0, 92.0, 115.0])]
+    wild = dunnett({"other": by_seed([90.0, 92.0, 115.0])}, control, "ppl")
+    assert wild.spread == pytest.approx(np.std(groups[1]) / np.std(groups[0]))
+    # Brown and Forsythe (1974): an analysis of variance of the distances from the medians
+    distances = [abs(group - np.median(group)) for group in groups]
+    assert wild.p_spread == pytest.approx(stats.f_oneway(*distances).pvalue)
 
 
 def test_dunnett_leaves_out_what_has_one_seed_or_no_number():
