@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.baseline import significance_lines, without_baseline
+from fourierformer.results.baseline import pairs, significance_lines, without_baseline
+from fourierformer.results.comparison import Cell
+from fourierformer.results.statistics import equivalence
 from fourierformer.results.tables import best_tables
 from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
@@ -52,6 +54,16 @@ def test_every_comparison_of_the_table_counts_in_the_correction(tmp_path):
     assert shown == pytest.approx([2 * small, large], rel=0.05)
     assert re.search("equivalent within 1 %|undecided: finds", gaussian)
     assert "here 2;" in how
+
+
+def test_tests_of_equivalence_are_corrected_too(tmp_path):
+    for name, values in (("softmax", SOFTMAX), ("fourier", FOURIER), ("gaussian", GAUSSIAN)):
+        write(tmp_path, name, values)
+    found = {pair.row.attention: pair.equivalence.p for pair in pairs(comparison(collect(tmp_path)), TEST)}
+    cells = [Cell(dict(enumerate(values, 1))) for values in (FOURIER, GAUSSIAN, SOFTMAX)]
+    fourier, gaussian = (equivalence(cell, cells[-1], "ppl").p for cell in cells[:-1])
+    assert 2 * gaussian < fourier  # so Holm doubles the second and leaves the first
+    assert found == pytest.approx({"fourier": fourier, "gaussian": 2 * gaussian})
 
 
 def test_other_seeds_are_compared_by_welch(tmp_path):
@@ -204,6 +216,29 @@ def test_the_best_settings_are_chosen_by_validation_not_by_test(tmp_path):
     found = re.search(r"test segment .*?p = ([\d.e-]+)", line)
     assert float(found[1]) > stats.ttest_rel(GAUSSIAN, SOFTMAX).pvalue / 2  # of GAUSSIAN against softmax at 0.001
     assert "lr=0.002 - softmax lr=0.001" in line
+
+
+def test_the_best_accuracy_is_the_highest(tmp_path):
+    best = {"softmax": 0.001, "fourier": 0.002}
+    for attention in best:
+        for lr in best.values():
+            changes = {"group": f"{attention}{lr}", "config": {"optim.lr": lr}}
+            write_vision_run(tmp_path / str(lr), attention, 1, 70.0 if lr == best[attention] else 60.0, changes=changes)
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    assert [line[0] for line in table.body[:2]] == ["softmax lr=0.001", "fourier lr=0.002"]
+
+
+def test_settings_that_diverged_are_not_the_best(tmp_path):
+    lost = [math.nan, *SOFTMAX[1:]]
+    valid = {
+        ("softmax", 0.001): lost,
+        ("softmax", 0.002): SOFTMAX,
+        ("fourier", 0.001): SOFTMAX,
+        ("fourier", 0.002): lost,
+    }
+    write_rates(tmp_path, dict.fromkeys(valid, SOFTMAX), valid)
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    assert [line[0] for line in table.body] == ["softmax lr=0.002", "fourier lr=0.001"]
 
 
 def test_settings_without_the_number_that_chooses_are_named(tmp_path):
