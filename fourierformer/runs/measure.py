@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fourierformer.config import RunSpec
+from fourierformer.errors import UserError
 from fourierformer.printing import echo
 from fourierformer.processes import Processes
 from fourierformer.runs.directory import RunDirectory, readable
@@ -39,19 +40,24 @@ class Measurements:
 def measure_best(
     parts: RunObjects,
     checkpoints: Checkpoints,
+    progress: Progress,
     directory: RunDirectory,
     poll: Poll,
     on_progress: OnProgress,
     on_begin: Callable[[str, str], None],
 ) -> dict[str, dict]:
     """Measure the best checkpoint on every split and under every protocol of the config. Finished measurements are not
-    repeated after a stop. `on_begin` gets split and protocol of each that begins."""
+    repeated after a stop. `on_begin` gets split and protocol of each that begins. UserError where an older one would
+    stand in for the best one."""
     wanted = parts.task.measured_at_end(parts.spec)
     if not wanted:
         return {}
     checkpoint = checkpoints.best() or checkpoints.latest()
     assert checkpoint is not None  # the loop has saved its last step
     step, state = checkpoint
+    if step != (best := progress.records["best"]["step"]):
+        way_out = "Restore it from a copy, and the same command measures it; or start again with fresh=true."
+        raise UserError(f"The best checkpoint, of step {best:,}, is damaged: nothing is measured. {way_out}")
     with refuse_other_shapes(directory.path):
         parts.model.load_state_dict(state["model"])
     measurements = Measurements(directory, step, parts.processes)

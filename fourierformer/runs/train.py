@@ -73,7 +73,7 @@ def _train_and_measure(
     try:
         progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress, say)
         results = parts.objective.from_training(progress.records)
-        measured = measure_best(parts, checkpoints, directory, stop.poll, on_progress, on_begin)
+        measured = measure_best(parts, checkpoints, progress, directory, stop.poll, on_progress, on_begin)
         for split, protocols in measured.items():
             results[split] = results.get(split, {}) | protocols
         summary = run_summary(directory, parts, progress, results, meta)
