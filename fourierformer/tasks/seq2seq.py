@@ -118,7 +118,9 @@ class Seq2Seq(SequenceTask[Seq2SeqSpec]):
         return Seq2SeqObjective(corpus, model, **self.options(spec, device, processes))
 
     def steps_per_epoch(self, spec: Seq2SeqSpec, corpus: PairsCorpus | None) -> int:
-        return spec.data.train // spec.global_batch_size
+        from fourierformer.data.order import EpochOrder
+
+        return EpochOrder(spec.data.train, spec.global_batch_size, seed=spec.seed, unit="pairs").steps_per_epoch
 
     def samples_per_step(self, spec: Seq2SeqSpec) -> int:
         return spec.global_batch_size

@@ -28,6 +28,20 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
 
 
+@pytest.mark.parametrize(
+    ("experiment", "message"),
+    [
+        ("builtin", "tokens are too few for 100000 streams of 64 + 1 tokens"),
+        ("builtin_pixels", "a step takes more images than the 1,437 training images"),
+        ("builtin_seq2seq", "a step takes more pairs than the 69,049 training pairs"),
+    ],
+)
+def test_a_batch_that_the_data_cannot_fill_is_refused_as_by_the_training(experiment, message, tmp_path, capfd):
+    command = (f"experiment={experiment}", "global_batch_size=100000", f"runs_root={tmp_path}")
+    assert train_lm(*command, "dry_run=true") == 2
+    assert message in capfd.readouterr().err
+
+
 def test_multirun_may_stand_between_overrides(smoke, tmp_path, capfd):
     assert train_lm(*smoke, "-m", "seed=1,2", f"runs_root={tmp_path}", "dry_run=true") == 0
     assert capfd.readouterr().out.splitlines()[-1].startswith("2 of 2 runs are to be done")

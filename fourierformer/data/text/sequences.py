@@ -34,7 +34,8 @@ class ShuffledSequences:
 
 
 def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
-    return tokens // length // batch_size
+    """SetupError for fewer images than a step takes."""
+    return EpochOrder(tokens // length, batch_size, seed=0, unit="images").steps_per_epoch
 
 
 def shifted(sequences: np.ndarray) -> tuple[Tensor, Tensor]:

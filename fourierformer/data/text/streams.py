@@ -23,14 +23,10 @@ class OrderedStreams:
     """
 
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int):
+        self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
         per_stream = len(tokens) // batch_size
-        if per_stream < length + 1:
-            needed = f"{batch_size} streams of {length} + 1 tokens ({batch_size * (length + 1):,})"
-            way_out = "lower the batch size or the length, or take more text"
-            raise SetupError(f"{len(tokens):,} tokens are too few for {needed}: {way_out}")
         self.streams = tokens[: per_stream * batch_size].reshape(batch_size, per_stream)
         self.length = length
-        self.steps_per_epoch = steps_per_epoch(len(tokens), batch_size, length)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor]:
         """Inputs and targets of step 0, 1, 2, ...; rank r of `world` gets the r-th contiguous share of the streams."""
@@ -50,8 +46,13 @@ class OrderedStreams:
 
 
 def steps_per_epoch(tokens: int, batch_size: int, length: int) -> int:
-    """Steps per epoch, including the last one with a shorter slice."""
-    return -(-(tokens // batch_size - 1) // length)
+    """Steps per epoch, including the last one with a shorter slice. SetupError for fewer tokens than a step reads."""
+    per_stream = tokens // batch_size
+    if per_stream < length + 1:
+        needed = f"{batch_size} streams of {length} + 1 tokens ({batch_size * (length + 1):,})"
+        way_out = "lower the batch size or the length, or take more text"
+        raise SetupError(f"{tokens:,} tokens are too few for {needed}: {way_out}")
+    return -(-(per_stream - 1) // length)
 
 
 def windows(tokens: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
