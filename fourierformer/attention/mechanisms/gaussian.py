@@ -108,5 +108,7 @@ def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """
     q, k = to_float32(q, k)
     origin = k[..., :1, :].detach()
-    q, k = F.pad(q - origin, (0, 1), value=1.0), k - origin
-    return q, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)
+    # zeros up to a multiple of 4 coordinates: of others torch's fused kernel on a GPU takes no float32
+    zeros = 0 if q.device.type == "cpu" else -(q.shape[-1] + 1) % 4
+    q, k = F.pad(q - origin, (0, 1 + zeros), value=1.0), k - origin
+    return q, torch.cat([k, F.pad(-0.5 * k.square().sum(-1, keepdim=True), (0, zeros))], dim=-1)
