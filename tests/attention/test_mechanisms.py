@@ -13,7 +13,7 @@ from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.engines.dot_product import dot_product_attention
 from fourierformer.attention.mechanisms.fourier import matched_radius
-from fourierformer.attention.mechanisms.gaussian import as_dot_product, gaussian_attention
+from fourierformer.attention.mechanisms.gaussian import gaussian_attention
 from fourierformer.errors import SetupError
 from fourierformer.marks import Mark, marks_of
 
@@ -60,24 +60,6 @@ def test_gaussian_with_normalised_keys_is_softmax_attention(causal):
     k = F.normalize(k, dim=-1)
     expected = dot_product_attention(q, k, v, causal=causal)
     torch.testing.assert_close(gaussian_attention(q, k, v, math.sqrt(16), causal=causal), expected)
-
-
-@pytest.mark.parametrize("width", [1, 3, 4, 16, 63, 64])
-def test_gaussian_has_the_coordinates_that_the_fused_kernel_of_a_gpu_takes(width):
-    q, k = as_dot_product(*torch.empty(2, 1, 1, 5, width, device="meta"))
-    assert q.shape == k.shape
-    assert width < q.shape[-1] <= width + 4
-    assert q.shape[-1] % 4 == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("causal", [True, False])
-def test_gaussian_on_a_gpu_is_computed_by_the_fused_kernel(causal):
-    q, k, v = torch.randn(3, 2, 4, 100, 16, generator=torch.Generator().manual_seed(0))
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):  # an error where the kernel cannot take the shapes
-        found = gaussian_attention(q.cuda(), k.cuda(), v.cuda(), 3.0, causal=causal)
-    torch.testing.assert_close(found.cpu(), gaussian_attention(q, k, v, 3.0, causal=causal), rtol=1e-3, atol=1e-3)
 
 
 def test_gaussian_layer_defaults_to_sqrt_of_the_head_dim():

@@ -18,9 +18,9 @@ def dot_product_attention(
         without_keys = sees_nothing(queries, keep, causal=causal)
         return masked_attention(q, k, v, visible_keys(q, k, causal=causal, keep=keep), without_keys, scale=scale)
     if not causal or queries == 1:  # a single last query sees every key
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
+        return _fused(q, k, v, scale=scale)
     if queries == keys:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        return _fused(q, k, v, is_causal=True, scale=scale)
     return masked_attention(q, k, v, bottom_right_causal(queries, keys, q.device), scale=scale)
 
 
@@ -32,9 +32,23 @@ def masked_attention(
     without_keys (..., N, 1), bool: queries without visible keys, which get 0. Unless given, every query must see a key.
     """
     if without_keys is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        return _fused(q, k, v, attn_mask=mask, scale=scale)
     mask = mask | without_keys  # an empty row of a softmax would be 0 / 0
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
+    return _fused(q, k, v, attn_mask=mask, scale=scale).masked_fill(without_keys, 0.0)
+
+
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None, attn_mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """torch's scaled_dot_product_attention, with zeros as further coordinates where its fused kernels refuse the widths:
+    on a CPU they want one for q, k and v, on a GPU multiples of 4 in float32. Without them it holds all N M logits."""
+    width = max(q.shape[-1], v.shape[-1])
+    if q.device.type != "cpu":
+        width += -width % 4
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    padded = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    mixed = F.scaled_dot_product_attention(*padded, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+    return mixed[..., : v.shape[-1]]
 
 
 def attention_to_kept(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, keep: Keep) -> Tensor:

@@ -4,7 +4,6 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention import register
@@ -51,9 +50,7 @@ class Elliptical(Attention):
             # -m (q - k)^2 / 2 = m q k - m k^2 / 2 and a term that is the same for all keys
             q = torch.cat([metric * q, (-metric / 2).expand_as(q)], dim=-1)
             k, scale = torch.cat([k, k.square()], dim=-1), 1 / math.sqrt(self.geometry.head_dim)
-            values = F.pad(values, (0, values.shape[-1]))  # fused kernels have one width
-            mixed = dot_product_attention(q, k, values, causal=causal, scale=scale, keep=keep)
-            return mixed[..., : v.shape[-1]].to(v.dtype)
+            return dot_product_attention(q, k, values, causal=causal, scale=scale, keep=keep).to(v.dtype)
 
     @torch.no_grad()
     def metric(self, v: Tensor, below: Tensor, keep: Keep = None) -> Tensor:

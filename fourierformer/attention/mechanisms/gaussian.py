@@ -23,8 +23,8 @@ class Gaussian(Attention):
     """Attention as kernel regression with w_ij = exp(-|q_i - k_j|^2 / (2 sigma^2)) (FourierFormer, section 2).
 
     With keys of unit norm |k_j|^2 cancels: softmax attention, equation 8 of the paper, where sigma^2 = sqrt(D) gives
-    the usual 1/sqrt(D). As fast as softmax. `kde`: the control of robust kernel density attention (Han et al. 2023,
-    arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm.
+    the usual 1/sqrt(D). Computed by softmax's kernels, with D + 1 coordinates. `kde`: the control of robust kernel
+    density attention (Han et al. 2023, arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm.
     """
 
     rotary_ok: bool | str = True
@@ -108,7 +108,5 @@ def as_dot_product(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """
     q, k = to_float32(q, k)
     origin = k[..., :1, :].detach()
-    # zeros up to a multiple of 4 coordinates: of others torch's fused kernel on a GPU takes no float32
-    zeros = 0 if q.device.type == "cpu" else -(q.shape[-1] + 1) % 4
-    q, k = F.pad(q - origin, (0, 1 + zeros), value=1.0), k - origin
-    return q, torch.cat([k, F.pad(-0.5 * k.square().sum(-1, keepdim=True), (0, zeros))], dim=-1)
+    q, k = F.pad(q - origin, (0, 1), value=1.0), k - origin
+    return q, torch.cat([k, -0.5 * k.square().sum(-1, keepdim=True)], dim=-1)
