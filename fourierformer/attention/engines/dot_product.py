@@ -40,8 +40,8 @@ def masked_attention(
 def _fused(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None, attn_mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
-    """torch's scaled_dot_product_attention, with zeros as further coordinates where its fused kernels refuse the widths:
-    on a CPU they want one for q, k and v, on a GPU multiples of 4 in float32. Without them it holds all N M logits."""
+    """torch's scaled_dot_product_attention, with zeros as further coordinates where its fused kernels refuse the widths
+    (a CPU's take one for q, k and v, a GPU's multiples of 4 in float32) and it would hold all N M logits instead."""
     width = max(q.shape[-1], v.shape[-1])
     if q.device.type != "cpu":
         width += -width % 4
