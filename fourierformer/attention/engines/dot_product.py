@@ -46,9 +46,10 @@ def _fused(
     if q.device.type != "cpu":
         width += -width % 4
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    padded = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
-    mixed = F.scaled_dot_product_attention(*padded, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
-    return mixed[..., : v.shape[-1]]
+    values = v.shape[-1]
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+    return mixed[..., :values]
 
 
 def attention_to_kept(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, keep: Keep) -> Tensor:
