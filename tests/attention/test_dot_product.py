@@ -36,9 +36,11 @@ def test_softmax_of_any_widths(coordinates, values, scale, causal):
 @BOTH
 @pytest.mark.parametrize(("name", "knobs"), WIDTHS)
 def test_no_layer_keeps_all_logits_because_of_its_widths(name, knobs, causal):
-    layer = layer_of(name, causal, **knobs)
+    layer, x = layer_of(name, causal, **knobs), tokens(9)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # an error where the kernel does not take them
-        layer(tokens(9))
+        found = layer(x)
+    with sdpa_kernel(SDPBackend.MATH):
+        torch.testing.assert_close(found, layer(x), **EXACT)
 
 
 @pytest.mark.gpu
