@@ -37,7 +37,11 @@ NEEDS = {
 }
 TESTS = {
     "tests": ["tests/kernels/test_sinc_fused.py"],
-    "others": ["tests/training/test_host_reads.py", "tests/attention/test_sparse_tiles.py"],
+    "others": [
+        "tests/attention/test_dot_product.py",
+        "tests/attention/test_sparse_tiles.py",
+        "tests/training/test_host_reads.py",
+    ],
 }
 # of the minutes; the rest is for starts and tables
 SHARES = {"contact": 0.18, "kernel": 0.2, "training": 0.28, "tests": 0.2, "others": 0.12}
