@@ -78,8 +78,8 @@ class TrainingLoop:
         self.layers = LayerSteps(self.model, self.objective, device)
         self.progress = Progress()
         self.saved = 0  # the last saved step
-        self.waited = 0.0  # seconds spent waiting for data since the last log
-        self.logged_at = (0, 0.0)  # step and train_seconds of the last log
+        self.waited = 0.0  # seconds spent waiting for data in this step
+        self.logged_at = (0, 0.0, 0.0)  # step, train_seconds and wait_seconds of the last log
         # on the device, and read from a GPU at log steps and at evaluations only: [sum of losses since the log, good
         # steps since the log, bad steps in all, bad steps in a row, most bad steps in a row]
         self.counters = torch.zeros(5, device=device, dtype=torch.float64)
@@ -180,6 +180,8 @@ class TrainingLoop:
             losses, good, total, _, longest = self.counters.tolist()
             self.progress.bad_steps = int(total)
         self.progress.train_seconds += time.perf_counter() - started
+        self.progress.wait_seconds += self.waited
+        self.waited = 0.0
         if log:
             row = {"step": step, "lr": self.rate(step), "grad_norm": norm.item(), "bad_steps": int(total)}
             if good:
@@ -193,13 +195,12 @@ class TrainingLoop:
 
     def _speed(self) -> dict[str, float]:
         """Since the last log: throughput, and the share of the time spent waiting for data."""
-        step, seconds = self.logged_at
+        step, seconds, waited = self.logged_at
         now, count = self.progress, self.objective.samples_after
         elapsed = max(now.train_seconds - seconds, 1e-9)
         per_second = (count(now.step) - count(step)) / elapsed
-        row = {f"{self.objective.unit}_per_s": per_second, "data_wait": self.waited / elapsed}
-        now.wait_seconds += self.waited
-        self.waited, self.logged_at = 0.0, (now.step, now.train_seconds)
+        row = {f"{self.objective.unit}_per_s": per_second, "data_wait": (now.wait_seconds - waited) / elapsed}
+        self.logged_at = (now.step, now.train_seconds, now.wait_seconds)
         return row
 
     def _seconds(self) -> dict[str, float]:
@@ -292,13 +293,13 @@ class TrainingLoop:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress(**state["progress"])
+        now = self.progress = Progress(**state["progress"])
         self.counters = state["counters"].to(self.device)
         if state.get("objective"):  # older checkpoints have none
             self.objective.load_state_dict(state["objective"])
         torch.set_rng_state(state["random"])
         self.tracker.rewind(state["metrics_offset"], state.get("metrics_check"))
-        self.saved, self.logged_at = self.progress.step, (self.progress.step, self.progress.train_seconds)
+        self.saved, self.logged_at = now.step, (now.step, now.train_seconds, now.wait_seconds)
 
 
 def shared_model(model: nn.Module, processes: Processes, device: torch.device) -> nn.Module:

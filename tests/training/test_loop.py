@@ -3,7 +3,7 @@
 import copy
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -245,6 +245,21 @@ def test_rates_are_of_the_steps_since_the_last_row_also_after_a_resume(tmp_path,
     spent = [5.0] * done + [20.0] * (6 - done)
     assert [row["tokens_per_s"] for row in rows] == pytest.approx([32 / seconds for seconds in spent])
     assert [row["seconds"] for row in rows] == pytest.approx(np.cumsum(spent))
+
+
+def test_waits_for_data_before_a_stop_count(tmp_path, monkeypatch):
+    """Of the five seconds of a step, two are waits for its data; those of the step that the stop cut are left out."""
+    seconds = count(1)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+    first = start(tmp_path, StopAfter(14), log_every=6)
+    with pytest.raises(Interrupted):
+        first.run()
+    assert 0 < first.progress.step < 6
+    second = start(tmp_path, log_every=6)
+    second.run()
+    assert (second.progress.train_seconds, second.progress.wait_seconds) == (6 * 5, 6 * 2)
+    (row,) = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "data_wait" in row]
+    assert row["data_wait"] == 2 / 5
 
 
 def test_another_seed_is_another_run(tmp_path, straight):
