@@ -53,9 +53,11 @@ class Case:
 
     def most_spills(self) -> float:
         """Instructions that may spill registers. Wider heads and float32 exceed the registers (slower only); tiles
-        chosen by timing spill a few outside of the loops over coordinates, those of one pass before and after its
-        loop over tiles."""
+        chosen by timing spill a few outside of the loops over coordinates, as does one pass."""
         usual = self.width <= 64 and not self.precise
+        if usual and self.nodes == 16 and self.arch != 90:
+            one_pass = self.kernel == "both" and self.arch != 100
+            return 75 if one_pass else 0 if self.arch == 100 else 10  # 10: forward, D 32
         if usual and self.kernel == "both":
             return 90
         if usual and (self.arch in (86, 89) or (self.arch == 90 and self.tile.stages > 1)):

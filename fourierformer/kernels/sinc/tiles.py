@@ -47,24 +47,27 @@ def tile(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: i
     """The tile for `kernel` on compute capability `major`: forward, both (a backward of one pass), or queries or keys
     (of two passes). `few`: for up to FEW_ROWS queries of the forward.
 
-    On 9.0 with 16 features by timing on an H200 (benchmarks/launches.py). Elsewhere the one with the fewest
-    instructions per pair of tokens without spilled registers, by disassembly (scripts/inspect_kernel.py).
+    On 9.0 with 16 features by timing on an H200 (benchmarks/launches.py). Elsewhere by disassembly
+    (scripts/inspect_kernel.py): few instructions per pair of tokens, and few or no spilled registers.
     """
     if few:
         return _few_rows(width, nodes, log, major)
     if major == 9 and nodes and width <= 64:
         return _on_hopper(kernel, width, nodes, precise, log)
-    plain = nodes == 16 and not precise
+    plain = nodes == 16 and not precise and width <= 64
+    in_tensor_memory = major in (10, 11)
+    if plain and not in_tensor_memory:
+        return _in_registers(kernel, width)
     if kernel == "forward":
-        large = plain and width <= 64 and (major == 8 or not log)
+        large = plain and not log
         step = 8 if not log and width > 8 and -(-width // 4) % 2 == 0 else 4
-        if large and width > 32 and not log:  # 64 columns spill
+        if large and width > 32:  # 64 columns spill
             return Tile(64, 32, 4, step=step)
         return Tile(64, 64 if large else 32 if major > 8 else 16, 4, step=step)
+    if plain:
+        return _backward_in_tensor_memory(kernel, width)
     if nodes and not precise and width <= 32 and major > 8:
         return Tile(64, 32, 8) if width % 4 else Tile(64, 64, 4)
-    if plain and width <= 32:
-        return Tile(64, 32, 4)
     return Tile(64, 16, 4 if width <= 32 or major == 8 else 8)
 
 
@@ -80,8 +83,29 @@ def _on_hopper(kernel: str, width: int, nodes: int, precise: bool, log: bool) ->
     return Tile(64, 64, 4, stages=3, step=2)
 
 
+def _in_registers(kernel: str, width: int) -> Tile:
+    """Half mode where a tensor core leaves products in registers: 8.0 to 8.9, and 12.0. One pass spills up to 71 of
+    them, outside of its loops over coordinates."""
+    if kernel == "forward":
+        return Tile(64, 64, 4, stages=3)
+    if width % 4:  # such rows are loaded number by number, and every address takes registers
+        return Tile(64, 32 if width <= 32 else 16, 4)
+    if kernel == "both":
+        return Tile(64, 32, 4, stages=2, step=2)
+    return Tile(64, 64, 4, stages=2, step=2) if width <= 32 else Tile(64, 32, 4, stages=2)
+
+
+def _backward_in_tensor_memory(kernel: str, width: int) -> Tile:
+    """Half mode on 10.0. Triton 3.9 cannot compile two passes with stages there."""
+    if kernel == "both":
+        return Tile(64, 64 if width <= 32 else 32, 8, stages=2, step=2)
+    if width > 32:
+        return Tile(64, 16, 8, step=2)
+    return Tile(64, 32, 8, step=2) if width % 4 else Tile(64, 64, 4, step=2)
+
+
 def _few_rows(width: int, nodes: int, log: bool, major: int) -> Tile:
-    """By disassembly, half mode spills no registers on 8.0 and 9.0."""
+    """By disassembly, half mode spills no registers on 8.0 and 9.0, but for 5 on 8.0 at D 32 with eps = 0."""
     crowded = log and width > 32
     if nodes == 0 or (major == 8 and nodes == 16 and crowded):
         return Tile(FEW_ROWS, 64, 4)
