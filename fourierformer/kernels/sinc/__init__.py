@@ -23,6 +23,7 @@ from fourierformer.kernels.sinc.reference import sinc_attention_reference
 log = logging.getLogger(__name__)
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+TENSOR_MEMORY = (10, 11)  # major compute capabilities whose tensor cores leave products in a memory of their own
 
 
 def sinc_attention_fused(*arguments: Tensor, power: int, eps: float, causal: bool, keep: Tensor | None) -> Tensor:
@@ -105,6 +106,8 @@ def why_not_fused(q: Tensor) -> str | None:
         return "triton is not installed"
     if q.is_cuda and _compute_capability_major(q.device) < 8:
         return "it needs an NVIDIA GPU of compute capability 8.0 (Ampere) or newer"
+    if q.is_cuda and _compute_capability_major(q.device) in TENSOR_MEMORY and _triton_version() < (3, 8):
+        return "Triton before 3.8 miscompiles it for compute capability 10.0; a newer PyTorch brings a newer Triton"
     return None
 
 
@@ -124,6 +127,12 @@ def _refuse_transforms(*tensors: Tensor) -> None:
 def _compute_capability_major(device: torch.device) -> int:
     """0 for AMD. Without a cache: torch.compile traces these functions as constants, and warns of caches."""
     return torch.cuda.get_device_properties(device).major if torch.version.cuda else 0
+
+
+def _triton_version() -> tuple[int, ...]:
+    from triton import __version__  # a second to import: only where it decides
+
+    return tuple(int(part) for part in __version__.split(".")[:2])
 
 
 def sinc_attention(

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from fourierformer.kernels.sinc import TENSOR_MEMORY
 from fourierformer.kernels.sinc.factors import MOST_ROWS
 
 MOST_ROWS = MOST_ROWS.value
@@ -55,8 +56,7 @@ def tile(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: i
     if major == 9 and nodes and width <= 64:
         return _on_hopper(kernel, width, nodes, precise, log)
     plain = nodes == 16 and not precise and width <= 64
-    in_tensor_memory = major in (10, 11)
-    if plain and not in_tensor_memory:
+    if plain and major not in TENSOR_MEMORY:
         return _in_registers(kernel, width)
     if kernel == "forward":
         large = plain and not log
