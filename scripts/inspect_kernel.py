@@ -54,20 +54,18 @@ class Case:
     def most_spills(self) -> float:
         """Instructions that may spill registers. Wider heads and float32 exceed the registers (slower only); tiles
         chosen by timing spill a few outside of the loops over coordinates, as does one pass."""
-        usual = self.width <= 64 and not self.precise
-        if usual and self.nodes == 16 and self.arch != 90:
-            if self.width % 4:  # loaded number by number
-                return 75 if self.kernel == "both" else 40
-            if self.arch == 100:
-                return 0
-            return 75 if self.kernel == "both" else 10
-        if usual and self.kernel == "both":
+        whole = self.width % 4 == 0  # others are loaded number by number
+        if self.width > 64 or self.precise:
+            return math.inf
+        if self.arch == 100 and self.nodes == 16 and whole:
+            return 0
+        if self.kernel == "both":
             return 90
-        if usual and (self.arch in (86, 89) or (self.arch == 90 and self.tile.stages > 1)):
-            return 40
+        if self.nodes == 16 and self.arch != 90:
+            return 10 if whole else 40
         if self.arch == 100:
-            return 16 if usual and self.nodes > 0 and self.tile.rows >= 64 else math.inf
-        return 0 if usual else math.inf
+            return 16 if self.nodes > 0 and self.tile.rows >= 64 else math.inf
+        return 40 if self.arch in (86, 89) or self.tile.stages > 1 else 0
 
     def products(self, last: bool) -> float:
         """Matrix instructions of one warp in an inner loop over all coordinates, which the compiler may have unrolled:

@@ -130,7 +130,7 @@ def _compute_capability_major(device: torch.device) -> int:
 
 
 def _triton_version() -> tuple[int, ...]:
-    from triton import __version__  # a second to import: only where it decides
+    from triton import __version__  # imported only where it decides
 
     return tuple(int(part) for part in __version__.split(".")[:2])
 

@@ -55,20 +55,18 @@ def tile(kernel: str, width: int, nodes: int, precise: bool, log: bool, major: i
         return _few_rows(width, nodes, log, major)
     if major == 9 and nodes and width <= 64:
         return _on_hopper(kernel, width, nodes, precise, log)
-    plain = nodes == 16 and not precise and width <= 64
-    if plain and major not in TENSOR_MEMORY:
-        return _in_registers(kernel, width)
+    if nodes == 16 and not precise and width <= 64:
+        return _in_tensor_memory(kernel, width, log) if major in TENSOR_MEMORY else _in_registers(kernel, width)
     if kernel == "forward":
-        large = plain and not log
-        step = 8 if not log and width > 8 and -(-width // 4) % 2 == 0 else 4
-        if large and width > 32:  # 64 columns spill
-            return Tile(64, 32, 4, step=step)
-        return Tile(64, 64 if large else 32 if major > 8 else 16, 4, step=step)
-    if plain:
-        return _backward_in_tensor_memory(kernel, width)
+        return Tile(64, 32 if major > 8 else 16, 4, step=_step_of_forward(width, log))
     if nodes and not precise and width <= 32 and major > 8:
         return Tile(64, 32, 8) if width % 4 else Tile(64, 64, 4)
     return Tile(64, 16, 4 if width <= 32 or major == 8 else 8)
+
+
+def _step_of_forward(width: int, log: bool) -> int:
+    """8 where that divides the coordinates and leaves more than one step."""
+    return 8 if not log and width > 8 and -(-width // 4) % 2 == 0 else 4
 
 
 def _on_hopper(kernel: str, width: int, nodes: int, precise: bool, log: bool) -> Tile:
@@ -95,8 +93,10 @@ def _in_registers(kernel: str, width: int) -> Tile:
     return Tile(64, 64, 4, stages=2, step=2) if width <= 32 else Tile(64, 32, 4, stages=2)
 
 
-def _backward_in_tensor_memory(kernel: str, width: int) -> Tile:
+def _in_tensor_memory(kernel: str, width: int, log: bool) -> Tile:
     """Half mode on 10.0. Triton 3.9 cannot compile two passes with stages there."""
+    if kernel == "forward":
+        return Tile(64, 32 if log or width > 32 else 64, 4, step=_step_of_forward(width, log))
     if kernel == "both":
         return Tile(64, 64 if width <= 32 else 32, 8, stages=2, step=2)
     if width > 32:
