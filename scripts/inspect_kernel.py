@@ -22,9 +22,9 @@ from triton.compiler import ASTSource
 
 from fourierformer.kernels.sinc import factors, features, fused
 from fourierformer.kernels.sinc.op import TIERS
-from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, Tile, tile
+from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, Tile, tile, tile_of
 from fourierformer.printing import echo
-from fourierformer.runs.console_io import Parser
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 # bytes a block may use, CUDA programming guide
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -94,8 +94,7 @@ class Case:
         settings = {"WIDTH": self.width, "STORED": width, "V_WIDTH": self.width, "V_LOADED": loaded}
         settings |= {"POWER": 4, "CAUSAL": True, "LOG": self.log}
         settings |= {"PRECISE": self.precise, "NODES": self.nodes}
-        sizes = {name: value for name, value in self.tile.options().items() if name.isupper()}
-        settings |= sizes | kept(self.keep)
+        settings |= self.tile.sizes() | kept(self.keep)
         if self.kernel != "forward":
             settings |= {"LOADED": triton.next_power_of_2(width), "KEYS": self.kernel != "queries"}
             settings |= {} if self.kernel == "both" else {"Parts": None}
@@ -124,7 +123,7 @@ class Compiled:
 
 def compile_case(case: Case) -> Compiled:
     kernel = fused.forward if case.kernel == "forward" else fused.backward
-    compiled = compile_ahead(kernel, case.settings(), case.arch, case.tile.warps, case.tile.stages)
+    compiled = compile_ahead(kernel, case.settings(), case.arch, **case.tile.options())
     sass = compiled.asm["sass"]
     registers = 1 + max((int(r) for r in re.findall(r"\bR(\d+)\b", sass)), default=0)
     matrix = len(re.findall(rf"\b{case.matrix_instruction()}", sass))
@@ -144,7 +143,7 @@ def compile_preparation(arch: int, width: int, keep: bool) -> int:
         kernels.append((features.write_features, settings | kept(keep)))
     settings = {"WIDTH": width, "STORED": settings["STORED"], "LOADED": triton.next_power_of_2(settings["STORED"])}
     kernels.append((fused.add_parts, settings | {"POWER": 4, "CAUSAL": True, "ROWS": BACKWARD_ROWS}))
-    return sum(spills(compile_ahead(*kernel, arch, 4).asm["sass"]) for kernel in kernels)
+    return sum(spills(compile_ahead(*kernel, arch).asm["sass"]) for kernel in kernels)
 
 
 def spills(sass: str) -> int:
@@ -152,7 +151,7 @@ def spills(sass: str) -> int:
 
 
 def compile_ahead(
-    kernel: triton.JITFunction, settings: dict, arch: int, warps: int, stages: int = 1
+    kernel: triton.JITFunction, settings: dict, arch: int, **options: int
 ) -> triton.compiler.CompiledKernel:
     # as for contiguous tensors: the last stride is 1, all others and all addresses are multiples of 16
     settings |= {name: 1 for name in kernel.arg_names if re.fullmatch("[a-z]_width", name)}
@@ -160,7 +159,7 @@ def compile_ahead(
     even = [i for i, n in enumerate(kernel.arg_names) if signature[n][0] == "*" or re.fullmatch(STRIDE, n)]
     aligned = {(i,): [["tt.divisibility", 16]] for i in even}
     source = ASTSource(kernel, signature=signature, constexprs=settings, attrs=aligned)
-    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    options = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": True} | options
     if kernel not in (fused.forward, fused.backward):
         options |= features.EXACT
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
@@ -216,24 +215,14 @@ def cases(args: argparse.Namespace) -> list[Case]:
         {"half": [False], "float32": [True], None: [False, True]}[args.mode],
         [True] if args.log else [False, True],
     )
+    given = [tile_of(text) for text in args.tile or ()]
     chosen = []
     for kernel, width, nodes, precise, log in kinds:
         kind = (kernel, width, nodes, precise, log)
         for arch in args.arch or SHARED_MEMORY:
             table = [tile(*kind, arch // 10, few) for few in ((False, True) if kernel == "forward" else (False,))]
-            chosen += [Case(arch, *kind, each, args.keep) for each in args.tile or table]
+            chosen += [Case(arch, *kind, each, args.keep) for each in given or table]
     return chosen
-
-
-def tile_of(text: str) -> Tile:
-    """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
-    numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
-    sizes = numbers[:3]
-    powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
-    if not powers or len(numbers) > 5 or not all(numbers) or numbers[4:] not in ([], [1], [2], [4], [8], [16]):
-        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8; stages; a step"
-        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected {wanted}")
-    return Tile(*numbers)
 
 
 def main() -> None:
@@ -242,20 +231,22 @@ def main() -> None:
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
-    parser.add_argument("--tile", action="append", type=tile_of, help="rows,columns,warps[,stages[,step]]")
+    parser.add_argument("--tile", action="append", help="rows,columns,warps[,stages[,step[,registers]]]")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
     parser.add_argument("--keep", action="store_true", help="where some keys are left out")
     parser.add_argument("--check", action="store_true", help="exit 1 for a kernel with a fault")
     args = parser.parse_args()
+    with exit_on_user_error():
+        chosen = cases(args)
     wrong = 0
     columns = "class log arch  rows,...,warps,stages,step  registers  spills  shared KiB  per pair  with a mask"
     echo(f"kernel   width nodes {columns}")
-    for case in cases(args):
+    for case in chosen:
         compiled = compile_case(case)
         faults = compiled.faults(case)
         wrong += bool(faults)
-        numbers = ",".join(map(str, dataclasses.astuple(case.tile)))
+        numbers = ",".join(str(number) for number in dataclasses.astuple(case.tile) if number is not None)
         mode = "f32" if case.precise else "half"
         echo(
             f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {numbers:>23}"

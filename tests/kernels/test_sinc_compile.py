@@ -90,7 +90,7 @@ def test_no_fusion_spoils_the_split_of_an_angle():
     program = """
 from inspect_kernel import compile_ahead, features
 settings = {"WIDTH": 16, "STORED": 16, "PRECISE": True, "Keep": None}
-print(compile_ahead(features.write_features, settings, 90, 4).asm["ptx"])
+print(compile_ahead(features.write_features, settings, 90).asm["ptx"])
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-c", program]

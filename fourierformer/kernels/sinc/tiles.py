@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import TENSOR_MEMORY
 from fourierformer.kernels.sinc.factors import MOST_ROWS
 
@@ -29,13 +30,31 @@ class Tile:
     # Coordinates per step of the loop over coordinates, whose code is unrolled. Never all, or the compiler keeps the
     # rows' features in registers.
     step: int = 4
+    registers: int | None = None  # most per thread: with fewer, more programs share a multiprocessor
 
     def programs(self, heads: int, rows: int) -> int:
         return heads * -(-rows // self.rows)
 
+    def sizes(self) -> dict[str, int]:
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "CHUNK": self.step}
+
     def options(self) -> dict[str, int]:
-        sizes = {"ROWS": self.rows, "COLUMNS": self.columns, "CHUNK": self.step}
-        return sizes | {"num_warps": self.warps, "num_stages": self.stages}
+        """Of Triton's compiler."""
+        options = {"num_warps": self.warps, "num_stages": self.stages}
+        return options if self.registers is None else options | {"maxnreg": self.registers}
+
+
+def tile_of(text: str) -> Tile:
+    """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
+    numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
+    sizes, step, registers = numbers[:3], numbers[4:5], numbers[5:]
+    powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
+    known = step in ([], [1], [2], [4], [8], [16]) and (not registers or (24 <= registers[0] <= 255))
+    if not (powers and known) or len(numbers) > 6 or not all(numbers):
+        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8"
+        more = "stages; a step; most registers per thread, 24 to 255"
+        raise SetupError(f"--tile {text[:40]!r}: expected {wanted}; {more}")
+    return Tile(*numbers)
 
 
 def one_pass(keys: int) -> bool:
@@ -141,7 +160,7 @@ def launch(
     facts = settings["WIDTH"], settings["NODES"], settings["PRECISE"], settings["LOG"], major
     chosen = tile(name, *facts, few=name == "forward" and rows <= FEW_ROWS)
     settings["enable_fp_fusion"] = True  # sums of products in one instruction; not the default of later Tritons
-    return Launch(kernel, chosen.programs(heads, rows), numbers, settings | chosen.options())
+    return Launch(kernel, chosen.programs(heads, rows), numbers, settings | chosen.sizes() | chosen.options())
 
 
 @functools.cache
