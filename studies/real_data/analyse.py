@@ -8,6 +8,7 @@ from fourierformer.results.documents import origin, write_parts
 from fourierformer.results.formats import markdown_of
 from fourierformer.results.measured import read_measured
 from fourierformer.results.tables import head_tables, tables
+from studies.real_data.attacks import ATTACKED, RUNS, attack_table
 from studies.real_data.checks import CHECKS, PLANNED, check_table
 from studies.real_data.figures import save_evidence
 from studies.real_data.headline import findings, headline_table
@@ -16,7 +17,8 @@ from studies.real_data.layers import layer_tables
 
 
 def parts(folder: Path = HERE) -> dict[str, str]:
-    return {"headline": headline(folder), "checks": checks(folder), "evidence": evidence(folder)}
+    sources = {"headline": headline, "checks": checks, "attacks": attacks, "evidence": evidence}
+    return {name: source(folder) for name, source in sources.items()}
 
 
 def headline(folder: Path = HERE) -> str:
@@ -47,6 +49,12 @@ def checks(folder: Path = HERE) -> str:
     assert table is not None  # its rows are committed
     runs = [run for row in table.rows for run in row.runs]
     return f"{markdown_of([table])}\nFrom `studies/real_data/{CHECKS}.csv`: {origin(runs)}."
+
+
+def attacks(folder: Path = HERE) -> str:
+    """The image models under attack, of runs that were trained again for it."""
+    runs = read_measured(folder / f"{RUNS}.csv")
+    return f"{attack_table(folder)}\n\nFrom `studies/real_data/{RUNS}.csv` and `{ATTACKED}.csv`: {origin(runs)}."
 
 
 if __name__ == "__main__":

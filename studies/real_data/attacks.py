@@ -1,0 +1,78 @@
+"""Check 6 of the plan: the accuracy that image models keep under FGM and PGD, beside softmax's."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from fourierformer.results.comparison import Cell
+from fourierformer.results.formats import DASH
+from fourierformer.results.statistics import SIGNIFICANT, Difference, compare, corrected, p_text
+from studies.real_data.hypotheses import HERE
+
+RUNS, ATTACKED = "evidence_vit_attacked", "evidence_vit_robustness"
+BASELINE, COMPARED = "softmax", ("fourier", "fourier_matched", "gaussian")
+NAMES = {"fgm": "FGM", "pgd": "PGD"}
+TESTED = 1.0  # in 255ths of the normalised images: the published level
+Kept = dict[tuple[str, str, float], Cell]
+
+
+def kept(rows: pd.DataFrame) -> Kept:
+    """By attack, attention and level: top-1 under attack over clean top-1 of the same run, for each seed."""
+    clean = rows[rows["level"] == 0].set_index("run")["top1"]
+    attacked = rows[rows["level"] > 0].assign(kept=lambda found: found["top1"] / found["run"].map(clean))
+    groups = attacked.groupby(["attack", "attention", "level"])
+    return {key: Cell(dict(zip(group["seed"], group["kept"], strict=True))) for key, group in groups}
+
+
+def comparisons(shares: Kept) -> dict[tuple[str, str], tuple[Difference, float]]:
+    """By attack and attention: the difference of the logarithms to softmax's at the tested level, and its p, corrected
+    (Holm) over all of the plan; a comparison that is not measured counts as p = 1."""
+    planned = [(attack, name) for attack in NAMES for name in COMPARED]
+    found = {}
+    for attack, name in planned:
+        cells = [shares.get((attack, each, TESTED)) for each in (name, BASELINE)]
+        if all(cells) and cells[0].values.keys() == cells[1].values.keys():
+            found[attack, name] = compare(*(_logs(cell) for cell in cells))
+    missing = [Difference(p=1.0)] * (len(planned) - len(found))
+    p_values = corrected([*found.values(), *missing])[: len(found)]
+    return {key: (difference, p) for (key, difference), p in zip(found.items(), p_values, strict=True)}
+
+
+def attack_table(folder: Path = HERE) -> str:
+    rows = pd.read_csv(folder / f"{ATTACKED}.csv", comment="#")
+    shares, clean = kept(rows), rows[rows["level"] == 0].groupby("attention")["top1"]
+    tested = comparisons(shares)
+    levels = sorted({level for *_, level in shares})
+    heads = ["attack", "attention", "clean top-1", *(f"{level:g}/255" for level in levels)]
+    heads += [f"{TESTED:g}/255, to softmax", "corrected p"]
+    lines = [f"| {' | '.join(heads)} |", "|---|---" + "|---:" * (len(heads) - 2) + "|"]
+    for attack, name in ((attack, name) for attack in NAMES for name in (BASELINE, *COMPARED)):
+        if (attack, name, TESTED) not in shares:
+            continue
+        cells = [shares.get((attack, name, level)) for level in levels]
+        line = [NAMES[attack], f"`{name}`", f"{clean.get_group(name).mean():.1f} %", *map(_percent, cells)]
+        lines.append(f"| {' | '.join([*line, *_verdict(tested.get((attack, name)))])} |")
+    missing = [
+        f"`{name}` under {NAMES[attack]}" for attack in NAMES for name in COMPARED if (attack, name) not in tested
+    ]
+    if missing:
+        lines += ["", f"Not measured yet: {', '.join(missing)}; in Holm's correction with p = 1."]
+    return "\n".join(lines)
+
+
+def _verdict(tested: tuple[Difference, float] | None) -> list[str]:
+    if tested is None:
+        return ["", ""]
+    difference, p = tested
+    decided = "undecided" if p >= SIGNIFICANT else "keeps more" if difference.mean > 0 else "keeps less"
+    change, half = 100 * math.expm1(difference.mean), 100 * math.expm1(difference.half_width)
+    return [f"{change:+.1f} ± {half:.1f} %", f"{p_text(p)}, {decided}"]
+
+
+def _percent(cell: Cell | None) -> str:
+    return DASH if cell is None else f"{100 * cell.mean:.1f} % ± {100 * (cell.sd or 0):.1f}"
+
+
+def _logs(cell: Cell) -> Cell:
+    return Cell({seed: math.log(value) for seed, value in cell.values.items()})
