@@ -3,7 +3,7 @@
     python -m benchmarks.launches                        # each launch at the paper's shapes, backward by both routes
     python -m benchmarks.launches --tiles --seconds 90   # every tile that compiles, one after the other
     python -m benchmarks.launches --tiles --kernel both  # only those of the backward of one pass
-    python -m benchmarks.launches --tiles --kernel forward --tile 64,128,4,3 --tile 64,128,4,3,4,168    # these alone
+    python -m benchmarks.launches --tiles --kernel forward --tile 64,128,4,3 --tile 64,64,4,3,2  # these alone
     python -m benchmarks.launches --host                 # without a GPU: the host's share, up to the call of the driver
 
 Kernels are first compiled all at once, a process per core. The sweep then times its tiles in one process: the median of
@@ -271,7 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", action="store_true", help="the sweep")
     parser.add_argument("--kernel", action="append", choices=KERNELS, help="of the sweep; default: all")
-    tile = "of the sweep: rows,columns,warps,stages,step,most registers; default: 63 of them"
+    tile = "of the sweep: rows,columns,warps[,stages[,step]]; default: 63 of them"
     parser.add_argument("--tile", action="append", help=tile)
     parser.add_argument("--host", action="store_true", help="the host's time, by a driver that launches nothing")
     parser.add_argument("--seconds", type=float, default=90, help="the sweep compiles nothing later")

@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
-    parser.add_argument("--tile", action="append", help="rows,columns,warps[,stages[,step[,registers]]]")
+    parser.add_argument("--tile", action="append", help="rows,columns,warps[,stages[,step]]")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
     parser.add_argument("--keep", action="store_true", help="where some keys are left out")
@@ -246,7 +246,7 @@ def main() -> None:
         compiled = compile_case(case)
         faults = compiled.faults(case)
         wrong += bool(faults)
-        numbers = ",".join(str(number) for number in dataclasses.astuple(case.tile) if number is not None)
+        numbers = ",".join(map(str, dataclasses.astuple(case.tile)))
         mode = "f32" if case.precise else "half"
         echo(
             f"{case.kernel:8} {case.width:5} {case.nodes:5} {mode:5} {case.log:3} {case.arch:4}  {numbers:>23}"

@@ -63,8 +63,9 @@ def show_pattern(arguments: argparse.Namespace):
 
 def grid_of(text: str) -> tuple[int, int]:
     rows, _, columns = text.partition("x")
-    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
-        raise SetupError(f"--grid {text}: write rows and columns, as in 8x8")
+    # Python reads at most 4,300 digits
+    if len(text) > 20 or not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise SetupError(f"--grid {text[:40]}: write rows and columns, as in 8x8")
     return int(rows), int(columns)
 
 

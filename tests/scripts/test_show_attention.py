@@ -87,6 +87,7 @@ def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tm
         (["axial", "--grid", "100x100"], "rows . columns of --grid=10000: must be at least 1 and less than 2,049"),
         (["runs/one", "runs/two", "--text", "the"], "--text shows one model: runs/one, without runs/two"),
         (["axial", "--grid", "8"], "--grid 8: write rows and columns, as in 8x8"),
+        (["axial", "--grid", "8x" + "9" * 5000], "write rows and columns, as in 8x8"),
         (["runs/nope"], "runs/nope is not a run directory: there is no such directory"),
         (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2,049"),
     ],

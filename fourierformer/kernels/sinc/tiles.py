@@ -30,7 +30,6 @@ class Tile:
     # Coordinates per step of the loop over coordinates, whose code is unrolled. Never all, or the compiler keeps the
     # rows' features in registers.
     step: int = 4
-    registers: int | None = None  # most per thread: with fewer, more programs share a multiprocessor
 
     def programs(self, heads: int, rows: int) -> int:
         return heads * -(-rows // self.rows)
@@ -40,20 +39,17 @@ class Tile:
 
     def options(self) -> dict[str, int]:
         """Of Triton's compiler."""
-        options = {"num_warps": self.warps, "num_stages": self.stages}
-        return options if self.registers is None else options | {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 def tile_of(text: str) -> Tile:
     """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
     numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
-    sizes, step, registers = numbers[:3], numbers[4:5], numbers[5:]
+    sizes = numbers[:3]
     powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
-    known = step in ([], [1], [2], [4], [8], [16]) and (not registers or (24 <= registers[0] <= 255))
-    if not (powers and known) or len(numbers) > 6 or not all(numbers):
-        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8"
-        more = "stages; a step; most registers per thread, 24 to 255"
-        raise SetupError(f"--tile {text[:40]!r}: expected {wanted}; {more}")
+    if not powers or len(numbers) > 5 or not all(numbers) or numbers[4:] not in ([], [1], [2], [4], [8], [16]):
+        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8; stages; a step"
+        raise SetupError(f"--tile {text[:40]!r}: expected {wanted}")
     return Tile(*numbers)
 
 
