@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from fourierformer.config import ADDED_LATER
 from fourierformer.results.comparison import ATTENTION, Cell, Row
 from fourierformer.results.labels import differing_values, full_label, same_setting, setting_of, value_text
 from fourierformer.results.metrics import column_text, metric
@@ -103,11 +104,14 @@ def without_baseline(rows: list[Row]) -> list[str]:
         key=lambda row: len(differing_values([setting_of(first), setting_of(row)])[0]),
     )
     theirs = setting_of(nearest)
-    wanted = shlex.join(f"{k}={value_text(v)}" for k, v in setting_of(first).items() if str(v) != str(theirs.get(k)))
+    # a key at the value that it had before it was added is in no row
+    ours = {key: ADDED_LATER[key] for key in theirs if key in ADDED_LATER} | setting_of(first)
+    differing = [f"{key}={value_text(value)}" for key, value in ours.items() if str(value) != str(theirs.get(key))]
+    wanted = shlex.join([f"attention={BASELINE}", *differing])
     names = ", ".join(full_label(row, rows) for row in lonely)
     return [
         f"not compared with {BASELINE}, which was not trained at the same settings: {names}. Train it there "
-        f"(attention={BASELINE} {wanted}), or compare each attention at its own best settings (--best-by valid)"
+        f"({wanted}), or compare each attention at its own best settings (--best-by valid)"
     ]
 
 

@@ -209,12 +209,14 @@ def _count_text(cell: Cell | None) -> str:
 
 
 def _best(rows: list[Row], measure: Measure) -> list[int]:
-    """Indices of the rows with the best mean among those of their model; a lone value is not the best of anything."""
+    """Indices of the rows with the best mean among those of their model; a lone value is not the best of anything, nor
+    is a mean over those seeds alone that have a value."""
     column, key = measure
     if len({protocol for row in rows for protocol in row.protocols(column)}) != 1:
         return []  # scored differently: nothing in this column may be compared
     cells = [row.cell(column, key) for row in rows]
-    means = {i: cell.mean for i, cell in enumerate(cells) if cell and math.isfinite(cell.mean)}
+    whole = {i: cell for i, cell in enumerate(cells) if cell and cell.n == rows[i].n}
+    means = {i: cell.mean for i, cell in whole.items() if math.isfinite(cell.mean)}
     best = []
     for model in {row.model for row in rows}:
         rivals = {i: mean for i, mean in means.items() if rows[i].model == model}

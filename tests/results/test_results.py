@@ -50,6 +50,16 @@ def test_best_is_marked_once_per_column_and_never_for_a_lone_row(tmp_path):
     assert "58.30 *" in render_text(comparison(collect(tmp_path)))
 
 
+def test_a_mean_over_the_seeds_that_have_a_value_is_not_the_best(tmp_path):
+    """A recall that fails with most seeds has "steps to 95 %" of the others alone."""
+    for seed in (1, 2):
+        write_run(tmp_path, "softmax", seed, 61.2)
+    write_run(tmp_path, "fourier", 1, 58.3)
+    write_run(tmp_path, "fourier", 2, 58.3, changes={"results": {"valid": {"segment": evaluation(58.3)}}})
+    (table,) = tables(comparison(collect(tmp_path)))
+    assert {table.header[column] for _, column in table.best} == {"valid ppl\nsegment"}
+
+
 def test_missing_cell_is_a_dash_and_other_cells_stay(tmp_path):
     write_run(tmp_path, "softmax", 1, 61.2)
     write_run(

@@ -202,6 +202,14 @@ def test_the_way_out_is_written_as_on_the_command_line(tmp_path):
     assert "(attention=softmax trainer.patience=null trainer.compile=true 'optim.betas=[0.9, 0.99]')" in line
 
 
+def test_the_way_out_names_what_the_row_has_not(tmp_path):
+    """A key that was added later is left out of a config where it has its neutral value."""
+    for attention, norm in (("softmax", {"model.norm": "pre"}), ("fourier", {})):
+        write_run(tmp_path, attention, 1, changes={"config": {"optim.lr": 0.001} | norm})
+    (line,) = without_baseline(comparison(collect(tmp_path)))
+    assert "(attention=softmax model.norm=post)" in line
+
+
 def test_the_best_settings_are_chosen_by_validation_not_by_test(tmp_path):
     """softmax has its best test perplexity at 0.002, its best validation at 0.001."""
     worse = [value + 1 for value in SOFTMAX]
