@@ -32,3 +32,10 @@ def keep_freed_memory() -> None:
     if hasattr(library, "gnu_get_libc_version"):
         library.mallopt(-4, 0)  # M_MMAP_MAX: no block comes from the kernel directly
         library.mallopt(-1, -1)  # M_TRIM_THRESHOLD: no memory is returned
+
+
+def return_freed_memory() -> None:
+    """Make glibc return freed memory to the kernel now, also after `keep_freed_memory`."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        library.malloc_trim(0)

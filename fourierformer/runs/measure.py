@@ -13,6 +13,7 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import UserError
 from fourierformer.printing import echo
 from fourierformer.processes import Processes
+from fourierformer.runs.cpu import return_freed_memory
 from fourierformer.runs.directory import RunDirectory, readable
 from fourierformer.runs.parts import RunObjects, refuse_other_shapes
 from fourierformer.runs.spec import task_of
@@ -86,7 +87,18 @@ def identity(spec: RunSpec) -> dict:
     }
 
 
-def run_summary(directory: RunDirectory, parts: RunObjects, progress: Progress, results: dict, meta: dict) -> dict:
+def run_summary(
+    directory: RunDirectory, parts: RunObjects, progress: Progress, results: dict, meta: dict, has_trained: bool
+) -> dict:
+    """The content of summary.json. Where this start has measured only, the machine that has trained stays in it, since
+    `seconds` are that one's."""
+    machine = {
+        "processes": parts.processes.world,
+        "device": parts.device.type,
+        "peak_memory_bytes": peak_memory(parts.device),
+        "attention_backend": parts.backend,
+    }
+    before = {} if has_trained else parts.processes.on_first(lambda: readable(directory.summary))
     objective, unit = parts.objective, parts.task.unit
     seconds = max(progress.train_seconds, 1e-9)
     samples = objective.samples_after(progress.step)
@@ -105,10 +117,7 @@ def run_summary(directory: RunDirectory, parts: RunObjects, progress: Progress, 
         "seconds": round(progress.train_seconds, 1),
         f"{unit}_per_s": round(samples / seconds, 1),
         "data_wait": round(progress.wait_seconds / seconds, 4),
-        "processes": parts.processes.world,
-        "device": parts.device.type,
-        "peak_memory_bytes": peak_memory(parts.device),
-        "attention_backend": parts.backend,
+        **{key: before.get(key, value) for key, value in machine.items()},
         "commit": meta.get("commit"),
         "dirty": meta.get("dirty"),
         "notes": [*parts.corpus.notes, *objective.notes()],
@@ -120,6 +129,7 @@ def reset_peak_memory() -> None:
     if torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):  # trainer.device=cuda:1 does not make it the current one
             torch.cuda.reset_peak_memory_stats(device)
+    return_freed_memory()  # the earlier run's, which would count as this one's
     with contextlib.suppress(OSError):  # on Linux only, and not in every container
         Path("/proc/self/clear_refs").write_text("5")
 

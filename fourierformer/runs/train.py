@@ -76,7 +76,8 @@ def _train_and_measure(
         measured = measure_best(parts, checkpoints, progress, directory, stop.poll, on_progress, on_begin)
         for split, protocols in measured.items():
             results[split] = results.get(split, {}) | protocols
-        summary = run_summary(directory, parts, progress, results, meta)
+        has_trained = checkpoint is None or checkpoint[0] < progress.step
+        summary = run_summary(directory, parts, progress, results, meta, has_trained)
         # with the number of logged rows, by which a reader detects lost rows
         processes.on_first(lambda: directory.write(directory.summary, summary | {"logged_rows": trackers.metrics.rows}))
         trackers.summary(final_numbers(summary))
@@ -178,8 +179,8 @@ def _trackers(
             "id": wandb_id(directory),
             "artifact": checkpoints.best_path if tracker.artifact else None,
         }
-    if tracker.name == "trackio":  # which has no ids: a resumed run is found by its name
-        trackio = common | {"name": f"{common['name']} {spec.hash}"}
+    if tracker.name == "trackio":  # which has no ids: a resumed run is found by its name, also if spelled differently
+        trackio = common | {"name": f"{model}-{attention}-s{spec.seed} {spec.hash} {wandb_id(directory)[:4]}"}
     return build_trackers(directory.metrics, console=console, wandb=wandb, trackio=trackio, say=console.say)
 
 

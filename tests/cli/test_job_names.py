@@ -32,13 +32,17 @@ def test_a_later_override_counts_and_a_single_job_has_its_number_only():
 
 def wandb_settings(monkeypatch, *overrides) -> list[dict]:
     """What wandb would be given by the runs of a command."""
+    return settings("wandb", monkeypatch, *overrides)
+
+
+def settings(tracker: str, monkeypatch, *overrides) -> list[dict]:
     given = []
 
-    def without_wandb(metrics, *, wandb, **others):
-        given.append(wandb)
-        return build_trackers(metrics, **others)
+    def without_trackers(metrics, **others):
+        given.append(others[tracker])
+        return build_trackers(metrics, **others | {tracker: None})
 
-    monkeypatch.setattr(train, "build_trackers", without_wandb)
+    monkeypatch.setattr(train, "build_trackers", without_trackers)
     assert train_lm(*overrides) == 0
     return given
 
@@ -63,3 +67,14 @@ def test_all_seeds_of_a_configuration_have_one_group_whatever_command_trains_the
     (third,) = wandb_settings(monkeypatch, "seed=3", "global_batch_size=4", "optim.lr=0.002", *command)
     assert first["group"] == second["group"] == third["group"]
     assert "global_batch_size=4" in third["group"]
+
+
+def test_in_trackio_a_run_has_one_name_however_it_is_spelled_until_it_begins_anew(smoke, tmp_path, monkeypatch):
+    command = (*smoke, "tracker=trackio", f"runs_root={tmp_path}")
+    names = [
+        settings("trackio", monkeypatch, *command, *more)[0]["name"]
+        for more in ((), ("evaluation.protocols=[segment,sliding]",), ("fresh=true",))
+    ]
+    assert re.fullmatch("lm_tiny-softmax-s1 [0-9a-f]{8} [0-9a-f]{4}", names[0])
+    assert names[0] == names[1] != names[2]
+    assert names[0][:-5] == names[2][:-5]

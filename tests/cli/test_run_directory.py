@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fourierformer.errors import SetupError
+from fourierformer.files import read_json, write_json
 from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.directory import RunDirectory
@@ -60,9 +61,12 @@ def test_the_same_command_again_is_already_done(finished, smoke, convenience, ca
 def test_a_measurement_asked_for_later_is_made_without_training(copied, smoke):
     root, run = copied
     before = (run / "metrics.jsonl").read_bytes()
+    trained_by = {"processes": 4, "device": "cuda", "peak_memory_bytes": 10**12, "attention_backend": "fused"}
+    write_json(run / "summary.json", read_json(run / "summary.json") | trained_by)
     assert train_lm(*smoke, f"runs_root={root}", "evaluation.protocols=[segment,sliding]") == 0
-    results = json.loads((run / "summary.json").read_text())["results"]
-    assert set(results["valid"]) == {"segment", "sliding"}
+    measured = json.loads((run / "summary.json").read_text())
+    assert set(measured["results"]["valid"]) == {"segment", "sliding"}
+    assert {key: measured[key] for key in trained_by} == trained_by  # of the machine whose `seconds` it has
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

@@ -24,6 +24,19 @@ for _ in range(4):
 print(max(faults[1:]))
 """
 
+PEAKS = """
+import torch
+from fourierformer.runs.cpu import keep_freed_memory
+from fourierformer.runs.measure import peak_memory, reset_peak_memory
+
+keep_freed_memory()
+before = peak_memory(torch.device("cpu"))
+blocks = [torch.ones(2**18) for _ in range(300)]  # 1 MiB each
+del blocks
+reset_peak_memory()
+print((peak_memory(torch.device("cpu")) - before) // 2**20)
+"""
+
 
 def in_a_new_process(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
@@ -53,3 +66,9 @@ def test_a_script_starts_without_torch(script):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is changed")
 def test_freed_memory_is_used_again_without_page_faults():
     assert int(in_a_new_process(FAULTS)) < 100
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is changed")
+def test_the_peak_of_a_job_is_not_that_of_the_job_before():
+    """Memory that the allocator keeps would count as the next job's."""
+    assert int(in_a_new_process(PEAKS)) < 100
