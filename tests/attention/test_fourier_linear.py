@@ -92,6 +92,14 @@ def test_all_forms_agree(method, causal, knobs):
         torch.testing.assert_close(parallel.mix(q[:, :, -7:], k, v, v), expected[:, :, -7:], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_batch_has_an_empty_output_and_no_strain(method):
+    mechanism = layer(method, causal=True)
+    nothing = torch.zeros(0, *heads_of(6, 0.4, tokens=5)[0].shape[1:], dtype=torch.float64)
+    assert mechanism.mix(nothing, nothing, nothing, nothing).shape == nothing.shape
+    assert mechanism.strain.isnan()
+
+
 @pytest.mark.parametrize("smooth", [0.0, 0.1])
 @pytest.mark.parametrize("method", METHODS)
 def test_steps_equal_the_whole_sequence(method, smooth):

@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
+from fourierformer import attention
+from fourierformer.attention import Geometry
+from fourierformer.attention.engines import full_product
 from fourierformer.errors import SetupError
+from tests.helpers.tf32 import Tf32
 from tests.helpers.zoo_cases import BOTH, EXACT, layer_of, rows, sinc_weights, softmax_row, tokens
 
 
@@ -151,6 +155,23 @@ def test_kernel_ridge_regression(causal):
         towards = (-(q - k).square().sum(-1) / (2 * 8**0.5)).exp()
         expected = towards @ torch.linalg.solve(kernel + 0.3 * torch.eye(len(k)).double(), v)
         torch.testing.assert_close(y, expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_the_ridge_survives_tensor_cores(split, monkeypatch):
+    """Keys of size 4 in clusters: TF32's Gram matrix is not positive definite, which parts of the product prevent."""
+    draw = torch.Generator().manual_seed(0)
+    centres = 4 * torch.randn(8, 16, generator=draw)
+    noise = 0.05 * torch.randn(2, 1, 1, 197, 16, generator=draw)
+    q, k = centres[torch.randint(8, (2, 1, 1, 197), generator=draw)] + noise
+    v = torch.randn(1, 1, 197, 16, generator=draw)
+    layer = attention.build("kernel_ridge", Geometry(dim=16, heads=1, length=197, causal=True), ridge=0.01)
+    exact = layer.mix(q.double(), k.double(), v.double(), v)
+    monkeypatch.setattr(full_product, "is_reduced", lambda x: split)
+    with Tf32():
+        found = layer.mix(q, k, v, v)
+    error = ((found - exact).norm() / exact.norm()).item()
+    assert (error < 0.02) == split, error
 
 
 def test_limits_of_the_ridge():

@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from fourierformer.attention.mechanisms import local_linear
+from fourierformer.attention.engines import full_product
+from tests.helpers.tf32 import Tf32
 from tests.helpers.zoo_cases import BOTH, EXACT, layer_of, projected, rows, sinc_weights, tokens
 
 
@@ -85,15 +85,6 @@ def test_parallax_starts_as_softmax(causal):
     torch.testing.assert_close(layer(tokens(9)), softmax(tokens(9)), **EXACT)
 
 
-class Tf32(TorchFunctionMode):
-    """Cuts the operands of every matrix product, as a tensor core does with float32."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__):
-            args = [local_linear.cut_to_tf32(x.contiguous()) for x in args]
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("split", [True, False])
 def test_slopes_survive_tensor_cores(split, monkeypatch):
     """Keys of size 4 in 64 coordinates: TF32's moments are no covariance, which the parts of the product prevent."""
@@ -101,7 +92,7 @@ def test_slopes_survive_tensor_cores(split, monkeypatch):
     q, k = (4 * torch.randn(1, 2, 128, 64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     p = (q @ k.mT / 64).masked_fill(torch.ones(128, 128).triu(1).bool(), -math.inf).softmax(-1)
     exact = layer._slopes(*(x.double() for x in (p, q, k)))
-    monkeypatch.setattr(local_linear, "is_reduced", lambda x: split)
+    monkeypatch.setattr(full_product, "is_reduced", lambda x: split)
     with Tf32():
         found = layer._slopes(p, q, k)
     error = ((found - exact).norm() / exact.norm()).item()

@@ -76,7 +76,9 @@ def test_the_difference_of_two_maps(causal):
         torch.testing.assert_close(y, expected, **EXACT)
 
 
-@pytest.mark.parametrize("name", ["differential", "fourier_disc"])
-def test_an_odd_number_of_coordinates_has_no_pairs(name):
+@pytest.mark.parametrize(
+    ("name", "knobs"), [("differential", {}), ("fourier_disc", {}), ("local_linear", {"weights": "disc"})]
+)
+def test_an_odd_number_of_coordinates_has_no_pairs(name, knobs):
     with pytest.raises(SetupError, match="3 coordinates per head is an odd number"):
-        attention.build(name, Geometry(dim=6, heads=2, length=5, causal=True))
+        attention.build(name, Geometry(dim=6, heads=2, length=5, causal=True), **knobs)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fourierformer.attention.engines.weighted import scaled_logits
+from fourierformer.errors import SetupError
 from fourierformer.kernels.first_derivatives import differentiable_once
 from fourierformer.kernels.sinc.portable import log_sinc, log_sinc_slope
 from fourierformer.kernels.sinc.reference import differences
@@ -44,12 +45,20 @@ class LogKernel(nn.Module):
         return {"radius": self.radius.detach().abs().item()} if self.kind in FACTORS else {}
 
 
-def squared_distances(q: Tensor, k: Tensor) -> Tensor:
+def squared_distances(q: Tensor, k: Tensor, product: Callable[[Tensor, Tensor], Tensor] = torch.matmul) -> Tensor:
     """|q_i - k_j|^2, (..., N, M). Relative to the first key: far from the origin the sum of large terms is inexact."""
     origin = k[..., :1, :].detach()
     q, k = q - origin, k - origin
     squares = q.square().sum(-1, keepdim=True) + k.square().sum(-1)[..., None, :]
-    return (squares - 2 * q @ k.mT).clamp_min(0)
+    return (squares - 2 * product(q, k.mT)).clamp_min(0)
+
+
+def check_pairs(attention: str, width: int) -> None:
+    """SetupError for an odd number of coordinates, which discs do not take."""
+    if width % 2:
+        raise SetupError(
+            f"attention={attention} takes pairs of coordinates: {width} coordinates per head is an odd number"
+        )
 
 
 class Factor(NamedTuple):

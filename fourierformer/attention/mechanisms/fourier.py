@@ -159,4 +159,5 @@ class Fourier(Attention):
     def backend_name(self, device: torch.device) -> str:
         if self.power % 2:
             return "reference"
-        return choose_backend(torch.empty(0, device=device), self.backend, power=self.power)[0]
+        width = self.geometry.head_dim
+        return choose_backend(torch.empty(0, device=device), self.backend, power=self.power, width=width)[0]

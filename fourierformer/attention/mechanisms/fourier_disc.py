@@ -8,11 +8,11 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, Keep, to_float32
-from fourierformer.attention.engines.log_kernel import LogKernel
+from fourierformer.attention.engines.log_kernel import LogKernel, check_pairs
 from fourierformer.attention.engines.weighted import WATCHED_SEQUENCES, of_last_query, visible_softmax
 from fourierformer.attention.mechanisms.fourier import check_power, initial_radius
 from fourierformer.attention.mechanisms.null_key import NullKeyAttention
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import check_range
 from fourierformer.kernels.sinc import sinc_attention, why_not_compiled
 
 EQUAL_CURVATURE = math.sqrt(4 / 3)  # of 2 J1(x) / x = 1 - x^2 / 8 and sinc(x) = 1 - x^2 / 6
@@ -40,9 +40,7 @@ class FourierDisc(NullKeyAttention):
         eps: float = 1e-6,
     ):  # fmt: skip
         super().__init__(geometry)
-        if geometry.head_dim % 2:
-            width = f"{geometry.head_dim} coordinates per head"
-            raise SetupError(f"attention=fourier_disc takes pairs of coordinates: {width} is an odd number")
+        check_pairs("fourier_disc", geometry.head_dim)
         check_power(power, allow_negative=False, backend="auto")
         check_range("attention.eps", eps, 0)
         self.power, self.eps = power, eps

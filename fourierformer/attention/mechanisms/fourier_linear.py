@@ -154,6 +154,8 @@ class FourierLinear(FeatureAttention):
     @torch.no_grad()
     def _measure_strain(self, q: Tensor, k: Tensor, keep: Keep, cross: bool) -> None:
         """Store tau or the used resolution for `diagnostics`, without padding; q and k are scaled."""
+        if not len(q):
+            return
         of_queries = None if keep is None or cross else keep[:, -q.shape[2] :]
         if self.method == "gauss":
             (q_low, q_high), (k_low, k_high) = _range(q, of_queries), _range(k, keep)

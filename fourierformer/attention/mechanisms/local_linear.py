@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry, Projected
-from fourierformer.attention.engines.log_kernel import SINC_TURNS, Kind, LogKernel
+from fourierformer.attention.engines.full_product import full_product
+from fourierformer.attention.engines.log_kernel import SINC_TURNS, Kind, LogKernel, check_pairs
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.attention.mechanisms.fourier import matched_radius
 from fourierformer.errors import check_range
@@ -33,6 +34,8 @@ class LocalLinear(WeightedAttention):
         super().__init__(geometry)
         check_range("attention.ridge", ridge, 0, above_low=True)
         width = geometry.head_dim
+        if weights == "disc":
+            check_pairs("local_linear attention.weights=disc", width)
         self.log_kernel = LogKernel(weights, bandwidth=math.sqrt(width), radius=matched_radius(width, 4))
         self.rotary_ok = SINC_TURNS if weights == "sinc" else True
         self.ridge = ridge
@@ -91,24 +94,6 @@ class Parallax(WeightedAttention):
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         q, r = q.chunk(2, dim=-1)
         return probed(visible_softmax(scaled_logits(q, k), visible), k, r)
-
-
-def full_product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with float32's digits also where a GPU takes TF32's, ten bits of each factor: by three products of parts. A
-    covariance, which is a difference of moments, would have negative eigenvalues."""
-    if not is_reduced(a):
-        return a @ b
-    a_high, b_high = (cut_to_tf32(x.detach()) for x in (a, b))
-    return a_high @ b_high + ((a - a_high) @ b_high + a_high @ (b - b_high))
-
-
-def is_reduced(x: Tensor) -> bool:
-    """Whether products of tensors like x have TF32's digits."""
-    return x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
-def cut_to_tf32(x: Tensor) -> Tensor:
-    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def probed(p: Tensor, k: Tensor, r: Tensor) -> Tensor:
