@@ -26,12 +26,14 @@ from fourierformer.models.dropout import dropout_layer
 def reversed_sinusoids(length: int, dim: int) -> Tensor:
     """(length, dim) position embedding [sin | cos] (not interleaved) with REVERSED ids: the last token has position 0.
 
-    So the last token has position 0 in windows of any length, in training and in sliding evaluation.
+    So the last token has position 0 in windows of any length, in training and in sliding evaluation. Angles of hundreds
+    need float32's digits, also where torch's default is bfloat16, as while transformers loads a model.
     """
-    position = torch.arange(length - 1, -1, -1.0)
-    frequency = 10000 ** (-torch.arange(0, dim, 2.0) / dim)
+    wide = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    position = torch.arange(length - 1, -1, -1.0, dtype=wide)
+    frequency = 10000 ** (-torch.arange(0, dim, 2.0, dtype=wide) / dim)
     angle = position[:, None] * frequency
-    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(torch.get_default_dtype())
 
 
 def set_positions(model: nn.Module, kind: str, sinusoids: Tensor) -> None:
