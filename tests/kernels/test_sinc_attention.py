@@ -179,6 +179,22 @@ def test_auto_is_fused_on_a_gpu_that_can(monkeypatch):
     assert choose_backend(on_a_gpu(9, monkeypatch)) == ("portable", "triton is not installed")
 
 
+@pytest.mark.parametrize(
+    ("shared", "dtype", "widest"),
+    [(99, torch.float32, 128), (99, torch.bfloat16, 256), (227, torch.float32, 256), (227, torch.bfloat16, 512)],
+)
+def test_auto_is_portable_for_heads_whose_backward_finds_too_little_shared_memory(shared, dtype, widest, monkeypatch):
+    monkeypatch.setattr(sinc, "HAS_TRITON", True)
+    facts = SimpleNamespace(shared_memory_per_block_optin=shared * 1024)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    q = on_a_gpu(9, monkeypatch)
+    q.dtype = dtype
+    assert choose_backend(q, width=widest)[0] == "fused"
+    name, reason = choose_backend(q, width=widest + 1)
+    assert name == "portable"
+    assert reason.endswith(f"at most {widest}")
+
+
 @pytest.mark.parametrize(("version", "runs"), [((3, 6), False), ((3, 7), False), ((3, 8), True), ((4, 0), True)])
 def test_fused_needs_a_triton_that_compiles_for_tensor_memory(version, runs, monkeypatch):
     """For 10.0, 3.6 and 3.7 compile some kernels of 32 features to a trap, and one pass of the backward to an error."""

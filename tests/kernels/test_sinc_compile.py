@@ -43,6 +43,17 @@ def test_a_tile_of_each_generation_compiles_well(kernel, arch):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.full("compiles the widest heads")
+@pytest.mark.parametrize(
+    ("arch", "mode", "width"), [("89", "float32", "128"), ("89", "half", "256"), ("90", "float32", "256")]
+)
+def test_the_widest_heads_fit_into_shared_memory(arch, mode, width):
+    """See `_widest` in fourierformer/kernels/sinc."""
+    result = inspect("--kernel", "both", "--kernel", "keys", "--nodes", "16", "--nodes", "0", "--arch", arch,
+                     "--mode", mode, "--width", width, "--log")  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.full("compiles every tile, some twenty minutes of a core")
 @pytest.mark.parametrize("arch", ["80", "90", "100"])
 @pytest.mark.parametrize("kernel", ["forward", "both", "queries", "keys"])

@@ -51,9 +51,10 @@ def check_backend(name: str) -> None:
 
 
 def choose_backend(
-    q: Tensor, backend: str = "auto", *, power: int = 4, masked: bool = False, disc: bool = False
+    q: Tensor, backend: str = "auto", *, power: int = 4, width: int = 0, masked: bool = False, disc: bool = False
 ) -> tuple[str, str]:
-    """(name, reason) of the backend for a query tensor like q, `masked` with a mask of pairs or with dropout.
+    """(name, reason) of the backend for a query tensor like q, `masked` with a mask of pairs or with dropout. `width`:
+    coordinates of a head, of q or of v.
 
     ValueError for an unknown name, and for a backend that cannot run here.
     """
@@ -77,7 +78,7 @@ def choose_backend(
     if backend == "auto":  # on a CPU never fused: the interpreter is for tests
         on_cpu = q.device.type == "cpu"
         best, why = ("compiled", "built for this processor") if on_cpu else ("fused", "Triton on a GPU")
-    obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q)
+    obstacle = why_not_compiled(q, power) if best == "compiled" else why_not_fused(q, width)
     if not obstacle:
         return best, why
     if backend == "auto":
@@ -94,8 +95,8 @@ def why_not_compiled(q: Tensor, power: int = 4) -> str | None:
     return compiled.why_not(power, q.shape[-1]) or library.why_unavailable()
 
 
-def why_not_fused(q: Tensor) -> str | None:
-    """The reason why the Triton kernels cannot run for such tensors; None if they can."""
+def why_not_fused(q: Tensor, width: int = 0) -> str | None:
+    """The reason why the Triton kernels cannot run for such tensors, with heads of `width`; None if they can."""
     if q.dtype == torch.float64:
         return "it computes in float32, q is float64"
     if q.device.type not in ("cuda", "cpu"):
@@ -108,7 +109,21 @@ def why_not_fused(q: Tensor) -> str | None:
         return "it needs an NVIDIA GPU of compute capability 8.0 (Ampere) or newer"
     if q.is_cuda and _compute_capability_major(q.device) in TENSOR_MEMORY and _triton_version() < (3, 8):
         return "Triton before 3.8 miscompiles it for compute capability 10.0; a newer PyTorch brings a newer Triton"
+    if q.is_cuda and width > 128 and width > (widest := _widest(q)):
+        return f"heads of {width} coordinates take more shared memory than this GPU has: at most {widest}"
     return None
+
+
+def is_precise(dtype: torch.dtype) -> bool:
+    """Whether to compute float32 products to full precision, by torch's setting. Half-precision inputs have lost the
+    digits already."""
+    return dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+
+
+def _widest(q: Tensor) -> int:
+    """The widest heads whose backward fits into the shared memory of a block (scripts/inspect_kernel.py --width)."""
+    has_more = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin >= 160 * 1024
+    return (1 + has_more) * (128 if is_precise(q.dtype) else 256)
 
 
 def _refuse_transforms(*tensors: Tensor) -> None:
@@ -158,7 +173,9 @@ def sinc_attention(
     if not torch.compiler.is_compiling():
         _refuse_transforms(q, k, v, radius)
     masked = mask is not None or dropout > 0
-    name, reason = choose_backend(q, backend, power=power, masked=masked, disc=disc)
+    name, reason = choose_backend(
+        q, backend, power=power, width=max(q.shape[-1], v.shape[-1]), masked=masked, disc=disc
+    )
     if not torch.compiler.is_compiling() and (name, reason) not in _announced:
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)

@@ -301,12 +301,13 @@ def add_parts(
     inside = rows < N
     key_blocks = tl.cdiv(M, ROWS)
     Parts += head * key_blocks * (STORED * part_size) + rows[:, None] + d[None, :] * part_size
+    size = (STORED * part_size).to(tl.int64)
     sums = tl.zeros([ROWS, LOADED], tl.float32)
     for part in range(key_blocks):
         wrote = inside
         if CAUSAL:  # the launch on the keys leaves out tiles where no query sees a key
             wrote &= part * ROWS <= rows + (M - N)
-        sums += tl.load(Parts + part * (STORED * part_size), mask=wrote[:, None] & (d < WIDTH)[None, :], other=0.0)
+        sums += tl.load(Parts + part * size, mask=wrote[:, None] & (d < WIDTH)[None, :], other=0.0)
     X = Q + b * q_batch + h * q_head + rows.to(tl.int64)[:, None] * q_token + d[None, :] * q_width
     FirstKey = K + b * k_batch + h * k_head + d * k_width
     DQ += (head * N + rows)[:, None] * WIDTH + d[None, :]

@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from fourierformer.kernels.sinc import features, fused, tiles
+from fourierformer.kernels.sinc import features, fused, is_precise, tiles
 from fourierformer.kernels.sinc.operators import count_operations, direct_operator, register_derivative
 from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, MOST_ROWS, Launch, launch, major_of
 
@@ -151,12 +151,6 @@ def leave_out(keep: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor | None,
     first = k.take_along_dim(keep.int().argmax(1)[:, None, None, None], 2)
     k = torch.where(left_out, first.masked_fill(left_out.all(2, keepdim=True), 0.0), k)
     return keep.contiguous().view(torch.uint8), k, v.masked_fill(left_out, 0.0)
-
-
-def is_precise(dtype: torch.dtype) -> bool:
-    """Whether to compute float32 products to full precision, by torch's setting. Half-precision inputs have lost the
-    digits already."""
-    return dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
 @direct_operator("fourierformer::sinc_attention", "CPU", "CUDA")
