@@ -149,7 +149,7 @@ def host(n: int = 30, repeats: int = 60) -> Iterator[dict]:
 
     from fourierformer.kernels import sinc
 
-    def no_obstacle(q) -> None:
+    def no_obstacle(q, width: int = 0) -> None:
         """In place of the refusal of tensors on a CPU."""
 
     driver.set_active(StandIn())
