@@ -3,7 +3,6 @@
     python -m benchmarks.launches                        # each launch at the paper's shapes, backward by both routes
     python -m benchmarks.launches --tiles --seconds 90   # every tile that compiles, one after the other
     python -m benchmarks.launches --tiles --kernel both  # only those of the backward of one pass
-    python -m benchmarks.launches --tiles --kernel forward --tile 64,128,4,3 --tile 64,64,4,3,2  # these alone
     python -m benchmarks.launches --host                 # without a GPU: the host's share, up to the call of the driver
 
 Kernels are first compiled all at once, a process per core. The sweep then times its tiles in one process: the median of
@@ -12,7 +11,6 @@ the whole pass that holds the kernel, so only differences between tiles of one k
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import itertools
 import math
@@ -25,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 from unittest import mock
 
 from benchmarks.apart import Ended, apart
@@ -34,9 +31,6 @@ from fourierformer.errors import SetupError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, header, machine
 from fourierformer.runs.console_io import exit_on_user_error
-
-if TYPE_CHECKING:
-    from fourierformer.kernels.sinc.tiles import Tile
 
 CALLS = 10
 SETTINGS = [("lm_small", "half"), ("deit_tiny", "half"), ("lm_medium", "half"), ("lm_small", "precise")]
@@ -180,17 +174,17 @@ def in_passes(count: int, call: Callable[[], None]) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def variant_of(kernel: str, variant: "Tile | None") -> Iterator[None]:
+def variant_of(kernel: str, variant: tuple | None) -> Iterator[None]:
     """Inside, a kernel's launches for heads of 16 features have the variant's tile; with None the one of the table."""
     from fourierformer.kernels.sinc import op, tiles
 
     if variant is None:
         yield
         return
-    given = tiles.tile
+    chosen, given = tiles.Tile(*variant), tiles.tile
 
-    def tile(name: str, width: int, nodes: int, *facts, **more) -> "Tile":
-        return variant if (name, nodes) == (kernel, 16) else given(name, width, nodes, *facts, **more)
+    def tile(name: str, width: int, nodes: int, *facts, **more) -> tiles.Tile:
+        return chosen if (name, nodes) == (kernel, 16) else given(name, width, nodes, *facts, **more)
 
     fresh = {"forward_plan": functools.cache(op.ForwardPlan), "backward_plan": functools.cache(op.BackwardPlan)}
     with mock.patch.object(tiles, "tile", tile), mock.patch.multiple(op, **fresh):  # made plans have chosen tiles
@@ -218,9 +212,9 @@ def compile_variants(items: list[tuple], deadline: float) -> Iterator[tuple]:
             yield item, short(error)
 
 
-def sweep(seconds: float, kernels: Sequence[str], variants: Sequence["Tile"]) -> Iterator[dict]:
+def sweep(seconds: float, kernels: Sequence[str]) -> Iterator[dict]:
     """Yield a row per variant that compiles."""
-    wanted = [(*setting, kernel, v) for v in variants for setting in SETTINGS for kernel in kernels if fits(kernel, v)]
+    wanted = [(*setting, kernel, v) for v in VARIANTS for setting in SETTINGS for kernel in kernels if fits(kernel, v)]
     done = compile_all(wanted, time.monotonic() + seconds)
     yield from apart(time_variants, sorted(done, key=str))
 
@@ -244,11 +238,11 @@ def compile_all(wanted: list[tuple], deadline: float) -> list[tuple]:
     return [item for item, text in outcomes if text == "done"]
 
 
-def fits(kernel: str, variant: "Tile") -> bool:
+def fits(kernel: str, variant: tuple) -> bool:
     """Parts of dq are of blocks of as many keys."""
     from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS
 
-    return kernel != "both" or variant.rows == BACKWARD_ROWS
+    return kernel != "both" or variant[0] == BACKWARD_ROWS
 
 
 def time_variants(items: list[tuple]) -> Iterator[dict]:
@@ -263,16 +257,19 @@ def time_variants(items: list[tuple]) -> Iterator[dict]:
             except Exception:
                 traceback.print_exc()
                 continue
-            kind = dict(zip(("shape", "mode"), setting, strict=True)) | {"kernel": kernel}
-            yield kind | dataclasses.asdict(variant) | {"ms": ms}
+            names = ("rows", "columns", "warps", "stages", "step")
+            yield (
+                dict(zip(("shape", "mode"), setting, strict=True))
+                | {"kernel": kernel}
+                | dict(zip(names, variant, strict=True))
+                | {"ms": ms}
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiles", action="store_true", help="the sweep")
     parser.add_argument("--kernel", action="append", choices=KERNELS, help="of the sweep; default: all")
-    tile = "of the sweep: rows,columns,warps[,stages[,step]]; default: 63 of them"
-    parser.add_argument("--tile", action="append", help=tile)
     parser.add_argument("--host", action="store_true", help="the host's time, by a driver that launches nothing")
     parser.add_argument("--seconds", type=float, default=90, help="the sweep compiles nothing later")
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV; default: results/measured/gpu_launches.csv")
@@ -289,10 +286,7 @@ def main() -> None:
     if args.host:
         parts = [host()]
     elif args.tiles:
-        from fourierformer.kernels.sinc.tiles import Tile, tile_of
-
-        variants = [tile_of(text) for text in args.tile or ()] or [Tile(*variant) for variant in VARIANTS]
-        parts = [sweep(args.seconds, args.kernel or KERNELS, variants)]
+        parts = [sweep(args.seconds, args.kernel or KERNELS)]
     else:
         compile_all([(*setting, kernel, None) for setting in SETTINGS for kernel in ("both", "queries")], math.inf)
         parts = [apart(launches, *setting) for setting in SETTINGS]

@@ -22,9 +22,9 @@ from triton.compiler import ASTSource
 
 from fourierformer.kernels.sinc import factors, features, fused
 from fourierformer.kernels.sinc.op import TIERS
-from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, Tile, tile, tile_of
+from fourierformer.kernels.sinc.tiles import BACKWARD_ROWS, Tile, tile
 from fourierformer.printing import echo
-from fourierformer.runs.console_io import Parser, exit_on_user_error
+from fourierformer.runs.console_io import Parser
 
 # bytes a block may use, CUDA programming guide
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -215,14 +215,24 @@ def cases(args: argparse.Namespace) -> list[Case]:
         {"half": [False], "float32": [True], None: [False, True]}[args.mode],
         [True] if args.log else [False, True],
     )
-    given = [tile_of(text) for text in args.tile or ()]
     chosen = []
     for kernel, width, nodes, precise, log in kinds:
         kind = (kernel, width, nodes, precise, log)
         for arch in args.arch or SHARED_MEMORY:
             table = [tile(*kind, arch // 10, few) for few in ((False, True) if kernel == "forward" else (False,))]
-            chosen += [Case(arch, *kind, each, args.keep) for each in given or table]
+            chosen += [Case(arch, *kind, each, args.keep) for each in args.tile or table]
     return chosen
+
+
+def tile_of(text: str) -> Tile:
+    """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
+    numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
+    sizes = numbers[:3]
+    powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
+    if not powers or len(numbers) > 5 or not all(numbers) or numbers[4:] not in ([], [1], [2], [4], [8], [16]):
+        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8; stages; a step"
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected {wanted}")
+    return Tile(*numbers)
 
 
 def main() -> None:
@@ -231,18 +241,16 @@ def main() -> None:
     parser.add_argument("--width", action="append", type=int, help="coordinates per head")
     parser.add_argument("--nodes", action="append", type=int, choices=TIERS, help="0: the printed formula")
     parser.add_argument("--arch", action="append", type=int, choices=SHARED_MEMORY, help="compute capability times ten")
-    parser.add_argument("--tile", action="append", help="rows,columns,warps[,stages[,step]]")
+    parser.add_argument("--tile", action="append", type=tile_of, help="rows,columns,warps[,stages[,step]]")
     parser.add_argument("--mode", choices=["half", "float32"], help="only this precision")
     parser.add_argument("--log", action="store_true", help="only the log domain (eps = 0)")
     parser.add_argument("--keep", action="store_true", help="where some keys are left out")
     parser.add_argument("--check", action="store_true", help="exit 1 for a kernel with a fault")
     args = parser.parse_args()
-    with exit_on_user_error():
-        chosen = cases(args)
     wrong = 0
     columns = "class log arch  rows,...,warps,stages,step  registers  spills  shared KiB  per pair  with a mask"
     echo(f"kernel   width nodes {columns}")
-    for case in chosen:
+    for case in cases(args):
         compiled = compile_case(case)
         faults = compiled.faults(case)
         wrong += bool(faults)

@@ -195,6 +195,18 @@ def test_auto_is_portable_for_heads_whose_backward_finds_too_little_shared_memor
     assert reason.endswith(f"at most {widest}")
 
 
+def test_inside_a_compiled_graph_the_precision_of_products_is_read_and_followed():
+    """Where heads are wide, and where kernel_ridge and local_linear choose their products."""
+    before = torch.get_float32_matmul_precision()
+    compiled = torch.compile(lambda x: x + sinc.is_precise(x.dtype), fullgraph=True, backend="eager")
+    try:
+        for precision, found in (("highest", 1.0), ("high", 0.0), ("highest", 1.0)):
+            torch.set_float32_matmul_precision(precision)
+            assert compiled(torch.zeros(1)).item() == found
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize(("version", "runs"), [((3, 6), False), ((3, 7), False), ((3, 8), True), ((4, 0), True)])
 def test_fused_needs_a_triton_that_compiles_for_tensor_memory(version, runs, monkeypatch):
     """For 10.0, 3.6 and 3.7 compile some kernels of 32 features to a trap, and one pass of the backward to an error."""

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fourierformer.kernels.matmul_precision import uses_tf32
+
 
 def full_product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b with float32's digits also where a GPU takes TF32's, ten bits of each factor: by three products of parts. A
@@ -15,7 +17,7 @@ def full_product(a: Tensor, b: Tensor) -> Tensor:
 
 def is_reduced(x: Tensor) -> bool:
     """Whether products of tensors like x have TF32's digits."""
-    return x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return x.is_cuda and x.dtype == torch.float32 and uses_tf32()
 
 
 def cut_to_tf32(x: Tensor) -> Tensor:

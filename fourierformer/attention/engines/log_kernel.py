@@ -50,7 +50,7 @@ def squared_distances(q: Tensor, k: Tensor, product: Callable[[Tensor, Tensor], 
     origin = k[..., :1, :].detach()
     q, k = q - origin, k - origin
     squares = q.square().sum(-1, keepdim=True) + k.square().sum(-1)[..., None, :]
-    return (squares - 2 * product(q, k.mT)).clamp_min(0)
+    return (squares - product(2 * q, k.mT)).clamp_min(0)
 
 
 def check_pairs(attention: str, width: int) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from fourierformer.kernels.matmul_precision import uses_tf32
 from fourierformer.kernels.sinc import compiled, library
 from fourierformer.kernels.sinc.checks import check_disc, check_mask, check_numbers, check_shapes, one_dtype
 from fourierformer.kernels.sinc.compiled import sinc_attention_compiled
@@ -117,13 +118,14 @@ def why_not_fused(q: Tensor, width: int = 0) -> str | None:
 def is_precise(dtype: torch.dtype) -> bool:
     """Whether to compute float32 products to full precision, by torch's setting. Half-precision inputs have lost the
     digits already."""
-    return dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return dtype == torch.float32 and not uses_tf32()
 
 
 def _widest(q: Tensor) -> int:
     """The widest heads whose backward fits into the shared memory of a block (scripts/inspect_kernel.py --width)."""
-    has_more = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin >= 160 * 1024
-    return (1 + has_more) * (128 if is_precise(q.dtype) else 256)
+    most = 128 if is_precise(q.dtype) else 256
+    shared = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
+    return 2 * most if shared >= 160 * 1024 else most
 
 
 def _refuse_transforms(*tensors: Tensor) -> None:

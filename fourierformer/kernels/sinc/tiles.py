@@ -9,7 +9,6 @@ import torch
 import triton
 from torch import Tensor
 
-from fourierformer.errors import SetupError
 from fourierformer.kernels.sinc import TENSOR_MEMORY
 from fourierformer.kernels.sinc.factors import MOST_ROWS
 
@@ -40,17 +39,6 @@ class Tile:
     def options(self) -> dict[str, int]:
         """Of Triton's compiler."""
         return {"num_warps": self.warps, "num_stages": self.stages}
-
-
-def tile_of(text: str) -> Tile:
-    """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
-    numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
-    sizes = numbers[:3]
-    powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
-    if not powers or len(numbers) > 5 or not all(numbers) or numbers[4:] not in ([], [1], [2], [4], [8], [16]):
-        wanted = "rows, columns (at least 16) and warps (at most 32), powers of two, as in 128,64,8; stages; a step"
-        raise SetupError(f"--tile {text[:40]!r}: expected {wanted}")
-    return Tile(*numbers)
 
 
 def one_pass(keys: int) -> bool:
