@@ -1,4 +1,4 @@
-"""A decay per head and token that the layer's input chooses, with the initial values of Mamba-2."""
+"""A decay per head and token that the layer's input chooses, as in Mamba-2."""
 
 import math
 
@@ -12,8 +12,9 @@ from fourierformer.attention.base import Geometry, to_float32
 class TokenDecay(nn.Module):
     """log a_t = -A s_t with s_t = softplus(w.x_t + b) per head: the decay at rate A during a step of length s_t.
 
-    A starts uniform in 0 .. 16, softplus(b) log-uniform in 0.001 .. 0.1, drawn per head (Gu and Dao 2023, arXiv
-    2312.00752; Dao and Gu 2024, arXiv 2405.21060). b is not the bias of a linear layer, which models set to 0.
+    A starts uniform in 0 .. 16, as in Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464; Mamba-2 from 1, Dao and Gu
+    2024, arXiv 2405.21060), softplus(b) log-uniform in 0.001 .. 0.1 (Gu and Dao 2023, arXiv 2312.00752), drawn per
+    head. b is not the bias of a linear layer, which models set to 0.
     """
 
     def __init__(self, geometry: Geometry):

@@ -31,8 +31,8 @@ class GatedLinear(Attention):
     The scale of the norm is shared by the heads. Time per head N D (2 D + 128) in chunks; where features decay
     N D (2 D + 24), and 8 times the memory of the keys.
     Differs from the sources: values are as wide as keys; positions are those of the model (RetNet rotates q and k); of
-    Mamba-2 there is no convolution and no skip past the memory, every head has its own q and k, and the norm comes
-    before the gate.
+    Mamba-2 there is no convolution and no skip past the memory, every head has its own q and k, the norm comes before
+    the gate, and A starts in 0 .. 16, there in 1 .. 16.
     """
 
     partial_queries = padding_ok = True

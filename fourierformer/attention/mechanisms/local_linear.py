@@ -12,6 +12,7 @@ from fourierformer.attention.engines.full_product import full_product
 from fourierformer.attention.engines.log_kernel import SINC_TURNS, Kind, LogKernel, check_pairs
 from fourierformer.attention.engines.weighted import WeightedAttention, scaled_logits, visible_softmax
 from fourierformer.attention.mechanisms.fourier import matched_radius
+from fourierformer.attention.mechanisms.fourier_disc import EQUAL_CURVATURE
 from fourierformer.errors import check_range
 
 
@@ -36,7 +37,8 @@ class LocalLinear(WeightedAttention):
         width = geometry.head_dim
         if weights == "disc":
             check_pairs("local_linear attention.weights=disc", width)
-        self.log_kernel = LogKernel(weights, bandwidth=math.sqrt(width), radius=matched_radius(width, 4))
+        radius = matched_radius(width, 4) * (EQUAL_CURVATURE if weights == "disc" else 1.0)
+        self.log_kernel = LogKernel(weights, bandwidth=math.sqrt(width), radius=radius)
         self.rotary_ok = SINC_TURNS if weights == "sinc" else True
         self.ridge = ridge
         self.log_ridge = nn.Parameter(torch.full((geometry.heads,), math.log(ridge))) if learn_ridge else None

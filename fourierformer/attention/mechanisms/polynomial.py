@@ -197,6 +197,8 @@ class Taylor(PolynomialAttention):
 
     Near softmax only where logits are small, and there it converges faster than any power of 1 / n. Far from 0 it
     grows as s^n on both sides: a key opposite to the query weighs as much as one along it.
+    Differs from the source in the logits: there s = t q.k / (|q| |k|) with a learned t per head, 1 at first, which is
+    `model.qk_norm=cosine` with another start (10).
     """
 
     source = "Nauen et al. 2024, arXiv 2403.02920"
