@@ -65,6 +65,8 @@ def _read(options: argparse.Namespace) -> TextData:
     unknown = set(values) - {field.name for field in fields(TextData)}
     if unknown:
         raise SetupError(f"configs/data/{options.name}.yaml has unknown keys: {', '.join(sorted(unknown))}")
+    if options.root and values.get("source") == "builtin":
+        raise SetupError(f"--root would not be read: '{options.name}' is made from installed packages")
     values |= {key: value for key in ("root", "cache") if (value := getattr(options, key)) is not None}
     return TextData(**values)
 

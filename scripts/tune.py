@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Transformer
+from hydra.core.override_parser.types import Glob, IntervalSweep, Transformer
 from hydra.errors import HydraException
 
 from fourierformer.__main__ import trainings
-from fourierformer.errors import SetupError, check_range
+from fourierformer.errors import SetupError, check_range, short
 from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, exit_on_user_error
@@ -45,6 +45,7 @@ def search(arguments: argparse.Namespace) -> int:
     """Run trials until the study has `--trials` of them, and print the best. Returns the exit code."""
     try:
         import optuna
+        import sqlalchemy  # of Optuna
         from optuna.trial import TrialState
     except ImportError:
         raise SetupError("scripts/tune.py needs Optuna: pip install -e '.[tune]'") from None
@@ -61,7 +62,12 @@ def search(arguments: argparse.Namespace) -> int:
     file = Path(spec.runs_root) / "tune" / f"{arguments.name}.db"
     file.parent.mkdir(parents=True, exist_ok=True)
     options = {"direction": "maximize" if maximise else "minimize", "load_if_exists": True}
-    study = optuna.create_study(storage=f"sqlite:///{file}", study_name=arguments.name, **options)
+    try:
+        storage = sqlalchemy.URL.create("sqlite", database=str(file)).render_as_string()
+        study = optuna.create_study(storage=storage, study_name=arguments.name, **options)
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        way_out = "restore it from a copy, or choose another --name"
+        raise SetupError(f"{file} cannot be used as the database of a study ({short(error)}): {way_out}") from None
     command = [arguments.kind, *arguments.overrides]
     if (earlier := study.user_attrs.get("command", command)) != command:
         raise SetupError(f"{file} is the study of '{' '.join(earlier)}': repeat that, or choose another --name")
@@ -116,6 +122,10 @@ def split(overrides: list[str]) -> tuple[list[str], dict]:
         try:
             (override,) = OverridesParser.create().parse_overrides([text])
             key, sweep = override.get_key_element(), override.value()
+            if key == "sweep":
+                raise SetupError(f"{text}: a trial is one run, not a sweep: leave it out, and name its experiment=")
+            if isinstance(sweep, Glob):
+                raise SetupError(f"{text}: name the values, as in attention=softmax,fourier")
             if isinstance(sweep, IntervalSweep):
                 make = IntDistribution if isinstance(sweep.start, int) else FloatDistribution
                 space[key] = sweep.start, make(sweep.start, sweep.end, log="log" in sweep.tags)

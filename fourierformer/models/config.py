@@ -64,6 +64,13 @@ class TextSwitches(Switches):
         super().__post_init__()
         check_range("model.rotary_base", self.rotary_base, 1)
 
+    @property
+    def without_effect(self) -> str | None:
+        """Why a value has no effect beside the others, with a way out."""
+        if self.position == "rotary" or self.rotary_base == TextSwitches.rotary_base:
+            return None
+        return f"model.rotary_base={self.rotary_base:g} has no effect with model.position={self.position}: rotary"
+
     def _switches(self) -> dict[str, Any]:
         return super()._switches() | {"rotary_base": self.rotary_base if self.position == "rotary" else None}
 

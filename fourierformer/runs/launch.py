@@ -77,7 +77,7 @@ def launch(config_name: str) -> None:
     or config error, 3 diverged, 130/143 interrupted."""
     survive_closed_streams()
     # with --help or --cfg job Hydra prints text instead of running: then nothing else may be printed
-    if mistake := _option_instead_of_value():
+    if mistake := _option_instead_of_value() or _several_sweeps():
         sys.exit(print_error(mistake, 2))
     prints_text = any(word.startswith("-") and not _trains(word) for word in sys.argv[1:])
     try:
@@ -128,6 +128,8 @@ def composed(config_name: str, overrides: list[str]) -> DictConfig:
             return hydra.compose(config_name, overrides)
     except HydraException as error:
         raise SetupError(explain(error)) from None
+    except ValueError as error:  # of Hydra, for a group that is no name
+        raise SetupError(_no_name(overrides) if NO_NAME in str(error) else _not_composed(error)) from None
 
 
 def _option_instead_of_value() -> str | None:
@@ -138,6 +140,12 @@ def _option_instead_of_value() -> str | None:
         if word.startswith("--") and not known:
             return f"{word}: values are given as key=value, without --, for example optim.lr=0.01 (--help lists them)"
     return None
+
+
+def _several_sweeps() -> str | None:
+    """The message for `sweep=a,b`, of which Hydra would take the names and not the values of their parameters."""
+    several = next((word for word in sys.argv[1:] if re.match(r"\+*sweep=.*[,(*]", word)), None)
+    return several and f"{several}: sweep= takes one name of configs/sweep, start several one after the other"
 
 
 def _trains(word: str) -> bool:
@@ -186,9 +194,13 @@ def _ended(action: Callable[[], int | None]) -> int:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
         if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):
-            return print_error(f"cannot compose these overrides ({error}): a group takes a name of its options", 2)
+            return print_error(_not_composed(error), 2)
         echo(traceback.format_exc(), end="", file=sys.stderr)
         return 1
+
+
+def _not_composed(error: Exception) -> str:
+    return f"cannot compose these overrides ({error}): a group takes a name of its options"
 
 
 # -- Hydra's errors, each as one line with the nearest valid name ---------------------------------------------------
@@ -198,7 +210,7 @@ def explain(error: Exception) -> str:
     """Hydra's error as one line with the nearest valid name."""
     text = str(error)
     if NO_NAME in text:
-        return _no_name()
+        return _no_name(sys.argv[1:])
     path = re.search(r"Could not find '(\w+)/(/[^']*)'", text)
     if path:
         group, folder = path.groups()
@@ -243,10 +255,10 @@ def _unreadable(override: str) -> str:
     return f"""cannot read '{override}': a value with such characters has quotes of its own: '{key}="{value}"'"""
 
 
-def _no_name() -> str:
+def _no_name(overrides: list[str]) -> str:
     """The message for a group whose value is no name, which Hydra's message lacks."""
     groups = _groups()
-    for word in sys.argv[1:]:
+    for word in overrides:
         group, _, value = word.partition("=")
         wrong = re.search(r"(?i)(?<![^,])(null|true|false|[-+.\de]+)(?![^,])", value)  # of several, in a sweep
         if group in groups and wrong:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import nn
 
 from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
-from fourierformer.config import RunSpec
+from fourierformer.config import RunSpec, differences
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
 from fourierformer.printing import echo
@@ -29,6 +30,11 @@ from fourierformer.training.precision import set_matmul_precision
 TRAINED_ON = (
     "Is data.root= (--data-root) the data that it was trained on? If so, restore the checkpoint from a copy, or start "
     "again with fresh=true."
+)
+# keys of a config on which the meaning of weights depends: all of model and attention, without names, lengths, dropout,
+# implementations, and what only chooses first values or rates
+MEANING = re.compile(
+    r"model\.(?!name:|length:|dropout|drop_path|mask_rate)|attention\.(?!backend:|form:|radius:|radius_lr_multiplier:)"
 )
 
 
@@ -89,9 +95,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def schedule_notes(spec: RunSpec, steps_per_epoch: int) -> list[str]:
-    """Notes where the warm-up is as long as the training, and where the rate rises after it."""
-    notes, schedule, peak = [], spec.schedule, spec.optim.lr
+def config_notes(spec: RunSpec, steps_per_epoch: int) -> list[str]:
+    """Notes where the warm-up is as long as the training, where the rate rises after it, and where mixing of images has
+    no effect."""
+    augment, schedule, peak = getattr(spec, "augment", None), spec.schedule, spec.optim.lr
+    notes = [*augment.notes] if augment else []
     warmup, steps = schedule.warmup(steps_per_epoch), spec.trainer.in_steps(steps_per_epoch).steps
     if warmup >= steps and not spec.is_debug:
         shorter = f"schedule.warmup_steps={max(1, steps // 10)}"
@@ -163,7 +171,7 @@ def open_run(
         spec = with_changes(spec, model={"length": context})
     spec = with_changes(spec, trainer={"device": device}, evaluation=evaluation)
     if data_root:
-        if not hasattr(spec.data, "root"):
+        if getattr(spec.data, "source", "builtin") == "builtin":
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = with_changes(spec, data={"root": data_root})
     step, state = stored_checkpoint(run_dir, config_hash, last=last)
@@ -206,20 +214,25 @@ def stored_checkpoint(run: Path, config_hash: str, *, last: bool = False) -> tup
 def start_from(parts: RunObjects, run: Path) -> dict:
     """Give the model the weights of a run's best checkpoint. Returns the hash of that run and the step. SetupError
     unless model, attention and vocabulary (or classes) are those of that run."""
-    config_hash = stored_spec(run).hash
-    step, state = stored_checkpoint(run, config_hash)
+    origin = stored_spec(run)
+    step, state = stored_checkpoint(run, origin.hash)
+    if others := [text for text in differences(origin.values, parts.spec.values) if MEANING.match(text)]:
+        raise SetupError(
+            f"init_from={run}: its weights mean something else in this model ({'; '.join(others)}): choose the model= "
+            "and the attention= of that run, or leave out init_from="
+        )
     facts, theirs = parts.task.data_facts(parts.corpus) or {}, read_json(RunDirectory(run).data_facts) or {}
     if any(facts[key] != theirs[key] for key in (facts.keys() & theirs.keys()) - {"source"}):
         raise SetupError(
             f"init_from={run}: it was trained with another vocabulary or other classes, so that the same numbers would "
-            f"mean other words. Train on its data, data={stored_spec(run).data.name}, or without init_from="
+            f"mean other words. Train on its data, data={origin.data.name}, or without init_from="
         )
     try:
         parts.model.load_state_dict(state["model"])
     except (KeyError, RuntimeError) as error:
         way_out = "choose the model= and the attention= of that run, or leave out init_from="
         raise SetupError(f"init_from={run}: its weights do not fit this model ({misfit(error)}): {way_out}") from None
-    return {"init_from": {"config_hash": config_hash, "step": step}}
+    return {"init_from": {"config_hash": origin.hash, "step": step}}
 
 
 def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:

@@ -13,7 +13,7 @@ from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import check_device, pick_device, schedule_notes
+from fourierformer.runs.parts import check_device, pick_device, config_notes
 from fourierformer.runs.spec import attention_of, task_of
 from fourierformer.runs.state import state_of
 from fourierformer.runs.sweep import hours_text
@@ -40,7 +40,7 @@ def print_plan(spec: RunSpec) -> None:
         "memory": f"about {size_text(memory)} to train, per process",
         "data": str(problem or task.data_line(corpus)),
         "": "\n".join(
-            [*(corpus.notes if corpus else []), *(schedule_notes(spec, epoch or 1) if epoch or corpus else [])]
+            [*(corpus.notes if corpus else []), *(config_notes(spec, epoch or 1) if epoch or corpus else [])]
         ),
         "directory": f"{spec.directory} ({state.word})",
         "cost": "none: it is done" if state.word == "done" else _hours(spec, corpus)[1] or unknown,

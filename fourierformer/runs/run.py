@@ -17,6 +17,7 @@ from fourierformer.config import RunSpec
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, interruption_behind, out_of_memory_text
 from fourierformer.printing import echo
 from fourierformer.processes import Processes, already_reported, find_processes, join_processes
+from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.job_names import Name, named_attention, values_of_command
@@ -61,6 +62,7 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
     stop_if_noted()
     if spec.dry_run:
         if processes.first:
+            _check_origin(spec, RunDirectory(spec.directory))
             _print_plan(spec, job)
         return
     from fourierformer.runs.parts import check_device, pick_device
@@ -89,7 +91,7 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
             "each run with torchrun by itself, or sweep without torchrun, for example with "
             "hydra/launcher=submitit_slurm hydra.launcher.tasks_per_node=4"
         )
-    if choices().get("sweep") is None and (scale := choices().get("scale")) not in (None, "paper"):
+    if (scale := choices().get("scale")) not in (None, "paper") and not _reads_scale(choices().get("sweep")):
         raise SetupError(
             f"scale={scale} has no effect here: it chooses the experiments of a sweep of configs/sweep, for example "
             "sweep=table1. A short run: experiment=builtin, or trainer.steps="
@@ -101,8 +103,17 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
         )
     chosen = choices().get("debug")
     owners = [task for task in tasks() if chosen and task.debug == chosen]
-    if owners and (task := task_named(config.get("task"))).script not in [owner.script for owner in owners]:
+    task = task_named(config.get("task"))
+    if owners and task.script not in [owner.script for owner in owners]:
         raise SetupError(f"debug={chosen} is for task={owners[0].name}: {task.command} debug={task.debug}")
+    if owners and owners[0].experiment and task.experiment and task.debug not in (chosen, None):
+        raise SetupError(f"debug={chosen} needs experiment={owners[0].experiment}; here: debug={task.debug}")
+
+
+def _reads_scale(sweep: str | None) -> bool:
+    """Whether the experiments of a sweep depend on scale=; of one in a folder of the user's that is not known."""
+    file = CONFIGS / "sweep" / f"{sweep}.yaml"
+    return sweep is not None and (not file.is_file() or "${scale." in file.read_text(encoding="utf-8"))
 
 
 def _is_done(directory: RunDirectory, spec: RunSpec, processes: Processes, name: Name) -> bool:
@@ -123,14 +134,19 @@ def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextli
     """Check the data and lock the run directory, before anything takes time. Prints and returns the state."""
     task_of(spec).check_available(spec)
     directory.check_ours()
-    if spec.init_from and (spec.fresh or not directory.checkpoints.is_dir()):  # a run that resumes needs it no more
-        stored_spec(Path(spec.init_from))
+    _check_origin(spec, directory)
     if spec.fresh and (aside := directory.set_aside()):
         name.say(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())
     state = _state(directory, spec)
     name.say(state.sentence)
     return state
+
+
+def _check_origin(spec: RunSpec, directory: RunDirectory) -> None:
+    """SetupError where init_from= is no run. A run that resumes needs it no more."""
+    if spec.init_from and (spec.fresh or not directory.checkpoints.is_dir()):
+        stored_spec(Path(spec.init_from))
 
 
 def _state(directory: RunDirectory, spec: RunSpec) -> State:

@@ -196,7 +196,8 @@ def summarise(record: Path) -> int:
     runs = [Path(job["run"]) for job in jobs if job.get("run")]
     runs = [run for run in dict.fromkeys(runs) if run.is_dir()]
     if runs:
-        show(runs, report=Path(os.path.commonpath([run.parent for run in runs])) / "report.html")
+        above = Path(os.path.commonpath([run.parent for run in runs]))
+        show(runs, report=(above if len(runs) > 1 else runs[0]) / "report.html")  # run_dir= of one lies anywhere
     plans = [job["plan"] for job in jobs if "plan" in job]
     if plans:
         echo(_total(plans))

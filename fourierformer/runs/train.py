@@ -27,7 +27,7 @@ from fourierformer.runs.measure import (
     reset_peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes, schedule_notes, start_from
+from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes, config_notes, start_from
 from fourierformer.runs.state import check_same_data
 from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers
@@ -132,7 +132,7 @@ def start_sentence(parts: RunObjects) -> str:
     parameters = sum(p.numel() for p in parts.model.parameters())
     new = [note for note in parts.corpus.notes if note not in _noted]  # jobs of a sweep have the same text
     _noted.update(new)
-    new += schedule_notes(parts.spec, parts.objective.steps_per_epoch)
+    new += config_notes(parts.spec, parts.objective.steps_per_epoch)
     notes = "".join(f"\n  note: {note}" for note in new)
     spec, world = parts.spec, parts.processes.world
     return (

@@ -29,7 +29,7 @@ class DrawnEvaluation:
         if set(self.protocols) - set(self.known):
             raise SetupError(
                 f"evaluation.protocols=[{','.join(self.protocols)}]: those of task={self.task} are "
-                f"evaluation.protocols=[{','.join(self.known)}]; debug=smoke_{self.task}, not debug=smoke"
+                f"evaluation.protocols=[{','.join(self.known)}]"
             )
 
 

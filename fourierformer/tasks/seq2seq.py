@@ -37,7 +37,7 @@ class Seq2SeqEvaluation:
         if set(self.protocols) - {"greedy"}:
             raise SetupError(
                 f"evaluation.protocols=[{','.join(self.protocols)}], but answers are decoded greedily: "
-                "evaluation.protocols=[greedy], and debug=smoke_seq2seq in place of debug=smoke"
+                "evaluation.protocols=[greedy]"
             )
 
 

@@ -80,8 +80,7 @@ class Objective(ABC):
     def attention_inputs(self, split: str, most: int, together: int) -> tuple[int, Iterator[Tensor]]:
         """Inputs for the analysis of attention maps: the number of sequences of a split, `most` at most, and batches of
         them, the same at every call."""
-        lacking = f"{type(self).__name__} has no attention_inputs"
-        raise SetupError(f"attention maps of {self.unit} cannot be shown: {lacking}")
+        raise SetupError("runs of this task have no attention maps to measure or to draw")
 
     def notes(self) -> list[str]:
         """Remarks that a reader of the results needs, for example about unreadable images."""

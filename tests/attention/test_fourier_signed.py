@@ -26,6 +26,15 @@ def test_weights_have_the_sign_of_the_product(power, eps, causal):
     assert negative > 5
 
 
+def test_gradients_are_finite_where_a_query_equals_a_key():
+    """As many do in 16 bits."""
+    layer = layer_of("fourier", power=3, eps=0.1, allow_negative=True)
+    q, _, v, _ = (t.detach() for t in projected(layer, tokens(4, batch=1)))
+    x = q.clone().requires_grad_()
+    layer.mix(x, q.clone(), v, v).sum().backward()
+    assert x.grad.isfinite().all()
+
+
 def test_gradients_are_those_of_the_product():
     layer = layer_of("fourier", power=3, eps=0.1, allow_negative=True)
     q, k, v, _ = (t.detach() for t in projected(layer, tokens(4, batch=1)))

@@ -52,8 +52,9 @@ def test_a_resumed_run_does_not_read_it_again(smoke, copied, tmp_path):
     ("change", "message"),
     [
         ("init_from=/no/such/run", "/no/such/run is not a run directory: there is no such directory"),
-        ("attention=fourier", "its weights do not fit this model (Missing key(s) in state_dict: "),
-        ("model.dim=32", "its weights do not fit this model (size mismatch for "),
+        ("attention=gaussian", "attention.name: softmax -> gaussian; attention.normalize_keys: - -> False): choose"),
+        ("model.heads=1", "mean something else in this model (model.heads: 4 -> 1): choose"),
+        ("model.position=learned", "mean something else in this model (model.position: "),
         ("data.vocabulary_size=20", "it was trained with another vocabulary or other classes, "),
     ],
 )

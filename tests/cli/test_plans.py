@@ -119,6 +119,11 @@ def test_a_scale_without_the_sweeps_experiment_is_one_line(tmp_path, capfd):
     )
 
 
+def test_a_scale_that_a_sweep_does_not_read_is_one_line(tmp_path, capfd):
+    assert train_lm("sweep=quickstart", "scale=wikitext2", f"runs_root={tmp_path}", "dry_run=true") == 2
+    assert "scale=wikitext2 has no effect here" in capfd.readouterr().err
+
+
 def test_a_plan_trains_nothing_and_ends_with_its_summary(smoke, tmp_path, monkeypatch, capfd):
     """The model takes no memory, no objective is built, and the config is printed by --cfg job only."""
     made = []

@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 
 from fourierformer.processes import Processes
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
-from fourierformer.runs.parts import build_parts, schedule_notes
+from fourierformer.runs.parts import build_parts, config_notes
 from tests.helpers.command_line import MODEL, spec_of
 
 
@@ -58,9 +58,25 @@ def test_every_gpu_forgets_its_peak(monkeypatch):
     assert peaks == {0: 0, 1: 0}
 
 
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        (["augment.mixup=0.8"], ["no images are mixed, since augment.mix_probability=0"]),
+        (["augment.mixup=0.8", "augment.mix_probability=1"], []),
+        (
+            ["augment.mixup=0.8", "augment.cutmix=1", "augment.mix_probability=1"],
+            ["augment.cutmix has no effect with augment.mix_switch=0"],
+        ),
+        ([], []),
+    ],
+)
+def test_mixing_without_effect_is_noted(changes, notes):
+    assert config_notes(spec_of(*changes, script="train_vit"), steps_per_epoch=10) == notes
+
+
 @pytest.mark.parametrize(("rate", "rises"), [(1e-6, True), (1e-5, False), (1e-4, False)])
 def test_a_rate_that_rises_to_its_lowest_value_is_noted(rate, rises):
     """DeiT's schedule ends at 1e-5: in a sweep over small rates, all would train up to that one."""
     spec = spec_of("experiment=cifar10_deit", f"optim.lr={rate}", script="train_vit")
     note = "the rate rises from optim.lr=1e-06 to schedule.min_lr=1e-05: schedule.min_lr=1e-08"
-    assert schedule_notes(spec, steps_per_epoch=100) == [note] * rises
+    assert config_notes(spec, steps_per_epoch=100) == [note] * rises

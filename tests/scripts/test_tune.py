@@ -94,6 +94,9 @@ def test_a_signal_reaches_the_training():
         (("optim.lr=choice(",), "cannot read 'optim.lr=choice('"),
         ((*SPACE, "dry_run=true"), "dry_run=true trains nothing"),
         ((*SPACE, "--seed", "-1"), "--seed=-1: must be at least 0"),
+        ((*SPACE, "sweep=quickstart"), "sweep=quickstart: a trial is one run, not a sweep"),
+        ((*SPACE[1:], "attention=glob(*)"), "attention=glob(*): name the values"),
+        ((*SPACE[1:], "attention=1"), "attention=1: no such attention"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_trained(command, overrides, message, capsys):
@@ -101,6 +104,13 @@ def test_a_mistake_is_one_line_before_anything_is_trained(command, overrides, me
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
+
+
+def test_a_damaged_database_is_one_line(command, tmp_path, capsys):
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune/study.db").write_text(100 * "x")
+    assert command(1) == (2, [])
+    assert "study.db cannot be used as the database of a study (" in capsys.readouterr().err
 
 
 def test_null_is_a_choice(command):

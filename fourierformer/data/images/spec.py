@@ -77,5 +77,15 @@ class AugmentConfig:
             raise SetupError(f"augment.eval_crop={self.eval_crop}: must be at least 0.1 and at most 1")
 
     @property
+    def notes(self) -> list[str]:
+        """Notes where a way of mixing has no effect beside the other values."""
+        if (self.mixup or self.cutmix) and not self.mix_probability:
+            return ["no images are mixed, since augment.mix_probability=0"]
+        if self.mixup and self.cutmix and self.mix_switch in (0, 1):
+            never = "mixup" if self.mix_switch else "cutmix"
+            return [f"augment.{never} has no effect with augment.mix_switch={self.mix_switch:g}"]
+        return []
+
+    @property
     def mixing(self) -> bool:
         return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)

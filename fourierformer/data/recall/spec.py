@@ -49,6 +49,15 @@ class RecallData:
             raise SetupError("data.dimension=1: a vector cannot be rotated in one dimension: data.dimension=32")
         self._check_room()
 
+    @property
+    def without_effect(self) -> str | None:
+        """Why a value has no effect beside the others, with a way out."""
+        if self.keys == "words" and (self.angle or self.norm_spread or self.twin_cosine is not None):
+            return "data.angle, norm_spread and twin_cosine are for keys that are vectors: data=recall_vectors"
+        if self.layout == "pairs" and self.previous_token:
+            return "data.previous_token=true has no effect with data.layout=pairs: data=recall_stream has streams"
+        return None
+
     def _check_room(self) -> None:
         if self.asked > self.pairs:
             raise SetupError(

@@ -114,7 +114,8 @@ def sinc_attention_reference(
         top = torch.where(top == -math.inf, 0.0, top)
         weights = torch.exp(scores - top)
         if power % 2:
-            weights = weights * torch.where(z == 0, 1.0, torch.sin(z) / z).sign().prod(-1)
+            flat = z.detach()  # a sign has no slope, and that of sin(z) / z at 0 is not a number
+            weights = weights * torch.where(flat == 0, 1.0, torch.sin(flat) / flat).sign().prod(-1)
         total = weights.sum(-1, keepdim=True) + torch.exp(log_eps - top)
         output = (weights @ v.to(dtype)) / torch.where(total == 0, 1.0, total)
     return output.to(q.dtype)
