@@ -10,5 +10,6 @@
 
 Each prints its rows and writes them, with commit, versions and machine, to results/measured/ or to --out. clocks.py
 measures time and memory, apart.py runs a measurement in its own process. contestants.py (kernels, accuracy rule) and
-floors.py (lower bounds of the time on a GPU) belong to kernel, layers.py to attention.
+floors.py (lower bounds of the time on a GPU) belong to kernel, layers.py to attention, random_data.py to training and
+paper.
 """

@@ -150,7 +150,7 @@ def short(value: object) -> str:
         number = float(value)
     except (TypeError, ValueError):
         return str(value or "-")
-    return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
+    return f"{number:,.0f}" if abs(number) >= 100 or number.is_integer() else f"{number:.3g}"
 
 
 def arguments() -> argparse.Namespace:

@@ -26,6 +26,11 @@ COMMIT = re.compile("[0-9a-f]{40}")
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is data and not kept
 
 
+def commit_and_command() -> dict[str, str]:
+    """Commit and command, without folders: beside a number that was measured after its run."""
+    return {"commit": short_commit(git_state()[0]), "command": without_folders(command())}
+
+
 def describe() -> tuple[dict, str | None]:
     """(the facts in meta.json, the uncommitted changes as a diff or None if there are none or too many)."""
     facts, diff = git_state()

@@ -72,8 +72,8 @@ def with_weights(layer: Attention, out: nn.Linear, *projections: nn.Linear) -> A
     return layer
 
 
-def inputs(*, tokens: int = TOKENS, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(2, tokens, WIDTH, dtype=dtype)
+def inputs(*, tokens: int = TOKENS) -> Tensor:
+    return torch.randn(2, tokens, WIDTH, dtype=torch.float64)
 
 
 def language(layer: nn.Module, x: Tensor, *, train: bool = False, **below: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from fourierformer.attention import Attention
 from fourierformer.attention.base import layers_of
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text, disk_errors, read_json, write_json
-from fourierformer.provenance import command, git_state, short_commit, without_folders
+from fourierformer.provenance import commit_and_command
 from fourierformer.runs.parts import RunObjects, chosen_split, open_run
 from fourierformer.training.precision import set_matmul_precision
 
@@ -158,9 +158,7 @@ def _over_layers(layers: list[LayerSums]) -> dict:
 
 def save(run: Path, split: str, numbers: dict) -> None:
     """Write the numbers of a split to heads.json of the run, with commit and command; other splits are kept."""
-    facts, _ = git_state()
-    origin = {"commit": short_commit(facts), "command": without_folders(command())}
-    content = {"schema": 1, "splits": saved(run) | {split: numbers | {"origin": origin}}}
+    content = {"schema": 1, "splits": saved(run) | {split: numbers | {"origin": commit_and_command()}}}
     with disk_errors(run / FILE):
         write_json(run / FILE, content)
 

@@ -60,10 +60,10 @@ def text_maps(trained: TrainedModel, text: str) -> tuple[list[str], Tensor]:
     if not isinstance(trained, TrainedLanguageModel):
         needed = "maps of a text are of models that predict its next token"
         raise SetupError(f"{needed}, and one of task={trained.spec.task} does not")
-    ids, longest = trained.encode(text), layers_of(trained.model)[0].geometry.length
+    ids, layers = trained.encode(text), layers_of(trained.model)
+    longest = layers[0].geometry.length
     if len(ids) > longest:
         raise SetupError(f"the text has {len(ids):,} tokens, the model reads {longest:,}: choose a shorter one")
-    layers = layers_of(trained.model)
     sums = [MapSum() for _ in layers]
     assert isinstance(trained.model, TextModel)
     batch = torch.tensor([ids], device=trained.device)

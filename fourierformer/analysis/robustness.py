@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fourierformer.analysis.attacks import ATTACKS, LABELS, SPACES, ball_around, perturbation, random_starts
 from fourierformer.errors import SetupError
 from fourierformer.files import disk_errors, read_json, write_json
-from fourierformer.provenance import command, git_state, short_commit, without_folders
+from fourierformer.provenance import commit_and_command
 from fourierformer.runs.parts import RunObjects
 from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tasks.language_objective import LanguageObjective
@@ -91,8 +91,7 @@ def measured(
     identity = asdict(wanted) | {"step": step}
     if known := next((entry for entry in saved(run) if identity.items() <= entry.items()), None):
         return known, True
-    facts, _ = git_state()
-    origin = {"commit": short_commit(facts), "command": without_folders(command())}
+    origin = commit_and_command()  # an attack takes hours
     entry = identity | measure(parts, wanted, on_progress) | origin
     with disk_errors(run / FILE):  # read again: another process may have measured something meanwhile
         write_json(run / FILE, {"schema": 1, "measured": [*saved(run), entry]})

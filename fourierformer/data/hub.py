@@ -51,6 +51,8 @@ def download(data: TextData, folder: Path, say: Say) -> None:
         for split in SPLITS:
             say(f"fetching {data.hub} {data.hub_config or ''}: {split}")
             _fetch(data, split, folder)
+    except SetupError:
+        raise
     except Exception as error:  # datasets and its network layers raise many kinds of errors
         raise SetupError(f"fetching {data.hub} into {folder} failed: {type(error).__name__}: {error}") from error
 
@@ -91,7 +93,8 @@ def _fetch(data: TextData, split: str, folder: Path) -> None:
 
 def cached_files(data: DataLocation, name: str) -> list[Path]:
     """Files of the split `name` in the copy of `datasets`, found by folder names: its import takes over a second."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = Path(os.environ.get("HF_HOME", f"{caches}/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     folder = cache / str(data.hub).replace("/", "___") / (data.hub_config or "default")
     # <version>/<hash>/wikitext-train.arrow, or several -00000-of-00002.arrow; of several builds the newest. A killed or

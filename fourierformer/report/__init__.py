@@ -10,6 +10,7 @@
 | curves.py | curves over steps, time and layers |
 | charts.py | differences with their intervals, times, costs |
 | patterns.py, maps.py | who sees whom: patterns of sparse attentions, maps of trained models |
+| robustness.py | accuracy under attack against its strength |
 """
 
 from fourierformer.report.committed import committed_sections

@@ -3,11 +3,12 @@
 | file | content |
 |---|---|
 | collection.py, runs.py, measured.py | finds and reads run directories, and committed CSV files of them |
-| comparison.py | groups runs over seeds; names of the metrics |
+| comparison.py | groups runs over seeds |
+| labels.py, metrics.py | labels of rows by what distinguishes them; names and units of metrics |
 | statistics.py, baseline.py | tests of differences; which rows may be compared with softmax |
 | tables.py, intervals.py, paper.py | tables of rows, intervals beside the paper's numbers |
 | formats.py | a table for the terminal, in Markdown, in LaTeX |
-| documents.py | generated parts of README and docs/ |
+| documents.py, faults.py | generated parts of README and docs/; the table of injected faults |
 | warnings.py | results whose loss is misleading |
 | card.py | the model card of an exported run |
 

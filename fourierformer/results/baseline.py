@@ -7,7 +7,7 @@ from itertools import groupby
 
 from fourierformer.config import ADDED_LATER
 from fourierformer.results.comparison import ATTENTION, Cell, Row
-from fourierformer.results.labels import differing_values, full_label, same_setting, setting_of, value_text
+from fourierformer.results.labels import differing_values, full_label, full_labels, same_setting, setting_of, value_text
 from fourierformer.results.metrics import column_text, metric
 from fourierformer.results.statistics import (
     MARGIN,
@@ -73,11 +73,12 @@ def significance_lines(rows: list[Row], columns: Iterable[Column], *, across_set
     if all(pair.difference.reason == NO_CLAIM for pair in compared):
         return []
     lines = []
+    labels = dict(zip(map(id, rows), full_labels(rows), strict=True))
     for _, group in groupby(compared, key=lambda pair: id(pair.row)):
         of_row = list(group)
         row = of_row[0].row
-        baseline = full_label(baselines_of(row, rows, across_settings=across_settings)[0], rows)
-        lines.append(f"{full_label(row, rows)} - {baseline}: {'; '.join(map(_pair_text, of_row))}")
+        baseline = labels[id(baselines_of(row, rows, across_settings=across_settings)[0])]
+        lines.append(f"{labels[id(row)]} - {baseline}: {'; '.join(map(_pair_text, of_row))}")
     tested = sum(pair.p is not None for pair in compared)
     unit = "points" if metric(rows[0].primary).unit == "%" else "%"
     how = (

@@ -16,7 +16,8 @@ def setting_of(row: Row) -> dict[str, object]:
 
 def same_setting(one: Row, other: Row) -> bool:
     """Whether two rows differ in their attention alone. A row that does not know its config is compared with all."""
-    return not one.config or not other.config or not any(differing_values([setting_of(one), setting_of(other)]))
+    ours, theirs = setting_of(one), setting_of(other)
+    return not one.config or not other.config or all(str(ours.get(k)) == str(theirs.get(k)) for k in ours | theirs)
 
 
 def mixes_settings(rows: Sequence[Row]) -> bool:
@@ -28,18 +29,44 @@ def row_label(row: Row, rows: Iterable[Row]) -> str:
     """The attention's name, then the values that distinguish the row: knobs from rows of the same attention, all other
     settings from all rows of the model (`fourier eps=0 lr=0.002`). The group's hash where nothing known differs."""
     of_model = [other for other in rows if other.model == row.model]
-    known = [other for other in of_model if other.config]  # of a damaged or very old run nothing is known
-    twins = [other for other in of_model if other.attention == row.attention]
-    keys = dict.fromkeys(key for twin in twins for key in twin.config if key.startswith(ATTENTION))
-    knobs = [key for key in keys if len({str(twin.config.get(key)) for twin in twins}) > 1]
-    own = {other.group for other in twins}
-    configs = [
-        {key: other.config[key] for key in knobs if other.group in own and key in other.config} | setting_of(other)
-        for other in known
-    ]
-    labels = dict(zip((other.group for other in known), differing_values(configs), strict=True))
-    unique = len({labels.get(twin.group, "") for twin in twins}) == len(twins)
-    return f"{row.attention} {labels.get(row.group, '')}".strip() if unique else f"{row.attention} [{row.group[:8]}]"
+    return _labels(row.attention, of_model, _settings(of_model))[id(row)]
+
+
+def row_labels(rows: Sequence[Row]) -> list[str]:
+    """`row_label` of every row, faster than one by one."""
+    labels: dict[int, str] = {}
+    for model in dict.fromkeys(row.model for row in rows):
+        of_model = [row for row in rows if row.model == model]
+        settings = _settings(of_model)
+        for attention in dict.fromkeys(row.attention for row in of_model):
+            labels |= _labels(attention, of_model, settings)
+    return [labels[id(row)] for row in rows]
+
+
+def _settings(rows: list[Row]) -> dict[str, dict[str, object]]:
+    """The settings that not all rows share, by group. Of a damaged or very old run nothing is known."""
+    known = [row for row in rows if row.config]
+    return dict(zip((row.group for row in known), _only_differing(map(setting_of, known)), strict=True))
+
+
+def _labels(attention: str, of_model: list[Row], settings: dict[str, dict[str, object]]) -> dict[int, str]:
+    """The labels of the rows with this attention, by the rows' id."""
+    twins = [row for row in of_model if row.attention == attention]
+    knobs = _only_differing({k: v for k, v in row.config.items() if k.startswith(ATTENTION)} for row in twins)
+    own = {row.group: knob for row, knob in zip(twins, knobs, strict=True)}
+    configs = [own.get(group, {}) | setting for group, setting in settings.items()]
+    labels = dict(zip(settings, differing_values(configs), strict=True))
+    unique = len({labels.get(row.group, "") for row in twins}) == len(twins)
+    endings = (labels.get(row.group, "") if unique else f"[{row.group[:8]}]" for row in twins)
+    return {id(row): f"{attention} {ending}".strip() for row, ending in zip(twins, endings, strict=True)}
+
+
+def _only_differing(configs: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
+    """The configs without the keys that have the same value in all of them."""
+    configs = list(configs)
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differing = {key for key in keys if len({str(config.get(key)) for config in configs}) > 1}
+    return [{key: value for key, value in config.items() if key in differing} for config in configs]
 
 
 def labels_of_runs(runs: Iterable[Run]) -> dict[Path, str]:
@@ -75,6 +102,12 @@ def value_text(value: object) -> str:
 def full_label(row: Row, rows: list[Row]) -> str:
     """The same after the model's name, where there are several models."""
     return f"{row.model} {row_label(row, rows)}" if several_models(rows) else row_label(row, rows)
+
+
+def full_labels(rows: list[Row]) -> list[str]:
+    """`full_label` of every row."""
+    labels = row_labels(rows)
+    return [f"{row.model} {label}" for row, label in zip(rows, labels, strict=True)] if several_models(rows) else labels
 
 
 def several_models(rows: Iterable[Row]) -> bool:

@@ -13,7 +13,7 @@ from itertools import groupby
 from fourierformer.results.baseline import Pair, best_settings, pairs, significance_lines, without_baseline
 from fourierformer.results.comparison import Cell, Row, evaluations, mean_text
 from fourierformer.results.formats import DASH, Table, text_of
-from fourierformer.results.labels import full_label, mixes_settings, row_label, several_models
+from fourierformer.results.labels import full_labels, mixes_settings, row_label, row_labels, several_models
 from fourierformer.results.metrics import HEADS, column_order, metric, protocol_text
 from fourierformer.results.paper import scale_lines
 from fourierformer.results.statistics import difference_text, p_text
@@ -93,6 +93,7 @@ def _table_key(row: Row) -> tuple[str, str, str]:
 
 def _table(rows: list[Row], own_settings: bool = False) -> Table:
     task, blocks = rows[0].task, blocks_of(rows)
+    labels = dict(zip(map(id, rows), row_labels(rows), strict=True))
     left = [
         *model_column(rows),
         "attention",
@@ -110,7 +111,7 @@ def _table(rows: list[Row], own_settings: bool = False) -> Table:
         shown = [row for row in rows if measures is blocks[0] or any(row.cell(*measure) for measure in measures)]
         first = len(body)
         starts |= {first} if first else set()
-        body += [_line(row, rows, measures, repeated=first > 0) for row in shown]
+        body += [_line(row, rows, labels[id(row)], measures, repeated=first > 0) for row in shown]
         measured = {column for column, _ in measures}
         quoted = next((column for column in quoted_columns(task) if column in measured), None)
         differences += [_difference_text(row, quoted, compared) for row in shown]
@@ -177,7 +178,7 @@ def _head(task: Task, measure: Measure) -> str:
     return f"{split} {kind.short} {kind.unit}".rstrip() + ("" if task.protocol_column else f"\n{protocol}")
 
 
-def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) -> list[str]:
+def _line(row: Row, rows: list[Row], label: str, measures: list[Measure], repeated: bool) -> list[str]:
     """`repeated`: what belongs to the run, not to its protocol, stands in the block above."""
     model = [row.model or DASH] if several_models(rows) else []
     protocol = [protocol_text(measures[0][0])] if row.task.protocol_column else []
@@ -185,7 +186,7 @@ def _line(row: Row, rows: list[Row], measures: list[Measure], repeated: bool) ->
     parameters, *rest = _quantities(row)
     if repeated:
         parameters, rest = "", [""] * len(rest)
-    label = row_label(row, rows) + (f" {DAGGER}" if any(run.field("dirty") is True for run in row.runs) else "")
+    label += f" {DAGGER}" if any(run.field("dirty") is True for run in row.runs) else ""
     return [*model, label, *protocol, str(row.n), parameters, *cells, *rest]
 
 
@@ -252,7 +253,7 @@ def _notes(rows: list[Row]) -> list[str]:
         notes.append(
             "n = 1: one seed supports no claim about which is better; run several, for example seed=range(1,6)"
         )
-    lengths = {full_label(row, rows): row.quantity("steps") for row in rows}
+    lengths = {label: row.quantity("steps") for label, row in zip(full_labels(rows), rows, strict=True)}
     steps = {label: f"{cell.mean:,.0f}" for label, cell in lengths.items() if cell}
     if len(set(steps.values())) > 1:
         notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))

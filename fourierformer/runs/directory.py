@@ -5,6 +5,8 @@
 - checkpoints/: see training/checkpoint.py
 - status.json: running | completed | failed | interrupted | diverged, the last step, the error
 - summary.json: the final numbers; tables are made from these
+- evaluation.json: measurements of the best checkpoint, each written when it is done
+- heads.json, robustness.json: what scripts/head_redundancy.py and scripts/robustness.py measured
 - meta.json, dirty.diff: commit, uncommitted changes, versions, hardware, command; fingerprint of the data
 - data.json: the facts of the data that the trained model needs: vocabulary, names of classes
 """

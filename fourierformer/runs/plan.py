@@ -13,7 +13,7 @@ from fourierformer.printing import echo
 from fourierformer.processes import find_processes
 from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.parts import check_device, pick_device, config_notes
+from fourierformer.runs.parts import check_device, config_notes, pick_device
 from fourierformer.runs.spec import attention_of, task_of
 from fourierformer.runs.state import state_of
 from fourierformer.runs.sweep import hours_text

@@ -27,7 +27,7 @@ from fourierformer.runs.measure import (
     reset_peak_memory,
     run_summary,
 )
-from fourierformer.runs.parts import RunObjects, build_parts, refuse_other_shapes, config_notes, start_from
+from fourierformer.runs.parts import RunObjects, build_parts, config_notes, refuse_other_shapes, start_from
 from fourierformer.runs.state import check_same_data
 from fourierformer.seeds import seed_everything
 from fourierformer.tracking import NoTrackers, Trackers, build_trackers

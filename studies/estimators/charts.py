@@ -1,7 +1,4 @@
-"""The estimators of the theory as charts, from the rows of the CSV files that scripts/estimator_rates.py writes.
-
-A chart has a panel per case: the report shows them one by one, the script saves them side by side.
-"""
+"""The estimators of the theory as charts, from the rows that simulate.py writes: a panel per case, side by side."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rows -> the generated parts of README.md and the figures: python -m studies.real_data.analyse"""
+"""Rows -> the generated parts of this study's README.md, and the figures: python -m studies.real_data.analyse"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ def parts(folder: Path = HERE) -> dict[str, str]:
 
 
 def headline(folder: Path = HERE) -> str:
-    """README's result: each attention at each learning rate, with the share of the weights that tokens get."""
+    """The study's result: each attention at each learning rate, with the share of the weights that tokens get."""
     found = findings(folder)
     runs = [run for finding in found for row in finding.by_rate.values() for run in row.runs]
     return f"{headline_table(found)}\n\nFrom `studies/real_data/{PLANNED}.csv` and `{CHECKS}.csv`: {origin(runs)}."

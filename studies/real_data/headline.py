@@ -1,4 +1,4 @@
-"""README's result: test perplexity of each attention at each learning rate, in the language runs of this study."""
+"""The study's result: test perplexity of each attention at each learning rate, in the language runs of this study."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

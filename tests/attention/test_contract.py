@@ -16,7 +16,6 @@ from fourierformer.errors import SetupError
 from tests.helpers.command_line import CONFIGS, REPOSITORY
 from tests.helpers.mechanisms import CHOICES, LENGTH, NAMES, built, has_maps, tokens
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 # the yaml of another installed package's mechanism is in that package
 OWN = [name for name in NAMES if attention.mechanism(name).__module__.startswith("fourierformer.")]
 

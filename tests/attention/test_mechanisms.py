@@ -20,9 +20,9 @@ from fourierformer.marks import Mark, marks_of
 GEOMETRY = Geometry(dim=64, heads=4, length=64, causal=True)
 
 
-def heads(seed: int, n: int = 33, d: int = 16) -> list[torch.Tensor]:
+def heads(seed: int, n: int = 33) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(2, 4, n, d, generator=generator, dtype=torch.float64) for _ in range(3)]
+    return [torch.randn(2, 4, n, 16, generator=generator, dtype=torch.float64) for _ in range(3)]
 
 
 def masked_softmax(logits: torch.Tensor, causal: bool) -> torch.Tensor:

@@ -38,7 +38,7 @@ def test_errors_are_of_every_head():
     assert first_contact.errors_of_heads(wrong, truth) == pytest.approx([0, 2, 0.5, 0])
 
 
-def test_a_case_that_fails_says_why_and_is_not_right(monkeypatch, capsys):
+def test_a_case_that_fails_says_why_and_is_not_right(monkeypatch):
     def fail(row, device):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
         yield row

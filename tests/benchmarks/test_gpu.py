@@ -122,7 +122,7 @@ def test_bad_input_is_one_line(arguments, words, monkeypatch, capsys):
     assert words in line
 
 
-def test_a_part_whose_packages_are_missing_names_them(monkeypatch, capsys):
+def test_a_part_whose_packages_are_missing_names_them(monkeypatch):
     monkeypatch.setitem(gpu.NEEDS, "training", ("hydra", "no_such_module"))
     part = gpu.run("training", 1.0, SimpleNamespace())
     assert (part.outcome, part.detail) == ("failed", "not installed: pip install no_such_module")

@@ -128,7 +128,7 @@ def test_a_contestant_that_ends_its_process_leaves_the_others_and_its_own_rows(b
     assert names(rows) == ["softmax", "some_peers:right", "compiled", "portable", "reference"]
 
 
-def test_rows_are_written_one_by_one(bench, monkeypatch, tmp_path):
+def test_rows_are_written_one_by_one(bench, monkeypatch):
     written = []
     monkeypatch.setattr(kernel, "write_csv", lambda path, rows: written.append([dict(row) for row in rows]))
     bench()

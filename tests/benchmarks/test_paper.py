@@ -36,7 +36,7 @@ def test_a_whole_run_has_the_papers_steps(args):
 
 
 @pytest.fixture
-def args(tmp_path):
+def args():
     return SimpleNamespace(device="cpu", small=True, seconds=0, minutes=1, deadline=NEVER, model=["lm_small"])
 
 

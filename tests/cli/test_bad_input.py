@@ -214,7 +214,7 @@ def test_of_images_is_one_clear_line_too(argument, message, tmp_path, capfd):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_evaluation_that_cannot_work_fails_before_the_training(smoke, small_text, tmp_path, capfd):
+def test_an_evaluation_that_cannot_work_fails_before_the_training(smoke, tmp_path, capfd):
     """small_text has 500 tokens to test on: 50 lines of 9 words and <eos>."""
     short = ("evaluation.protocols=[segment,sliding]", f"runs_root={tmp_path}")
     for few, tokens in (("evaluation.max_tokens=100 model.length=100", 100), ("model.length=500", 500)):

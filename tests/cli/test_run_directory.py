@@ -321,7 +321,7 @@ def test_without_a_console_a_run_is_completed(smoke, tmp_path):
     assert (run / "report.html").exists()
 
 
-def test_dry_run_prints_the_plan_and_writes_nothing(smoke, small_text, tmp_path, capfd):
+def test_dry_run_prints_the_plan_and_writes_nothing(smoke, tmp_path, capfd):
     assert train_lm(*smoke, f"runs_root={tmp_path / 'runs'}", "dry_run=true") == 0
     printed = capfd.readouterr().out
     # dim 16, inner 16, one layer, 50 words and <eos>: embedding 51*16, output bias 51; attention 4*16^2; feed-forward

@@ -62,7 +62,7 @@ def test_other_text_is_refused_by_a_finished_and_by_a_killed_run(copied, smoke, 
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_text_that_changed_in_its_folder_is_refused(small_text, other_text, smoke, tmp_path, capfd):
+def test_a_text_that_changed_in_its_folder_is_refused(other_text, smoke, tmp_path, capfd):
     """Also where meta.json is lost: every checkpoint has the fingerprint."""
     arguments = [*moved(smoke, other_text, tmp_path / "cache"), f"runs_root={tmp_path / 'runs'}"]
     assert train_lm(*arguments) == 0

@@ -145,7 +145,7 @@ def test_every_attention_trains_or_is_refused_with_its_reason(train, debug, caus
 
 @pytest.mark.full("sweeps in processes of their own")
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
-def test_jobs_in_other_processes(smoke, tmp_path, launcher, capfd):
+def test_jobs_in_other_processes(smoke, tmp_path, launcher):
     pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
     choices = ("attention=softmax,gaussian", f"hydra/launcher={launcher}")
     process = start("-m", *smoke, *choices, "seed=1", f"runs_root={tmp_path}")

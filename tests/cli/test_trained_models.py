@@ -271,7 +271,7 @@ def test_the_hub_and_back(exported, tmp_path, monkeypatch):
             export_run(run, "hub:someone/small-model")
 
 
-def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
+def test_a_hub_that_does_not_answer_is_one_line():
     with pytest.raises(SetupError) as error:
         fourierformer.from_pretrained("someone/no-such-model")
     assert "no such folder, and downloading it failed" in str(error.value)

@@ -164,6 +164,6 @@ def test_a_failing_download_is_one_sentence_and_leaves_nothing(data, monkeypatch
     assert not list(Path(data.cache).glob("*.tmp")) + list(Path(data.cache).glob(".*.tmp"))
 
 
-def test_bytes_are_not_fetched(data, tmp_path):
+def test_bytes_are_not_fetched(tmp_path):
     with pytest.raises(SetupError, match="no hub has data 'enwik8'"):
         hub.download(TextData(name="enwik8", unit="byte", root="data/enwik8"), tmp_path, print)

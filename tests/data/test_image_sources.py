@@ -96,7 +96,7 @@ def test_a_fingerprint_is_of_the_images_and_their_order_not_of_files_or_folders(
         assert load_images(data).fingerprint != fingerprint
 
 
-def test_a_tar_is_indexed_once_and_again_when_it_changes(small, monkeypatch):
+def test_a_tar_is_indexed_once_and_again_when_it_changes(small):
     data = small("tar")
     lines: list[str] = []
     load_images(data, lines.append)
@@ -122,7 +122,7 @@ def test_names_take_no_python_object_per_image(small):
     assert isinstance(names.ends, np.ndarray)
 
 
-def test_forms_may_differ_between_the_splits(small, tmp_path):
+def test_forms_may_differ_between_the_splits(small):
     data = small("tar_of_tars")
     Path(data.root, "ILSVRC2012_img_val.tar").unlink()
     shutil.move(Path(small("folder").root, "val"), data.root)

@@ -158,7 +158,7 @@ def test_only_who_asks_gets_what_was_measured_without_runs(tmp_path):
     assert "Time and memory of" in found.words
 
 
-def test_no_files_no_sections(tmp_path):
+def test_no_files_no_sections():
     assert committed_sections([]) == []
     assert committed_sections([MEASURED / "quickstart.csv"]) == []  # runs
 

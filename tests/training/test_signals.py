@@ -181,7 +181,7 @@ def test_all_stop_for_a_signal_of_one(rank, printed, capfd, monkeypatch):
     assert capfd.readouterr().err == printed
 
 
-def test_a_signal_during_the_question_waits_for_the_next(monkeypatch):
+def test_a_signal_during_the_question_waits_for_the_next():
     """The others got the answer "none", so this process may not stop alone."""
 
     class Late(Processes):

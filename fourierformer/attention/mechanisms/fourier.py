@@ -11,14 +11,13 @@ from fourierformer.attention import register
 from fourierformer.attention.base import Attention, Geometry, Keep, to_float32
 from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.attention.engines.log_kernel import SINC_TURNS
-from fourierformer.attention.engines.weighted import of_last_query
+from fourierformer.attention.engines.weighted import WATCHED_SEQUENCES, of_last_query
 from fourierformer.errors import SetupError, check_range
 from fourierformer.kernels.sinc import choose_backend, sinc_attention
 from fourierformer.kernels.sinc.reference import log_sinc_value, sinc_attention_reference
 from fourierformer.marks import mark
 
 WIDEST = 1e6  # radius: float32 holds R (q - k) of size 1e6 to 0.06 only, so its sine is meaningless
-MEASURED_SEQUENCES = 4  # of a batch: their attended share is measured for `diagnostics`, only in evaluation
 LEAST_ATTENDED_SHARE = 0.1
 ADVICE = (
     "attended share below 10 % in at least one layer (`attended_share` in metrics.jsonl): attention.eps exceeds most "
@@ -138,8 +137,8 @@ class Fourier(Attention):
     @torch.no_grad()
     def _measure_share(self, q: Tensor, k: Tensor, keep: Keep, cross: bool) -> None:
         """Add the attended share of the last query, which sees every key, in all heads of the first
-        MEASURED_SEQUENCES, for `diagnostics`."""
-        q, k, keep = q[:MEASURED_SEQUENCES], k[:MEASURED_SEQUENCES], None if keep is None else keep[:MEASURED_SEQUENCES]
+        WATCHED_SEQUENCES, for `diagnostics`."""
+        q, k, keep = q[:WATCHED_SEQUENCES], k[:WATCHED_SEQUENCES], None if keep is None else keep[:WATCHED_SEQUENCES]
         q = of_last_query(q, None if cross else keep)[:, :, None]
         q, k, radius = self._kernel_inputs(q.float(), k.float())
         scores = self.power * log_sinc_value((q - k) * (radius[:, None] if radius.dim() else radius)).sum(-1)

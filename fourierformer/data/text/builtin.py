@@ -58,8 +58,7 @@ def source(unit: str) -> Source:
 
 
 def split_words(text: str) -> str:
-    """Lower-case words, spaces around punctuation, repeated signs once, line ends: "See foo()..." -> "see foo ( )
-    ."."""
+    """Lower-case words, spaces around punctuation, repeated signs once, line ends: See foo()... -> see foo ( ) ."""
     lines = text.lower().replace("\u2019", "'").split("\n")
     return "\n".join(" ".join(match[1] or match[0] for match in TOKEN.finditer(line)) for line in lines)
 
