@@ -45,3 +45,22 @@ def test_a_parameter_in_two_modules_is_marked_by_either():
     second.weight = first.weight
     mark(second, "weight", lr_multiplier=2.0)
     assert marks_of(nn.Sequential(first, second)) == {"0.weight": Mark(lr_multiplier=2.0)}
+
+
+WITHOUT_DECAY = [
+    ("differential", {}, {"vectors"}),
+    ("gaussian_full", {}, {"lower"}),
+    ("talking_heads", {}, {"of_logits", "of_weights"}),
+    ("mgk", {"second": "shift"}, {"mixture", "shift"}),
+    ("mlk", {"second": "shift"}, {"mixture", "shift"}),
+    ("adaptive_span", {}, {"span"}),
+    ("fourier_linear", {}, {"radius"}),
+    ("fourier_sink", {}, {"log_kernel.radius"}),
+    ("rfa", {}, {"sigma"}),
+]
+
+
+@pytest.mark.parametrize(("name", "knobs", "expected"), WITHOUT_DECAY)
+def test_what_does_not_decay(name, knobs, expected):
+    marks = marks_of(attention.build(name, GEOMETRY, **knobs))
+    assert {key for key, mark in marks.items() if mark.no_weight_decay} == expected

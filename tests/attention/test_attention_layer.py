@@ -8,6 +8,7 @@ import torch
 
 from fourierformer import FourierAttention
 from fourierformer.errors import SetupError
+from fourierformer.marks import marks_of
 
 
 def formula(layer, query, key, value, allowed):
@@ -49,6 +50,13 @@ def test_it_starts_as_sharp_as_softmax():
     layer = FourierAttention(64, 4, power=6)
     assert layer.radius.item() == pytest.approx(math.sqrt(3 / (6 * math.sqrt(16))))
     assert FourierAttention(64, 4, radius=1.5, radius_shape="head").radius.tolist() == [[1.5]] * 4
+
+
+@pytest.mark.parametrize(("shape", "size"), [("scalar", ()), ("head", (4, 1)), ("coordinate", (1, 2))])
+def test_a_radius_has_its_shape_and_does_not_decay(shape, size):
+    layer = FourierAttention(8, 4, radius_shape=shape)
+    assert layer.radius.shape == size
+    assert [name for name, mark in marks_of(layer).items() if mark.no_weight_decay] == ["radius"]
 
 
 def test_it_learns_and_drops_out_in_training_only():

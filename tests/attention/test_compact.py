@@ -34,6 +34,11 @@ def test_sigmoid_at_logits_of_zero():
     torch.testing.assert_close(layer.maps(k, k).sum(-1), torch.full((1, 2, 9), 0.9, dtype=torch.float64), **EXACT)
 
 
+def test_a_bias_of_the_sigmoid_that_is_a_number():
+    for _, q, k, v, y in rows(layer_of("sigmoid", True, bias=0.7), True):
+        torch.testing.assert_close(y, 1 / (1 + (-(k @ q / 8**0.5) - 0.7).exp()) @ v, **EXACT)
+
+
 def test_softpick_rows_sum_to_one_without_negative_logits_only():
     layer, generator = layer_of("softpick"), torch.Generator().manual_seed(2)
     q, k = (torch.rand(1, 2, 6, 8, generator=generator, dtype=torch.float64) + 0.2 for _ in range(2))
@@ -77,6 +82,14 @@ def test_adaptive_bandwidths_make_rows_sum_to_one(name, power, dot, causal):
         if not dot:  # the kernel 1 - d^2 / h^2 of that bandwidth
             kernel = (1 - (q - k).square().sum(-1) / (-2 * 8**0.5 * power * tau)).clamp_min(0).pow(power)
             torch.testing.assert_close(y, kernel @ v / kernel.sum(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["epanechnikov", "biweight", "triweight", "sparsemax", "entmax"])
+def test_the_threshold_in_float32_is_that_of_float64(name):
+    """What trains: halvings of its own number."""
+    layer = layer_of(name, length=200)
+    q, k = (2 * torch.randn(1, 2, 200, 8, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+    torch.testing.assert_close(layer.maps(q.float(), k.float()).double(), layer.maps(q, k), rtol=0, atol=2e-5)
 
 
 @BOTH

@@ -149,10 +149,12 @@ def test_kde_is_softmax_of_twice_the_products_with_unit_keys():
 
 
 @BOTH
-def test_kernel_ridge_regression(causal):
-    for _, q, k, v, y in rows(layer_of("kernel_ridge", causal, ridge=0.3), causal):
-        kernel = (-torch.cdist(k, k).square() / (2 * 8**0.5)).exp()
-        towards = (-(q - k).square().sum(-1) / (2 * 8**0.5)).exp()
+@pytest.mark.parametrize("bandwidth", [None, 0.7])
+def test_kernel_ridge_regression(bandwidth, causal):
+    width = bandwidth or 8**0.5
+    for _, q, k, v, y in rows(layer_of("kernel_ridge", causal, ridge=0.3, bandwidth=bandwidth), causal):
+        kernel = (-torch.cdist(k, k).square() / (2 * width)).exp()
+        towards = (-(q - k).square().sum(-1) / (2 * width)).exp()
         expected = towards @ torch.linalg.solve(kernel + 0.3 * torch.eye(len(k)).double(), v)
         torch.testing.assert_close(y, expected, rtol=0, atol=1e-8)
 

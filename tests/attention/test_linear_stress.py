@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fourierformer.errors import SetupError
-from fourierformer.marks import marks_of
 from tests.helpers.linear_cases import NO_X, POSITIVE, VARIANTS, heads, layer_of, tokens
 
 # -- stress ------------------------------------------------------------------------------------------------------------
@@ -93,10 +92,6 @@ def test_rfa_has_a_gate_where_there_is_a_past():
     assert layer_of("rfa", causal=True, gate=False).gate is None
     with pytest.raises(SetupError, match="bidirectional"):
         layer_of("rfa", causal=False, gate=True)
-
-
-def test_scale_of_rfa_does_not_decay():
-    assert marks_of(layer_of("rfa"))["sigma"].no_weight_decay
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,34 @@ def first_order_weights(layer, q, k):
     return sinc_weights(q, k, layer.log_kernel.radius) if kind == "sinc" else kinds[kind]().exp()
 
 
+def ridge_regression(p, q, k, v, ridge: float):
+    """At q, by least squares with rows of sqrt(ridge) appended; the intercept is not penalised."""
+    root = (p / p.sum()).sqrt()[:, None]
+    design = torch.cat([torch.ones(len(k), 1).double(), k - q], dim=1)
+    penalty = ridge**0.5 * torch.eye(9).double()[1:]
+    target = torch.cat([root * v, torch.zeros(8, v.shape[1]).double()])
+    return torch.linalg.lstsq(torch.cat([root * design, penalty]), target).solution[0]
+
+
 @BOTH
 @pytest.mark.parametrize("name", ["local_linear", "local_linear_dot", "local_linear_fourier"])
 def test_it_is_the_weighted_ridge_regression_at_the_query(name, causal):
-    """By least squares with rows of sqrt(ridge) appended; the intercept is not penalised."""
-    for _, q, k, v, y in rows(layer_of(name, causal), causal):
-        layer = layer_of(name, causal)
-        p = first_order_weights(layer, q, k)
-        root = (p / p.sum()).sqrt()[:, None]
-        design = torch.cat([torch.ones(len(k), 1).double(), k - q], dim=1)
-        penalty = 0.1**0.5 * torch.eye(9).double()[1:]
-        target = torch.cat([root * v, torch.zeros(8, v.shape[1]).double()])
-        solution = torch.linalg.lstsq(torch.cat([root * design, penalty]), target).solution
-        torch.testing.assert_close(y, solution[0], rtol=0, atol=1e-8)
+    layer = layer_of(name, causal)
+    for _, q, k, v, y in rows(layer, causal):
+        expected = ridge_regression(first_order_weights(layer, q, k), q, k, v, 0.1)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-8)
+
+
+@BOTH
+def test_a_learned_ridge_belongs_to_a_head_and_begins_at_the_knob(causal):
+    begun = attention.build("local_linear", Geometry(16, 2, 9, causal), ridge=0.3, learn_ridge=True)
+    assert begun.log_ridge.exp().tolist() == pytest.approx([0.3, 0.3])
+    layer, ridges = layer_of("local_linear", causal, learn_ridge=True), (0.05, 2.0)
+    with torch.no_grad():
+        layer.log_ridge.copy_(torch.tensor(ridges).log())
+    for h, q, k, v, y in rows(layer, causal):
+        expected = ridge_regression(first_order_weights(layer, q, k), q, k, v, ridges[h])
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

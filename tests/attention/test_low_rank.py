@@ -73,6 +73,17 @@ def test_nystrom_is_its_formula_with_means_of_segments():
     torch.testing.assert_close(mixed, left @ torch.linalg.pinv(middle) @ right @ v, rtol=1e-9, atol=1e-9)
 
 
+def test_segments_of_any_number_of_tokens_are_nearly_equal():
+    layer = layer_of("nystrom", landmarks=4)
+    for n in range(1, 15):
+        means, there = layer._segments(torch.ones(1, n, dtype=torch.bool), torch.float64)
+        sizes = (means[0, 0] > 0).sum(-1)
+        used = sizes[there[0, 0, 0]]
+        assert (len(used), sizes.sum()) == (min(n, 4), n)
+        assert used.max() - used.min() <= 1
+        torch.testing.assert_close(means.sum(-1)[0, 0, there[0, 0, 0]], torch.ones(len(used)).double())
+
+
 @pytest.mark.parametrize("name", ["linformer", "nystrom", "isab"])
 def test_causal_models_are_refused_with_an_alternative(name):
     with pytest.raises(SetupError, match=rf"'{name}' cannot be causal: .*softmax"):

@@ -196,3 +196,22 @@ def test_products_of_all_pairs_beside_the_two_of_softmax(name, share):
 def test_heads_must_divide_dim():
     with pytest.raises(SetupError, match="divisible"):
         Geometry(dim=64, heads=5, length=8, causal=True)
+
+
+RANDOM = [("lsh", "rotations"), ("routing", "centroids"), ("clustered", "planes"), ("sinkhorn", "key"), ("sac", "key")]
+
+
+@pytest.mark.parametrize(("name", "buffer"), RANDOM)
+def test_random_numbers_are_those_of_seed_and_layer_and_differ_between_heads_and_rounds(name, buffer):
+    def drawn(seed: int, layer: int) -> torch.Tensor:
+        geometry = Geometry(dim=32, heads=4, length=16, causal=False, seed=seed, layer=layer)
+        torch.manual_seed(seed + 17 * layer)  # the global generator has no part in it
+        return attention.build(name, geometry).get_buffer(buffer)
+
+    one = drawn(0, 0)
+    assert torch.equal(one, drawn(0, 0))
+    assert not torch.equal(one, drawn(1, 0))
+    assert not torch.equal(one, drawn(0, 1))
+    if one.dim():
+        parts = one.flatten(0, 1) if name == "lsh" else one
+        assert not any(torch.equal(parts[i], parts[j]) for i in range(len(parts)) for j in range(i))

@@ -59,9 +59,10 @@ def test_the_attended_share_is_that_of_the_last_query():
     assert layer.diagnostics() == {"attended_share": pytest.approx(layer.maps(q, k)[:, :, -1].sum(-1).mean().item())}
 
 
-def test_gradients_of_the_sinc_product():
-    """Against autograd of the formula."""
-    kernel = LogKernel("sinc", radius=0.7).double()
+@pytest.mark.parametrize("radius", [0.7, -0.7])
+def test_gradients_of_the_sinc_product(radius):
+    """Against autograd of the formula. Training may take R below 0: the same kernel, the other sign of its gradient."""
+    kernel = LogKernel("sinc", radius=radius).double()
     q, k = (torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     grads = []
     for formula in (kernel, lambda q, k: sinc_weights(q[:, :, None], k[:, None], kernel.radius).log()):

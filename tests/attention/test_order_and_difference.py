@@ -37,6 +37,16 @@ def test_constant_gates_are_alibi_and_open_ones_softmax():
             torch.testing.assert_close(layer(x), other(x), **EXACT)
 
 
+@pytest.mark.parametrize(("bias", "kept"), [(0.0, 0.5), (5.0, 0.9933071)])
+def test_gates_begin_at_their_bias(bias, kept):
+    layer = attention.build("forgetting", Geometry(16, 2, 9, True), gate_bias=bias).double()
+    for weight in (layer.qkv.weight, layer.gate.weight):
+        torch.nn.init.zeros_(weight)
+    maps = layer.maps(*layer.project(tokens(6))[:2])
+    weights = kept ** torch.arange(5, -1, -1).double()
+    torch.testing.assert_close(maps[:, :, -1], (weights / weights.sum()).expand(2, 2, -1), rtol=0, atol=1e-6)
+
+
 def test_shares_of_a_stick():
     layer, x = layer_of("stick_breaking", True), tokens(7, batch=1)
     q, k, v, mixed = projected(layer, x)
@@ -74,6 +84,18 @@ def test_the_difference_of_two_maps(causal):
         difference = softmax_row(q[:4], k[:, :4], v) - share * softmax_row(q[4:], k[:, 4:], v)
         expected = 0.8 * layer.scale * difference / (difference.square().mean() + 1e-5).sqrt()
         torch.testing.assert_close(y, expected, **EXACT)
+
+
+@pytest.mark.parametrize(("layer", "share"), [(0, 0.2), (1, 0.355509), (2, 0.470713), (11, 0.777870)])
+def test_the_share_of_the_second_map_begins_at_that_of_the_layer(layer, share):
+    """0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ... (Ye et al. 2024, section 2.1), for a.b = 0."""
+    built = attention.build("differential", Geometry(16, 2, 9, True, layer=layer)).double()
+    torch.nn.init.zeros_(built.vectors)
+    assert built.share().item() == pytest.approx(share, abs=1e-6)
+    for _, q, k, v, y in rows(built, True):
+        difference = (k[:, :4] @ q[:4] / 2).softmax(0) @ v - share * (k[:, 4:] @ q[4:] / 2).softmax(0) @ v
+        expected = (1 - share) * difference / (difference.square().mean() + 1e-5).sqrt()
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from fourierformer import attention
+from fourierformer.attention import Geometry
 from fourierformer.attention.mechanisms.routing import unit
 from fourierformer.errors import SetupError
-from tests.helpers.zoo_cases import EXACT, layer_of, projected, softmax_row, tokens
+from tests.helpers.zoo_cases import BOTH, EXACT, layer_of, projected, softmax_row, tokens
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@BOTH
 def test_one_cluster_is_softmax(causal):
     layer, softmax = layer_of("routing", causal, clusters=1, local_heads=0), layer_of("softmax", causal)
     softmax.load_state_dict(layer.state_dict(), strict=False)
@@ -19,7 +21,7 @@ def nearest(layer, head: int, x: torch.Tensor) -> int:
     return int((layer.centroids[head] @ unit(x)).argmax())
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@BOTH
 def test_each_query_meets_the_keys_of_its_centroid(causal):
     """Three heads, the first of them local. Bidirectional: the ceil(20 / 3) = 7 keys nearest to the centroid."""
     layer = layer_of("routing", causal, heads=3, clusters=3, local_heads=1, window=2)
@@ -35,6 +37,12 @@ def test_each_query_meets_the_keys_of_its_centroid(causal):
             else:
                 met = sorted(past, key=lambda j: -(layer.centroids[h - 1, own] @ unit(k[0, h, j])).item())[:7]
             torch.testing.assert_close(mixed[0, h, i], softmax_row(q[0, h, i], k[0, h, met], v[0, h, met]), **EXACT)
+
+
+def test_it_begins_with_centroids_on_the_sphere_and_half_of_the_heads_local():
+    layer = attention.build("routing", Geometry(64, 8, 20, True))
+    assert layer.local_heads == 4
+    torch.testing.assert_close(layer.centroids.norm(dim=-1), torch.ones(4, 16))
 
 
 def one_step(layer, batches, good: float = 1.0) -> list[torch.Tensor]:
@@ -67,6 +75,22 @@ def test_centroids_move_by_the_papers_average():
     expected = torch.nn.functional.normalize(0.9 * before + 0.1 * sums, dim=-1)
     torch.testing.assert_close(layer.centroids, expected, **EXACT)
     assert not torch.equal(expected, before)
+
+
+@BOTH
+def test_the_commitment_pulls_queries_and_keys_to_their_centroids(causal):
+    """The gradient of 0.5 mean |unit(x) - mu|^2, mu constant."""
+    layer = layer_of("routing", causal, clusters=3, local_heads=0, commitment=0.5).train()
+    q, k, v = (t.detach().requires_grad_() for t in layer.project(tokens(12)))
+    layer.mix(q, k, v, v)
+    found = torch.autograd.grad(layer.auxiliary_loss(torch.zeros(2).double()).sum(), (q, k))
+    expected = 0.0
+    for h in range(2):
+        for x in (q[:, h], k[:, h]):
+            own = layer.centroids[h, (unit(x) @ layer.centroids[h].T).argmax(-1)]
+            expected = expected + 0.5 * (unit(x) - own).square().sum() / (2 * 2 * 12)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, (q, k)), rtol=0, atol=1e-12)
+    assert all(gradient.abs().max() > 1e-4 for gradient in found)
 
 
 def test_a_bad_step_moves_nothing_and_evaluation_gathers_nothing():

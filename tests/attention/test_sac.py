@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tests.helpers.zoo_cases import EXACT, layer_of, projected, tokens
+from tests.helpers.zoo_cases import BOTH, EXACT, layer_of, projected, tokens
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@BOTH
 @pytest.mark.parametrize("training", [True, False])
 def test_choosing_every_key_is_softmax(causal, training):
     layer, softmax = layer_of("sac", causal, edges=12).train(training), layer_of("softmax", causal)
@@ -14,7 +14,7 @@ def test_choosing_every_key_is_softmax(causal, training):
     torch.testing.assert_close(layer(tokens(12)), softmax(tokens(12)), **EXACT)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@BOTH
 @pytest.mark.parametrize("training", [True, False])
 def test_each_query_has_itself_and_as_many_other_keys(causal, training):
     layer, x = layer_of("sac", causal, edges=4).train(training), tokens(12)
@@ -24,6 +24,32 @@ def test_each_query_has_itself_and_as_many_other_keys(causal, training):
     assert (edges == expected).all()
     assert (weights.diagonal(dim1=-2, dim2=-1) > 0).all()
     assert torch.equal(weights[:, 0] > 0, weights[:, 1] > 0)  # the same for all heads
+
+
+@BOTH
+def test_the_selected_key_is_the_next_input_of_the_predictor(causal):
+    """Three edges of every query, one after the other, with the LSTM written out."""
+    layer = layer_of("sac", causal, edges=3)
+    k = projected(layer, tokens(7, batch=1))[1]
+    visible = torch.ones(1, 7, 7, dtype=torch.bool)
+    connected, log_p = layer.connections(7, k, visible.tril() if causal else visible)
+    nodes, cell, total = k.transpose(1, 2).flatten(2)[0], layer.cell, 0.0
+    keys = layer.embed(nodes)
+    for i in range(7):
+        h, c, met = layer.enter(nodes[i]), torch.zeros(32).double(), [i]
+        for _ in range(3):
+            left = [j for j in range(i + 1 if causal else 7) if j not in met]
+            if not left:
+                break
+            logits = torch.stack([keys[j] @ h / 32**0.5 + layer.by_distance[abs(i - j)] for j in left])
+            met.append(left[int(logits.argmax())])
+            total = total + logits.log_softmax(0).max()
+            of_key = cell.weight_ih @ keys[met[-1]] + cell.bias_ih
+            into, kept, new, out = (of_key + cell.weight_hh @ h + cell.bias_hh).chunk(4)
+            c = kept.sigmoid() * c + into.sigmoid() * new.tanh()
+            h = out.sigmoid() * c.tanh()
+        assert connected[0, i].nonzero()[:, 0].tolist() == sorted(met)
+    torch.testing.assert_close(log_p[0], total / 7, **EXACT)
 
 
 def first_choice(layer, k: torch.Tensor) -> torch.Tensor:
@@ -45,6 +71,18 @@ def test_samples_follow_the_stated_probabilities():
     assert ((chosen.double().mean(0) - p).abs() <= 4 * error + 1e-12).all()
     expected = torch.where(chosen, p, 1.0).log().sum(-1).mean(-1)
     torch.testing.assert_close(log_p, expected, **EXACT)
+
+
+def test_edges_of_a_query_are_drawn_independently():
+    """A predictor that prefers nothing: all six pairs of the four other keys equally often in 6,000 rows."""
+    layer = layer_of("sac", edges=2).train()
+    for parameter in layer.parameters():
+        torch.nn.init.zeros_(parameter)
+    k, visible = torch.zeros(6000, 2, 5, 8).double(), torch.ones(1, 1, 5, dtype=torch.bool)
+    connected, _ = layer.connections(1, k, visible)
+    pairs, counts = connected[:, 0, :4].unique(dim=0, return_counts=True)
+    assert len(pairs) == 6
+    assert (counts - 1000).abs().max() < 5 * (6000 * 5 / 36) ** 0.5
 
 
 def test_the_added_loss_has_the_gradient_of_the_expected_loss():

@@ -1,5 +1,6 @@
 """Sinkhorn attention: its matching is doubly stochastic, its attention is over sorted blocks, written out."""
 
+import math
 from itertools import permutations
 
 import pytest
@@ -40,10 +41,10 @@ def test_a_single_block_is_softmax():
     torch.testing.assert_close(layer(tokens(20)), softmax(tokens(20)), **EXACT)
 
 
-def plain_matching(layer, q, k, blocks: int) -> torch.Tensor:
-    """S of one head: q, k (blocks, 4, D)."""
+def plain_matching(layer, q, k, blocks: int, noise=0.0, temperature=0.75) -> torch.Tensor:
+    """S of one head: q, k (blocks, 4, D), noise of a bidirectional model (blocks, blocks)."""
     if not layer.geometry.causal:
-        score = q.mean(1) @ k.mean(1).mT / 8**0.5 / 0.75
+        score = (q.mean(1) @ k.mean(1).mT / 8**0.5 + noise) / temperature
         for _ in range(8):
             score = score - score.logsumexp(1, keepdim=True)
             score = score - score.logsumexp(0, keepdim=True)
@@ -51,7 +52,7 @@ def plain_matching(layer, q, k, blocks: int) -> torch.Tensor:
     s = torch.zeros(blocks, blocks, dtype=torch.float64)
     for i in range(1, blocks):
         so_far = q.flatten(0, 1)[: 4 * i + 1].mean(0)  # up to the first token of block i
-        s[i, :i] = (k[:i].mean(1) @ so_far / 8**0.5 / 0.75).softmax(0)
+        s[i, :i] = (k[:i].mean(1) @ so_far / 8**0.5 / temperature).softmax(0)
     return s
 
 
@@ -93,6 +94,31 @@ def test_noise_does_not_depend_on_the_padding_of_the_batch():
     layer, x = layer_of("sinkhorn", block=4).train(), tokens(24)
     keep = (torch.arange(24) < 12).expand(2, -1)
     torch.testing.assert_close(layer(x, keep=keep)[:, :12], layer(x[:, :12]), **EXACT)
+
+
+def test_noise_has_gumbels_law():
+    """P(g <= x) = exp(-exp(-x)): mean 0.5772, variance pi^2 / 6. Then argmax(score + g) follows softmax(scores)."""
+    layer = layer_of("sinkhorn", block=4).train()
+    noise = layer._gumbel(torch.zeros(2000, 2, 3, 3).double())
+    n = noise.numel()
+    assert noise.mean().item() == pytest.approx(0.577216, abs=5 * (math.pi**2 / 6 / n) ** 0.5)
+    assert noise.var().item() == pytest.approx(math.pi**2 / 6, rel=0.05)
+    for x in (-1.0, 0.0, 2.0):
+        share = math.exp(-math.exp(-x))
+        assert (noise <= x).double().mean().item() == pytest.approx(share, abs=5 * (share * (1 - share) / n) ** 0.5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_noise_is_added_to_scores_before_they_are_divided_by_the_temperature(training, monkeypatch):
+    layer = layer_of("sinkhorn", block=4, temperature=0.5).train(training)
+    noise = torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(3)).double()
+    monkeypatch.setattr(layer, "_gumbel", lambda scores: noise)
+    q, k, _, _ = projected(layer, tokens(12, batch=1))
+    q, k = (t.unflatten(2, (3, 4)) for t in (q, k))
+    found = layer.matching(q, k, torch.ones(1, 1, 3, 4, dtype=torch.bool))
+    for h in range(2):
+        expected = plain_matching(layer, q[0, h], k[0, h], 3, training * noise[0, h], temperature=0.5)
+        torch.testing.assert_close(found[0, h], expected, **EXACT)
 
 
 def test_what_cannot_be_is_refused():

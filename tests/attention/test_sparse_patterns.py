@@ -47,6 +47,23 @@ def test_two_patterns_in_turns_or_in_one(name):
     assert torch.equal(mask_of(layer, LENGTH), by_rule(layer, rule, LENGTH))
 
 
+def test_of_three_heads_two_have_the_first_pattern():
+    """DeiT-tiny's number of heads."""
+    geometry = Geometry(24, 3, 35, False, grid=(5, 7))
+    masks = mask_of(attention.build("axial", geometry), 35)
+    rows, columns = (torch.arange(35) // 7, torch.arange(35) % 7)
+    same_row, same_column = (x[:, None] == x for x in (rows, columns))
+    assert torch.equal(masks, torch.stack([same_row, same_row, same_column]))
+
+
+@pytest.mark.parametrize(("grid", "length", "step"), [((5, 7), 35, 7), (None, 100, 10), (None, 256, 16)])
+def test_a_stride_is_a_row_of_the_grid_or_the_root_of_the_length(grid, length, step):
+    """l near sqrt(N) has the fewest keys, l + N / l (Child et al. 2019)."""
+    geometry = Geometry(16, 2, length, False, grid=grid)
+    assert attention.build("sparse_strided", geometry).stride == step
+    assert attention.build("sparse_fixed", geometry).block == step
+
+
 @pytest.mark.parametrize(
     ("name", "knobs", "row", "full", "causal"),
     [

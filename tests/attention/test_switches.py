@@ -228,6 +228,19 @@ def test_a_model_gives_its_switches_to_every_attention_layer(task):
     assert count(switched) - count(plain) == len(layers) * (4 + gates)
 
 
+@pytest.mark.parametrize("task", MODELS)
+def test_every_attention_layer_has_a_number_of_its_own(task):
+    """On which its random numbers, and the share of `differential`, depend."""
+    numbers = [layer.geometry.layer for layer in layers_of(MODELS[task](softmax))]
+    assert sorted(numbers) == list(range(6 if task == "seq2seq" else 2))
+
+
+def test_the_rotary_base_of_the_config_is_that_of_the_layers():
+    keys = TEXT | {"position": "rotary", "rotary_base": 50.0}
+    assert LMConfig(**keys, length=8).geometry().rotary_base == 50.0
+    assert Seq2SeqConfig(**keys, source_length=8, target_length=8).geometry("decoder").rotary_base == 50.0
+
+
 @pytest.mark.parametrize(
     ("switches", "added"),
     [

@@ -106,3 +106,14 @@ def test_who_has_no_state_reads_the_window():
 def test_the_colder_the_likelier_down_to_any_temperature(temperature, top_k):
     log_p = torch.randn(50, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     assert pick(log_p, temperature, top_k, torch.Generator()) == log_p.argmax()
+
+
+@pytest.mark.parametrize(("top_k", "kept"), [(0, [0, 1, 2, 3]), (2, [1, 3])])
+def test_samples_follow_the_law_at_a_temperature(top_k, kept):
+    """At 1/2 the squares of the probabilities, of the likeliest alone: 2,000 draws."""
+    log_p, generator = torch.tensor([0.1, 0.4, 0.2, 0.3]).log(), torch.Generator().manual_seed(0)
+    drawn = torch.tensor([pick(log_p, 0.5, top_k, generator) for _ in range(2000)])
+    expected = torch.zeros(4)
+    expected[kept] = log_p[kept].exp().square() / log_p[kept].exp().square().sum()
+    shares = drawn.bincount(minlength=4) / 2000
+    assert ((shares - expected).abs() <= 4 * (expected * (1 - expected) / 2000).sqrt()).all()

@@ -159,6 +159,13 @@ def test_initialisation_is_the_authors():
             assert not p.any(), name
 
 
+def test_weights_of_clusters_begin_as_those_of_words():
+    torch.manual_seed(0)
+    output = WordLM(replace(TINY, dim=128), 1000, [100, 200, 400, 800], partial(attention.build, "softmax")).output
+    assert output.cluster_weight.std().item() == pytest.approx(0.02, rel=0.15)
+    assert not output.cluster_bias.any()
+
+
 def test_biases_stand_where_the_paper_has_them():
     names = {n for n, _ in tiny().named_parameters() if n.startswith("layers.0.") and n.endswith("bias")}
     assert names == {

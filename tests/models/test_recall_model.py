@@ -58,3 +58,8 @@ def test_keys_that_are_vectors_are_projected_and_have_no_word():
         net.embedding.weight[NOTHING] += 1.0  # the word of tokens that have none
     after = net(batch)
     torch.testing.assert_close(before[..., 1:], after[..., 1:])
+
+
+def test_embeddings_begin_with_norm_1():
+    """On average."""
+    assert model(dim=1024).embedding.weight.square().sum(1).mean().item() == pytest.approx(1, rel=0.02)

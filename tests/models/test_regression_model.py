@@ -70,6 +70,10 @@ def test_parameters_are_the_scale_and_what_is_learned():
     assert sum(p.numel() for p in model(projections="learned").parameters()) == 1 + 2 * 9
 
 
+def test_every_estimator_has_a_number_of_its_own():
+    assert [layer.attention.geometry.layer for layer in model(layers=3).layers] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"), [("lsh", "hashes compare tokens"), ("grouped_query", "projections of its own")]
 )

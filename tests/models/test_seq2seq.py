@@ -15,14 +15,14 @@ MARKS = {"begin": BEGIN, "end": END, "padding": PAD}
 NAMES = ["softmax", "fourier_matched", "linear_elu"]
 
 
-def model_of(encoder="softmax", decoder=None, cross=None, **changes) -> EncoderDecoder:
-    torch.manual_seed(0)
+def model_of(encoder="softmax", decoder=None, cross=None, *, seed=0, std=0.4, **changes) -> EncoderDecoder:
+    torch.manual_seed(seed)
     names = {"encoder": encoder, "decoder": decoder or encoder, "cross": cross or encoder}
     builders = {part: partial(attention.build, name) for part, name in names.items()}
     model = EncoderDecoder(Seq2SeqConfig(name="t", **SHAPE | changes), V, builders).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.4)
+            torch.nn.init.normal_(parameter, std=std)
     return model.double()
 
 
@@ -70,7 +70,9 @@ def test_the_decoder_sees_the_whole_source_and_no_later_token(name):
 @pytest.mark.parametrize("names", [("softmax",), ("linear_elu",), ("softmax", "fast_weight", "fourier_matched")])
 def test_greedy_is_the_likeliest_next_token_of_full_forward_passes(names):
     """By reading everything again for every token, without a state, one source at a time."""
-    model = model_of(*names)
+    model = model_of(*names, seed=5, std=1.0)
+    with torch.no_grad():
+        model.output_bias[END] = 2.0  # for some of the answers
     source, keep, _ = texts()
     found = greedy(model, source, keep, **MARKS)
     ends = 0
@@ -82,6 +84,7 @@ def test_greedy_is_the_likeliest_next_token_of_full_forward_passes(names):
         ends += answer[-1] == END
         expected = torch.tensor(answer[1:] + [PAD] * (found.shape[1] - len(answer) + 1))
         assert torch.equal(found[row], expected)
+    assert 0 < ends < len(source)
     assert (model.start(1) is None) == (names == ("softmax",))
 
 
@@ -146,6 +149,14 @@ def test_an_answer_ends_at_its_end_mark():
     assert torch.equal(greedy(model, source, keep, **MARKS), torch.full((5, 1), END))
 
 
+def test_after_its_end_an_answer_is_padding(monkeypatch):
+    """While another row goes on."""
+    model, (source, keep, _) = model_of(), texts(2)
+    answers = torch.nn.functional.one_hot(torch.tensor([[4, END, 5, 6], [7, 8, 9, END]]), V)
+    monkeypatch.setattr(model, "logits", lambda inputs, *_: answers[:, : inputs.shape[1]])
+    assert greedy(model, source, keep, **MARKS).tolist() == [[4, END, PAD, PAD], [7, 8, 9, END]]
+
+
 def test_the_parameters_of_the_base_model():
     """Vaswani et al. 2017, N = 512, F = 2,048, six layers each: an encoder layer 4 N^2 + 2 N F + F + N and two norms of
     2 N; a decoder layer 4 N^2 and a norm more. The authors' 65 million have a vocabulary of about 37,000."""
@@ -160,6 +171,21 @@ def test_the_parameters_of_the_base_model():
     count = sum(p.numel() for p in model.parameters())
     assert count == expected
     assert 62e6 < count < 66e6
+
+
+def test_the_encoder_decoder_begins_as_the_language_models():
+    torch.manual_seed(0)
+    softmax = partial(attention.build, "softmax")
+    config = Seq2SeqConfig(name="t", **SHAPE | {"dim": 64, "inner": 128})
+    model = EncoderDecoder(config, 200, dict.fromkeys(("encoder", "decoder", "cross"), softmax))
+    for name, p in model.named_parameters():
+        if name.endswith("norm.weight"):
+            assert p.detach().mean() == pytest.approx(1.0, abs=0.015)
+            assert p.detach().std() == pytest.approx(0.02, rel=0.4)
+        elif p.dim() == 2:
+            assert p.detach().std() == pytest.approx(0.02, rel=0.05), name
+        else:
+            assert not p.any(), name
 
 
 def copies(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
