@@ -27,7 +27,7 @@ CHOICE = {"family_recall": 1, "family_regression": 0}  # seed of the choice of t
 SEEDS = {"family_recall": range(11, 16), "family_regression": range(1, 4)}
 SOLVED = 95.0  # per cent
 PUBLISHED_AS = {"rkde": "rkde_huber"}
-MARKS = {"verified": "", "derived": "", "recalled": " (recalled)"}
+MARKS = {"verified": "", "derived": " (derived)", "recalled": " (recalled)"}
 
 
 def members() -> list[str]:
@@ -128,7 +128,8 @@ def overview_table(rows: pd.DataFrame) -> str:
 
 def _published(found: pd.DataFrame) -> str:
     """The first number, which the paper itself or the nearest to it states."""
-    return "".join(f"{row.value:.2f}{MARKS[row.status]}" for row in found.head(1).itertuples()) or "-"
+    marks = [" (log)" if "training log" in row.source else MARKS[row.status] for row in found.itertuples()]
+    return "".join(f"{value:.2f}{mark}" for value, mark in zip(found["value"][:1], marks, strict=False)) or "-"
 
 
 def _spread(values: pd.Series) -> str:
