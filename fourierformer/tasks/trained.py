@@ -65,7 +65,13 @@ class TrainedLanguageModel(TrainedModel):
         return self.corpus.encode(text) or self.corpus.encode("\n")
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.corpus.decode(ids)
+        return self.corpus.decode(self._checked(ids))
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        ids, vocabulary = [int(number) for number in ids], self.corpus.vocab_size
+        if any(not 0 <= number < vocabulary for number in ids):
+            raise SetupError(f"ids must be numbers from 0 to {vocabulary - 1}: `encode` makes them of a text")
+        return ids
 
     @torch.inference_mode()
     def generate(
@@ -87,11 +93,9 @@ class TrainedLanguageModel(TrainedModel):
         for name, number in {"tokens": tokens, "temperature": temperature, "top_k": top_k}.items():
             check_range(name, number, 0)
         check_range("seed", seed, -(2**63), 2**63)
-        ids, vocabulary = [int(number) for number in ids], self.corpus.vocab_size
-        if not ids or min(ids) < 0 or max(ids) >= vocabulary:
-            raise SetupError(
-                f"ids must be numbers from 0 to {vocabulary - 1}, at least one: `encode` makes them of a text"
-            )
+        ids = self._checked(ids)
+        if not ids:
+            raise SetupError("there are no ids to continue: `encode` makes them of a text")
         generator, decode = torch.Generator().manual_seed(seed), decoder(self.model)  # type: ignore[arg-type]
         for _ in range(tokens):
             ids.append(pick(decode.next_token(ids).cpu(), temperature, top_k, generator))

@@ -215,3 +215,10 @@ def test_random_numbers_are_those_of_seed_and_layer_and_differ_between_heads_and
     if one.dim():
         parts = one.flatten(0, 1) if name == "lsh" else one
         assert not any(torch.equal(parts[i], parts[j]) for i in range(len(parts)) for j in range(i))
+
+
+def test_an_exported_layer_takes_any_number_of_rows():
+    layer = attention.build("fourier", Geometry(dim=8, heads=2, length=5, causal=False)).eval()
+    exported = torch.export.export(layer, (torch.randn(3, 5, 8),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    x = torch.randn(6, 5, 8)
+    torch.testing.assert_close(exported.module()(x), layer(x))

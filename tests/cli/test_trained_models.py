@@ -88,9 +88,12 @@ def test_a_language_model_in_two_lines(finished, without_data):
     for seed in (2**63, -(2**63) - 1):
         with pytest.raises(SetupError, match=f"seed={seed}: must be at least"):
             model.generate("word3", tokens=1, seed=seed)
-    for ids in ([], [model.corpus.vocab_size], [-1]):
-        with pytest.raises(SetupError, match=r"ids must be numbers from 0 to \d+, at least one"):
-            model.continued(ids, 1)
+    for ids in ([model.corpus.vocab_size], [-1]):
+        for use in (model.decode, lambda ids: model.continued(ids, 1)):
+            with pytest.raises(SetupError, match=r"ids must be numbers from 0 to \d+: "):
+                use(ids)
+    with pytest.raises(SetupError, match="there are no ids to continue"):
+        model.continued([], 1)
     with pytest.raises(TypeError, match="the text must be a string, got list"):
         model.generate(["word3", "word7"])
     length = model.spec.model.length

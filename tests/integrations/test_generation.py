@@ -144,3 +144,12 @@ def test_scores_are_log_probabilities(model):
     for place, (logits, scores) in enumerate(zip(found.logits, found.scores, strict=True), start=3):
         torch.testing.assert_close(logits[0], decoder.next_token(found.sequences[0, :place].tolist()))
         torch.testing.assert_close(scores, logits)
+
+
+def test_the_loss_of_padded_rows_is_that_of_their_tokens(model):
+    rows = [[5, 17, 3], [7, 2, 9, 4, 8]]
+    tokens = torch.tensor([[PADDING] * (5 - len(row)) + row for row in rows])
+    keep = tokens != PADDING
+    found = model(tokens, attention_mask=keep.long(), labels=tokens.masked_fill(~keep, -100)).loss
+    alone = [model(torch.tensor([row]), labels=torch.tensor([row])).loss * (len(row) - 1) for row in rows]
+    torch.testing.assert_close(found, sum(alone) / sum(len(row) - 1 for row in rows))

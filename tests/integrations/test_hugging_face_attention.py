@@ -233,7 +233,7 @@ def test_what_it_cannot_do_is_said():
         forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, softcap=50.0)
 
 
-@pytest.mark.parametrize("name", ["bloom", "deberta-v2", "openai-gpt", "xlm", "yoso"])
+@pytest.mark.parametrize("name", ["bloom", "deberta-v2", "openai-gpt", "xlm", "yoso", "longt5", "bigbird_pegasus"])
 def test_a_model_that_would_run_its_own_attention_is_refused(name):
     """BLOOM masks its own scores, and without a mask would see the future; the others never ask for a mask."""
     with torch.device("meta"), pytest.raises(SetupError, match=f"{name} has an attention of its own"):
@@ -259,3 +259,13 @@ def test_learned_radii_are_not_replaced_by_a_second_call():
     hugging_face.learn_radius(model)
     with pytest.raises(SetupError, match="LlamaForCausalLM has learned radii already"):
         hugging_face.learn_radius(model)
+
+
+def test_radii_per_head_are_as_many_as_the_heads_of_the_layer():
+    """Of BART the config's number of heads is the encoder's, of Swin a list."""
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    bart = build(transformers.AutoModelForSeq2SeqLM, transformers.BartConfig(vocab_size=60, **sizes, **heads))
+    assert [len(radius) for radius in hugging_face.learn_radius(bart, per_head=True)] == [4, 2, 2]
+    tokens = torch.randint(3, 60, (2, 9))
+    bart(tokens, labels=tokens).loss.backward()

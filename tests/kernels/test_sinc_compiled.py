@@ -151,8 +151,9 @@ def test_reverse_mode_of_torch_func_is_refused_and_vmap_is_not(transform):
         with pytest.raises(NotImplementedError, match=r"by torch\.func .*: use torch\.autograd\.grad"):
             transform(total)((q, k, v, radius)[moved])
     stacked = torch.stack([q, 2 * q])
-    together = torch.vmap(lambda q: sinc_attention(q, k, v, radius))(stacked)
-    torch.testing.assert_close(together, torch.stack([sinc_attention(one, k, v, radius) for one in stacked]))
+    for backend in ("auto", "reference"):
+        mapped = torch.vmap(lambda q, name=backend: sinc_attention(q, k, v, radius, backend=name))(stacked)
+        torch.testing.assert_close(mapped, torch.stack([sinc_attention(one, k, v, radius) for one in stacked]))
 
 
 def test_operations_are_counted_per_pair():

@@ -182,3 +182,24 @@ def test_what_is_no_tensor_and_no_number_is_named():
     for name in ("keep", "attn_mask"):
         with pytest.raises(TypeError, match=f"{name} must be a tensor, got list"):
             fourier_attention(q, k, v, 0.4, **{name: [True]})
+
+
+@pytest.mark.parametrize("backend", ["auto", "portable"])
+def test_forward_mode_is_refused_through_a_mask_and_inside_a_compiled_function(backend):
+    q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+    mask, radius = torch.zeros(5, 5, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+
+    def of_mask(mask):
+        return fourier_attention(q, k, v, radius, attn_mask=mask)
+
+    def of_q(q):
+        return torch.func.jvp(lambda q: fourier_attention(q, k, v, radius, backend=backend), (q,), (q,))[1]
+
+    for call in (
+        lambda: torch.func.jvp(of_mask, (mask,), (mask + 1,)),
+        lambda: torch.compile(of_q, backend="eager")(q),
+    ):
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            call()
+    with pytest.raises(NotImplementedError, match=r"no derivative by torch\.func"):
+        torch.func.grad(lambda mask: of_mask(mask).sum())(mask)

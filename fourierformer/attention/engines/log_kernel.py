@@ -84,13 +84,13 @@ class LogProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # read once: recomputed activations can be unpacked a single time
         with torch.no_grad():
-            gradients = LogProduct._gradients(ctx, grads[0])
-        return *differentiable_once(gradients, grads[0], *ctx.saved_tensors), None, None
+            gradients = LogProduct._gradients(ctx, grads[0], *saved)
+        return *differentiable_once(gradients, grads[0], *saved), None, None
 
     @staticmethod
-    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, radius = ctx.saved_tensors
+    def _gradients(ctx: Any, grad: Tensor, q: Tensor, k: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         of_q, of_k, of_radius = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(radius)
         for first in range(0, q.shape[-1], ctx.factor.width):
             parts = _differences(q, k, first, ctx.factor.width)

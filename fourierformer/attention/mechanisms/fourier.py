@@ -106,7 +106,9 @@ class Fourier(Attention):
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         # Not for single queries (sliding windows, generation), which would cost a third more.
-        if self.has_share and not self.training and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
+        # Nor in an exported graph: it has no diagnostics, and a slice of the batch would fix the batch's size.
+        measured = self.has_share and not self.training and not torch.compiler.is_exporting()
+        if measured and q.shape[-2] > 1 and (cross or q.shape[-2] == k.shape[-2]):
             self._measure_share(q, k, keep, cross)
         return self._attend(q, k, v, self.backend, causal=self.geometry.causal and not cross, keep=keep)
 

@@ -105,13 +105,17 @@ def fourier_mask(
     )  # fmt: skip
 
 
+PARTLY_OWN = ("longt5", "bigbird_pegasus")  # encoders that run an attention of their own beside decoders that do not
+
+
 def _refusing_own(choose: Callable) -> Callable:
     """PreTrainedModel's choice of an attention, which takes every registered name, also for a model that goes on to run
     an attention of its own (DeBERTa, XLM, ...), or takes no mask for "all visible" and leaks the future (BLOOM)."""
 
     @functools.wraps(choose)
     def get_correct_attn_implementation(model, requested_attention, *arguments, **options):
-        if requested_attention == "fourier" and not model._can_set_attn_implementation():
+        partly = model.config.model_type in PARTLY_OWN and not model.config.is_decoder
+        if requested_attention == "fourier" and (partly or not model._can_set_attn_implementation()):
             own = "has an attention of its own, which transformers cannot replace"
             raise SetupError(f"{model.config.model_type} {own}: use a model such as gpt2, llama or bert")
         return choose(model, requested_attention, *arguments, **options)
@@ -126,7 +130,7 @@ def learn_radius(model: nn.Module, radius: float | None = None, *, per_head: boo
     """
     return [
         _add_radius(layer, torch.full(
-            (layer.config.num_attention_heads, 1) if per_head else (),
+            (_heads(layer), 1) if per_head else (),
             float(matched_to(layer.scaling) if radius is None else radius),
         ))
         for layer in _layers(model).values()
@@ -167,6 +171,13 @@ def _layers(model: nn.Module) -> dict[str, Any]:
     if any(hasattr(layer, "fourier_radius") for layer in layers.values()):
         raise SetupError(f"{name} has learned radii already: each layer's is its fourier_radius")
     return layers
+
+
+def _heads(layer: Any) -> int:
+    """The layer's own number of heads: that of the config may be the encoder's alone, or a list, one for each stage."""
+    names = "num_heads", "n_heads", "num_attention_heads"
+    own = (getattr(layer, name, None) for name in names)
+    return next((heads for heads in own if isinstance(heads, int)), layer.config.num_attention_heads)
 
 
 def _add_radius(layer: Any, start: Tensor) -> nn.Parameter:

@@ -82,6 +82,8 @@ class FourierFormerForCausalLM(PreTrainedModel, GenerationMixin):
         flat = self.model.output.log_probabilities(hidden.flatten(0, 1), self.model.embedding.weight)
         logits = flat.unflatten(0, hidden.shape[:2])
         loss = None
+        if labels is not None and keep is not None:  # the first token of a text: only padding is before it
+            labels = labels.masked_fill(~keep.roll(1, dims=1), -100)
         if labels is not None:  # with the options by which Trainer scales the loss of accumulated gradients
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **options)
         output = CausalLMOutput(loss=loss, logits=logits)

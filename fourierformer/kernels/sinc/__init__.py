@@ -135,7 +135,8 @@ def _refuse_transforms(*tensors: Tensor) -> None:
             "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
             "torch.autograd.grad"
         )
-    if any(map(torch._C._functorch.is_gradtrackingtensor, tensors)):
+    # torch.compile cannot trace this question
+    if not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_gradtrackingtensor, tensors)):
         raise NotImplementedError(
             "Fourier attention has no derivative by torch.func (grad, vjp, jacrev): use torch.autograd.grad"
         )
@@ -172,8 +173,8 @@ def sinc_attention(
     check_shapes(q, k, v, radius, keep)
     check_mask(q, k, mask, dropout)
     check_disc(q, disc)
-    if not torch.compiler.is_compiling():
-        _refuse_transforms(q, k, v, radius)
+    differentiated = (q, k, v, radius) if mask is None else (q, k, v, radius, mask)
+    _refuse_transforms(*differentiated)
     masked = mask is not None or dropout > 0
     name, reason = choose_backend(
         q, backend, power=power, width=max(q.shape[-1], v.shape[-1]), masked=masked, disc=disc

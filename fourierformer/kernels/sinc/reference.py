@@ -51,10 +51,15 @@ def log_sinc_slope(z: Tensor) -> Tensor:
 
 
 class _LogSinc(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, z: Tensor) -> Tensor:
-        ctx.save_for_backward(z)
+    def forward(z: Tensor) -> Tensor:
         return log_sinc_value(z)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
