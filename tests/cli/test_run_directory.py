@@ -1,6 +1,8 @@
 """One command, one directory: the same command again resumes or is done, another config is refused."""
 
+import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -16,6 +18,7 @@ from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.spec import stored_spec
+from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import REPOSITORY, only_run, rows, status, train_lm
 
@@ -253,6 +256,13 @@ def test_a_directory_removed_or_renamed_during_the_run_is_named(smoke, tmp_path,
         aside.rename(tmp_path / "run")
     assert train_lm(*command) == 0
     assert rows(tmp_path / "run") == rows(finished[1])
+
+
+def test_a_skipped_step_is_counted_in_the_summary(smoke, tmp_path, monkeypatch):
+    loss, factors = LanguageObjective.loss, itertools.chain([1.0, math.nan], itertools.repeat(1.0))
+    monkeypatch.setattr(LanguageObjective, "loss", lambda *arguments: next(factors) * loss(*arguments))
+    assert train_lm(*smoke, f"runs_root={tmp_path}") == 0
+    assert json.loads((only_run(tmp_path) / "summary.json").read_text())["bad_steps"] == 1
 
 
 @pytest.mark.parametrize(

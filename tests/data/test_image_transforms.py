@@ -1,6 +1,7 @@
 """What happens to one image: DeiT's recipe in training, and in evaluation what Pillow gives by hand."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode
@@ -34,6 +35,16 @@ def test_evaluation_sees_what_deits_evaluation_sees(real_data, tmp_path):
         assert np.abs(transform(image).numpy() - expected).max() < 1e-5
 
 
+@pytest.mark.parametrize("size", [(500, 400), (300, 451), (100, 80)])
+def test_evaluation_resizes_as_deits_evaluation_does(size):
+    """The photographs of the sample have a short side of 256 already, which no filter changes."""
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    image = Image.fromarray(pixels)
+    expected = by_hand(image, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    found = eval_transform(image_data("imagenet"), augmentation("deit"), 224)(image).numpy()
+    assert np.abs(found - expected).max() < 1e-5
+
+
 def test_training_follows_the_recipe_in_order():
     """PAPER: resized crop 224 bicubic, flip, RandAugment instead of jitter, normalise, erase with noise at 0.25."""
     steps = train_transform(image_data("imagenet"), augmentation("deit"), 224).transforms
@@ -55,6 +66,13 @@ def test_training_follows_the_recipe_in_order():
     assert {op.name for op in randaugment.ops} >= {"PosterizeIncreasing", "SolarizeIncreasing", "ColorIncreasing"}
     assert torch.allclose(normalise.mean, torch.tensor([0.485, 0.456, 0.406]))
     assert (erasing.probability, erasing.mode, erasing.min_count, erasing.max_count) == (0.25, "pixel", 1, 1)
+
+
+def test_crops_have_the_configs_share_and_filter():
+    data, augment = image_data("imagenet"), augmentation("deit", crop_scale=[0.5, 0.9], interpolation="bilinear")
+    crop, resize = (make(data, augment, 224).transforms[0] for make in (train_transform, eval_transform))
+    assert tuple(crop.scale) == (0.5, 0.9)
+    assert crop.interpolation == resize.interpolation == InterpolationMode.BILINEAR
 
 
 def test_small_images_are_shifted_by_up_to_an_eighth():

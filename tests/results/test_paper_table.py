@@ -117,6 +117,14 @@ def test_other_runs_are_not_held_against_the_paper(tmp_path, change):
     assert {line["paper"] for line in lines(own)} == {"-"}
 
 
+@pytest.mark.parametrize(("share", "n"), [(0.995, "6"), (0.98, "0"), (1.02, "0")])
+def test_no_seed_may_lack_more_than_one_per_cent_of_the_papers_training(tmp_path, share, n):
+    five_seeds(tmp_path)
+    write_run(tmp_path, "fourier", 6, 36.5, changes=SMALL | {"tokens": round(share * SMALL["tokens"])})
+    one, *_ = paper_tables(comparison(collect(tmp_path)))
+    assert line_of(one, "fourier", "test ppl sliding")["n"] == n
+
+
 @pytest.mark.parametrize("radius", ["paper", 2.0])
 def test_the_authors_radius_may_be_named_or_given(tmp_path, radius):
     settings = {"power": 4, "radius": radius, "radius_shape": "scalar", "coordinates": "all", "eps": 1e-6}

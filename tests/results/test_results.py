@@ -50,6 +50,24 @@ def test_best_is_marked_once_per_column_and_never_for_a_lone_row(tmp_path):
     assert "58.30 *" in render_text(comparison(collect(tmp_path)))
 
 
+def test_each_model_has_its_own_best(tmp_path):
+    for model, ppl in (("lm_tiny", 60.0), ("lm_small", 40.0)):
+        for attention, less in (("softmax", 0.0), ("fourier", 2.0)):
+            changes = {"model": model, "group": f"{model} {attention}"}
+            write_run(tmp_path / model, attention, 1, ppl - less, changes=changes)
+    (table,) = tables(comparison(collect(tmp_path)))
+    column = table.header.index("test ppl\nsegment")
+    assert sorted(table.body[i][column] for i, j in table.best if j == column) == ["38.00", "58.00"]
+
+
+def test_the_difference_in_a_table_is_that_of_the_test_set(tmp_path):
+    for attention, valid, test in (("softmax", 60.0, 50.0), ("fourier", 61.0, 48.0)):
+        results = {"valid": {"segment": evaluation(valid)}, "test": {"segment": evaluation(test)}}
+        write_run(tmp_path, attention, 1, changes={"results": results})
+    (table,) = tables(comparison(collect(tmp_path)))
+    assert table.differences == ["", "-2.00"]
+
+
 def test_a_mean_over_the_seeds_that_have_a_value_is_not_the_best(tmp_path):
     """A recall that fails with most seeds has "steps to 95 %" of the others alone."""
     for seed in (1, 2):
@@ -85,6 +103,14 @@ def test_unfinished_runs_are_named_with_their_state(tmp_path, state):
     assert f"1 of 2 done, 1 {state}" in text
     assert f"{path.name}: {state}; out of memory; last step 120 of 600" in text
     assert "58.30" in text
+
+
+def test_the_old_numbers_of_a_run_that_trains_again_do_not_count(tmp_path):
+    write_run(tmp_path, "fourier", 1, 58.3)
+    path = write_run(tmp_path, "fourier", 2, 58.3)
+    (path / "status.json").write_text(json.dumps({"state": "running", "step": 300, "steps": 600}))
+    (row,) = comparison(collect(tmp_path))
+    assert (row.n, row.state) == (1, "1 of 2 done, 1 running")
 
 
 def test_only_failures_still_make_a_row(tmp_path):

@@ -290,6 +290,14 @@ def test_two_runs_of_one_name_are_two_runs(tmp_path):
     assert [run.field("attention") for run in read_measured(file)] == ["softmax"]
 
 
+def test_the_same_run_of_another_commit_is_another_run(tmp_path):
+    path = write_run(tmp_path / "runs")
+    write_measured(collect(tmp_path / "runs"), tmp_path / "old.csv")
+    change(path, "meta.json", commit="89abcdef")
+    found = gather([tmp_path / "runs", tmp_path / "old.csv"])
+    assert [run.field("commit") for run in found] == ["89abcdef", "0123abcd"]
+
+
 def test_a_line_has_every_start_and_the_instruction_set(tmp_path):
     first = {"started": "2026-01-01T00:00:00+00:00", "commit": "a" * 40, "dirty": False, "cpu": "A, AVX2"}
     run = write_run(tmp_path / "runs")

@@ -226,6 +226,26 @@ def test_the_best_settings_are_chosen_by_validation_not_by_test(tmp_path):
     assert "lr=0.002 - softmax lr=0.001" in line
 
 
+def test_the_best_settings_have_the_best_mean_not_the_best_seed(tmp_path):
+    lucky, steady = [50.0, 80.0], [60.0, 61.0]
+    valid = {("softmax", 0.001): lucky, ("softmax", 0.002): steady}
+    valid |= {("fourier", 0.001): steady, ("fourier", 0.002): lucky}
+    write_rates(tmp_path, dict.fromkeys(valid, steady), valid)
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    assert [line[0] for line in table.body] == ["softmax lr=0.002", "fourier lr=0.001"]
+
+
+def test_each_choice_of_knobs_is_an_attention_of_its_own(tmp_path):
+    """For each radius the better rate is chosen, not the better radius."""
+    for radius, best in ((1, 0.001), (2, 0.002)):
+        for lr in (0.001, 0.002):
+            config = {"optim.lr": lr, "attention.name": "fourier", "attention.radius": radius}
+            ppl, name = 60.0 + 5 * radius + (lr != best), f"{radius}-{lr}"
+            write_run(tmp_path / name, "fourier", 1, ppl, changes={"group": name, "config": config})
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    assert [line[0] for line in table.body] == ["fourier radius=1 lr=0.001", "fourier radius=2 lr=0.002"]
+
+
 def test_the_best_accuracy_is_the_highest(tmp_path):
     best = {"softmax": 0.001, "fourier": 0.002}
     for attention in best:

@@ -100,6 +100,12 @@ def test_values_without_variation_are_not_tested():
     assert "do not vary" in compare(Cell({1: 5.0, 2: 5.0}), Cell({3: 4.0, 4: 4.0})).reason
 
 
+def test_small_differences_are_tested_too():
+    """Errors of a regression, which differ in their fourth decimal."""
+    first, second = [0.0101, 0.0103, 0.0102], [0.0100, 0.0101, 0.0104]
+    assert compare(by_seed(first), by_seed(second)).p == pytest.approx(stats.ttest_rel(first, second).pvalue)
+
+
 def test_holm_by_hand():
     # 4 tests. Sorted: 0.005 x 4 = 0.02, 0.01 x 3 = 0.03, 0.03 x 2 = 0.06, 0.04 x 1 = 0.04 -> raised to 0.06
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -163,6 +169,14 @@ def test_two_one_sided_tests_of_other_seeds_are_welchs():
         stats.ttest_ind(one + bound, two, equal_var=False, alternative="greater").pvalue,
     )
     assert equivalence(by_seed(first), by_seed(second, first=11), "ppl").p == pytest.approx(expected)
+
+
+def test_small_differences_have_two_one_sided_tests_too():
+    """Perplexities that differ in their second decimal."""
+    first, second = [100.00, 100.01, 100.02], [99.99, 100.01, 99.99]
+    logs, bound = np.log(first) - np.log(second), math.log(1.01)
+    expected = stats.ttest_1samp(logs, bound, alternative="less").pvalue
+    assert equivalence(by_seed(first), by_seed(second), "ppl").p == pytest.approx(expected)
 
 
 def test_equivalence_agrees_with_the_90_percent_interval():

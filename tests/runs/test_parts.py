@@ -2,14 +2,16 @@
 
 import mmap
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
 from fourierformer.processes import Processes
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
-from fourierformer.runs.parts import build_parts, config_notes
-from tests.helpers.command_line import MODEL, spec_of
+from fourierformer.runs.parts import build_parts, config_notes, stored_checkpoint
+from fourierformer.training.checkpoint import Checkpoints
+from tests.helpers.command_line import IMAGES, MODEL, spec_of
 
 
 def parts_of(*overrides: str, script: str = "train_lm"):
@@ -34,6 +36,40 @@ def test_determinism_is_of_the_run_that_asks_for_it():
     for asked in (True, False):
         parts_of(*MODEL, "data=builtin_text", f"trainer.deterministic={asked}")
         assert torch.are_deterministic_algorithms_enabled() == asked
+
+
+def test_another_seed_trains_on_other_sequences():
+    drawn = []
+    for seed in (1, 2):
+        parts = parts_of("experiment=recall", "debug=smoke_recall", "attention=softmax", f"seed={seed}")
+        (batch, *_) = parts.objective.micro_batches(0)
+        drawn.append(batch.sequences.tokens)
+    assert not torch.equal(*drawn)
+
+
+def test_images_are_ordered_repeated_and_mixed_as_the_spec_says_and_by_its_seed():
+    changes = ("augment.repeats=2", "augment.mix_batch=4", "trainer.micro_batch_size=null", "data.workers=0")
+    drawn, paths = [], []
+    for seed in (1, 2):
+        objective = parts_of(*IMAGES, *changes, f"seed={seed}", script="train_vit").objective
+        indices = objective.order.indices(0)
+        assert (indices[::2] == indices[1::2]).all()
+        assert len(set(indices)) == 4
+        (part,), (batch,) = objective.order.micro_batches(0), objective.micro_batches(0)
+        assert [group for group, _, _ in part.pieces] == [0, 1]
+        drawn.append(indices)
+        paths.append(batch.paths)
+        objective.close()
+    assert not np.array_equal(*drawn)
+    assert not torch.equal(*paths)
+
+
+def test_a_stored_run_has_its_best_weights_or_on_request_its_last(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=3, say=lambda text: None)
+    for step in (10, 20, 30):
+        checkpoints.save(step, {"model": {}}, best=step == 20)
+    assert stored_checkpoint(tmp_path, None)[0] == 20
+    assert stored_checkpoint(tmp_path, None, last=True)[0] == 30
 
 
 def test_peak_memory_is_that_of_one_run():

@@ -313,6 +313,11 @@ def test_images_and_targets_are_timms_on_the_batches_of_deits_processes(kind, wo
     assert changed >= 3
 
 
+def test_the_chances_of_mixing_are_those_of_the_config():
+    mixup = make_task(small_vit(), **BOTH, mix_probability=0.25, mix_switch=0.75).mixup
+    assert (mixup.mix_prob, mixup.switch_prob) == (0.25, 0.75)
+
+
 def test_without_mixing_targets_are_smooth():
     task = make_task(small_vit())
     (batch,) = task.micro_batches(0)

@@ -1,4 +1,4 @@
-"""Tasks whose sequences are drawn: shares of a step, data at first use."""
+"""Tasks whose sequences are drawn: shares of a step, data at first use, no sequence in two splits."""
 
 import pytest
 import torch
@@ -32,3 +32,16 @@ def test_micro_batches_and_processes_share_the_sequences_of_a_step(parts, field)
 def test_held_out_sequences_are_drawn_at_first_use(corpus):
     assert not {"splits", "notes"} & vars(corpus).keys()
     assert set(corpus.splits) == {"valid", "test"}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "field"),
+    [
+        (RecallCorpus(test_recall_sequences.data(held_out=20)), "tokens"),
+        (RegressionCorpus(test_regression_points.data(held_out=20)), "values"),
+    ],
+)
+def test_no_sequence_of_valid_is_in_test(corpus, field):
+    """Else the split that chooses settings and checkpoints would be the one that is reported."""
+    valid, test = (getattr(corpus.splits[split], field) for split in ("valid", "test"))
+    assert not (valid[:, None] == test[None]).all(-1).any()

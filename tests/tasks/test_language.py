@@ -219,6 +219,15 @@ def test_swapped_words_are_inputs_and_targets_and_unswapped_targets_count_apart(
     assert result["swapped"] == words.sum() == 9 * 2
 
 
+def test_the_seed_chooses_the_words_that_are_swapped():
+    task, model = task_of_words()
+    tokens, _ = swap_words(task.corpus, "valid", 0.3, seed=5)
+    still = {"poll": lambda: None, "on_progress": lambda *progress: None}
+    found = task.measure_swapped(model, "valid", "sliding", 0.3, seed=5, **still)
+    nll, _ = literal_windows(model, tokens, 12)
+    assert found["nll"] == pytest.approx(nll, abs=1e-5)
+
+
 @pytest.mark.parametrize("protocol", ["segment", "overlapping", "sliding"])
 def test_no_swapped_words_give_the_clean_numbers_exactly(protocol):
     task, model = task_of_words(max_tokens=70)

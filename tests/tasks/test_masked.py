@@ -76,6 +76,15 @@ def test_masks_of_training_depend_on_seed_step_and_row_only():
         assert (other == seen).float().mean() > 0.6
 
 
+def test_unequal_micro_batches_add_up_to_the_loss_of_the_step():
+    model = model_of()
+    whole, divided = objective_of(model), objective_of(model, micro_batch_size=3)
+    (batch,) = whole.micro_batches(2)
+    parts = list(divided.micro_batches(2))
+    assert [len(part.tokens) for part in parts] == [3, 1]
+    torch.testing.assert_close(sum(divided.loss(model, part) for part in parts), whole.loss(model, batch))
+
+
 def test_loss_and_accuracy_are_those_of_the_masked_words_alone():
     model = model_of()
     objective = objective_of(model, tokens_per_forward=3 * LENGTH)

@@ -13,8 +13,11 @@ import torch
 from fourierformer import attention
 from fourierformer.errors import Diverged, Interrupted, SetupError
 from fourierformer.models.lm import LMConfig, WordLM
+from fourierformer.processes import Processes
+from fourierformer.runs.parts import build_parts
+from fourierformer.runs.train import make_loop
 from fourierformer.tasks.language_objective import LanguageObjective
-from fourierformer.tracking import Trackers
+from fourierformer.tracking import NoTrackers, Trackers
 from fourierformer.tracking.jsonl import JsonlTracker
 from fourierformer.training import loop
 from fourierformer.training.average import MovingAverage
@@ -23,7 +26,7 @@ from fourierformer.training.config import TrainerConfig
 from fourierformer.training.loop import TrainingLoop
 from fourierformer.training.optim import OptimConfig, build_optimizer, guarded_step, set_learning_rate
 from fourierformer.training.schedule import ScheduleConfig, learning_rate
-from tests.helpers.command_line import CLOCK, read_metrics
+from tests.helpers.command_line import CLOCK, read_metrics, spec_of
 from tests.helpers.stops import StopAfter
 
 MODEL = LMConfig(name="t", layers=2, dim=16, heads=2, inner=32, length=8, dropout=0.2)
@@ -262,10 +265,37 @@ def test_waits_for_data_before_a_stop_count(tmp_path, monkeypatch):
     assert row["data_wait"] == 2 / 5
 
 
+def test_what_an_objective_keeps_survives_a_resume(tmp_path):
+    """The course of a recall, from which its area and its step at 95 % are computed."""
+    small = ("debug=smoke_recall", "attention=softmax", "data.held_out=64", "trainer.device=cpu")
+    spec = spec_of("experiment=recall", *small)
+    first, second = (
+        make_loop(
+            build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), Checkpoints(tmp_path), StopAfter(None)
+        )
+        for _ in range(2)
+    )
+    first.run()
+    second.restore(first.checkpoints.latest()[1])
+    assert second.objective.curve == first.objective.curve != {}
+
+
 def test_another_seed_is_another_run(tmp_path, straight):
     fit = start(tmp_path, seed=2)
     fit.run()
     assert not torch.equal(fit.model.embedding.weight, straight["model"]["embedding.weight"])
+
+
+def test_training_and_evaluations_have_the_precision_of_the_run(tmp_path):
+    fit, seen = start(tmp_path, steps=2, precision="bf16"), set()
+
+    def see(module, inputs, output):
+        seen.add((module.training, output.dtype))
+
+    for model in (fit.model, fit.ema.module):
+        model.layers[0].feed_forward[0].register_forward_hook(see)
+    fit.run()
+    assert seen == {(True, torch.bfloat16), (False, torch.bfloat16)}
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
@@ -325,6 +355,63 @@ def test_bad_steps_apart_do_not_stop_it(tmp_path):
     assert fit.run().bad_steps == 4
 
 
+def test_a_stop_between_two_rows_changes_neither_their_mean_loss_nor_their_bad_steps(tmp_path):
+    """One row for six steps, of which the second and the fifth are bad."""
+
+    def begun(name, polls=None):
+        fit = start(tmp_path / name, StopAfter(polls), log_every=6, eval_every=100)
+        poison(fit, {1, 4})
+        return fit
+
+    stopped = begun("stopped", 11)  # three polls a step: the fourth one is stopped
+    with pytest.raises(Interrupted):
+        stopped.run()
+    assert stopped.progress.step == 3
+    logged = []
+    for name in ("straight", "stopped"):
+        assert begun(name).run().bad_steps == 2
+        (row,) = [row for row in read_metrics(tmp_path / name / "metrics.jsonl") if "train_loss" in row]
+        logged.append((row["train_loss"], row["bad_steps"]))
+    assert logged[0] == logged[1]
+
+
+def test_bad_steps_in_a_row_count_across_a_stop(tmp_path):
+    first = start(tmp_path, StopAfter(11), eval_every=100)
+    poison(first, {1, 2})
+    with pytest.raises(Interrupted):
+        first.run()
+    assert first.progress.step == 3
+    second = start(tmp_path, eval_every=100)
+    poison(second, {3})
+    with pytest.raises(Diverged, match="3 steps in a row"):
+        second.run()
+
+
+def test_a_resumed_run_has_the_loss_scale_of_before(tmp_path):
+    """A step whose gradients are not finite halves that of fp16, which begins at 2^16."""
+    changes = {"precision": "fp16", "eval_every": 100}
+    first = start(tmp_path, StopAfter(4), **changes)
+    poison(first, {0})
+    with pytest.raises(Interrupted):
+        first.run()
+    assert first.progress.step == 1
+    assert start(tmp_path, **changes).scaler.get_scale() == 2.0**15
+
+
+def test_from_a_bad_step_layers_learn_no_statistics(tmp_path):
+    """The centroids of routing are a moving average of what the layers see."""
+    fit = start(tmp_path, name="routing", knobs=STATEFUL["routing"][0])
+    centroids, losses = fit.model.layers[0].attention.get_buffer("centroids"), fit.objective.row_losses
+    fit.model.train()
+    fit.objective.row_losses = lambda model, batch: losses(model, batch) * float("nan")
+    before = centroids.clone()
+    fit.train_step()
+    assert torch.equal(centroids, before)
+    fit.objective.row_losses = losses
+    fit.train_step()
+    assert not torch.equal(centroids, before)
+
+
 @pytest.mark.filterwarnings("ignore:training ends at step")
 def test_a_run_that_ends_between_log_steps_knows_its_bad_steps_on_a_gpu_too(tmp_path):
     """Patience ends it where nothing is logged: weights that no step changed are no better."""
@@ -357,6 +444,15 @@ def test_best_checkpoint_is_that_of_the_lowest_valid_perplexity(tmp_path):
     step, state = fit.checkpoints.best()
     kept = state["progress"]["records"]["best"]
     assert (step, kept["step"], kept["valid_ppl"]) == (best["step"], best["step"], best["valid_ppl"])
+
+
+def test_the_last_step_is_evaluated_and_saved_whatever_the_intervals(tmp_path):
+    """Also where it is not the best one: at a rate of 0 no evaluation is better than the first."""
+    fit = start(tmp_path, steps=5, eval_every=2, save_every=3)
+    fit.rate = lambda step: 0.0
+    fit.run()
+    assert (fit.progress.records["best"]["step"], fit.progress.records["last"]["step"]) == (2, 5)
+    assert fit.checkpoints.latest()[0] == 5
 
 
 @pytest.mark.filterwarnings("ignore:training ends at step")

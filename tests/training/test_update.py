@@ -2,6 +2,7 @@
 spec."""
 
 import copy
+import math
 from functools import partial
 from types import SimpleNamespace
 
@@ -127,12 +128,28 @@ def test_in_fp16_the_gradient_is_that_of_fp32(tmp_path):
     assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
+def loop_of(*overrides: str) -> TrainingLoop:
+    """The loop of a small run on the built-in text."""
+    spec = spec_of(*MODEL, "data=builtin_text", "trainer.device=cpu", *overrides)
+    return make_loop(build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
+
+
 def test_the_loop_gets_what_the_spec_says():
     chosen = ("seed=7", "optim.lr=0.03", "optim.betas=[0.5,0.6]", "optim.eps=0.01", "optim.weight_decay=0.2")
-    schedule = ("schedule.name=constant", "schedule.warmup_steps=0", "trainer.ema_decay=0.75", "trainer.device=cpu")
-    spec = spec_of(*MODEL, "data=builtin_text", *chosen, *schedule)
-    fit = make_loop(build_parts(spec, Processes(), say=lambda line: None), NoTrackers(), None, StopSignal())
+    schedule = ("schedule.name=constant", "schedule.warmup_steps=0", "trainer.ema_decay=0.75")
+    fit = loop_of(*chosen, *schedule)
     assert (fit.rate(1), fit.seed, fit.ema.decay) == (0.03, 7, 0.75)
     groups = fit.optimizer.param_groups
     assert {(group["betas"], group["eps"]) for group in groups} == {((0.5, 0.6), 0.01)}
     assert {group["weight_decay"] for group in groups} == {0.0, 0.2}
+
+
+def test_the_schedule_has_the_epochs_and_the_length_of_the_training():
+    """DeiT's: constant within an epoch, and one epoch late."""
+    length = ("trainer.steps=null", "trainer.epochs=4", "optim.lr=0.25")
+    schedule = ("name=cosine", "per_epoch=true", "min_lr=0", "warmup_steps=null", "warmup_epochs=0")
+    fit = loop_of(*length, *(f"schedule.{value}" for value in schedule))
+    steps = fit.objective.steps_per_epoch
+    expected = [0.125 * (1 + math.cos(math.pi * time / 4)) for time in (0, 0, 1, 2)]
+    for inside in (1, steps):
+        assert [fit.rate(steps * epoch + inside) for epoch in range(4)] == pytest.approx(expected)
