@@ -34,7 +34,7 @@ TRAINED_ON = (
 # keys of a config on which the meaning of weights depends: all of model and attention, without names, lengths, dropout,
 # implementations, and what only chooses first values or rates
 MEANING = re.compile(
-    r"model\.(?!name:|length:|dropout|drop_path|mask_rate)|attention\.(?!backend:|form:|radius:|radius_lr_multiplier:)"
+    r"model\.(?!name:|length:|dropout|drop_path|mask_rate)|(\w+_)?attention\.(?!backend:|form:|radius:|radius_lr_multiplier:)"
 )
 
 

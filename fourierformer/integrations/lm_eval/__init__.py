@@ -27,8 +27,7 @@ class FourierFormerLM(TemplateLM):
     """A trained language model of this package: run=DIRECTORY, or pretrained=FOLDER that scripts/export.py wrote.
 
     No text is padded. With stride=1 a text is scored as under the protocol `sliding` (the paper's tables), with an
-    eighth of the context as under `overlapping`, which is faster by about that number. The first token of a text is
-    predicted from a line end.
+    eighth of the context as under `overlapping`. The first token of a text is predicted from a line end.
     """
 
     def __init__(self, run=None, pretrained=None, stride=1, batch_size=16, device=None, max_batch_size=None):
