@@ -28,6 +28,16 @@ class DataLocation:
             raise SetupError(f"data '{self.name}' needs a folder with its files: data.root=/some/folder")
 
     @property
+    def without_effect(self) -> str | None:
+        """Why a value has no effect beside the others, with a way out."""
+        if self.source == "files" or not self.root:
+            return None
+        return (
+            f"data.root={self.root} would not be read: data={self.name} is generated from installed packages. "
+            "Choose the data set in that folder (data=wikitext2, data=cifar10, ...), or leave data.root out"
+        )
+
+    @property
     def root_path(self) -> Path:
         return Path(self.root or ".").expanduser()
 

@@ -45,12 +45,6 @@ def read_spec(config: DictConfig | dict) -> RunSpec:
 def read_command(config: DictConfig) -> RunSpec:
     """The spec of a command's config, all but its mechanism checked. SetupError also for values without effect."""
     spec = _of_values(with_experiment_of_data(plain_values(config)))
-    source, root = (getattr(spec.data, key, None) for key in ("source", "root"))
-    if source == "builtin" and root:
-        raise SetupError(
-            f"data.root={root} would not be read: data={spec.data.name} is generated from installed packages. "
-            "Choose the data set in that folder (data=wikitext2, data=cifar10, ...), or leave data.root out"
-        )
     for section in vars(spec).values():  # a stored run may have such values, and is still read
         if reason := getattr(section, "without_effect", None):
             raise SetupError(reason)
