@@ -16,7 +16,7 @@ from fourierformer.results.tables import duration_text
 from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.directory import process_exists
 
-STALLED_AFTER = 900  # seconds without a sign of life; runs give one at every log, evaluations take minutes
+STALLED_AFTER = 900  # seconds without a sign of life; one comes at most every ten seconds, but a step may take minutes
 
 
 @dataclass(frozen=True)

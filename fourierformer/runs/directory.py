@@ -14,10 +14,12 @@
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import socket
 import stat
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -32,6 +34,7 @@ EARLY_FILES = {".lock", "status.json", "config.yaml", "meta.json", "dirty.diff"}
 # left by a killed process beside them: files that were being replaced, and the probe for write access (as this version
 # names them, and as earlier ones did)
 LITTER = re.compile(r"\..+\.(\d+)(?:-[0-9a-f]{16})?\.tmp|\.writable\.(\d+)")
+POSITION = ("step", "steps", "seconds")  # in status.json: where the run is, and the time in training
 RESUMES = "the same command resumes."
 
 
@@ -152,10 +155,10 @@ class RunDirectory:
         return target
 
     def write_status(self, state: str, **fields) -> None:
-        """Replace status.json; `step` and `steps` are kept unless given. A full disk is a warning only: the file is not
+        """Replace status.json; what is in POSITION is kept unless given. A full disk is a warning only: the file is not
         essential, and often written while another error is handled."""
         before = readable(self.status)
-        status = {"state": state} | {key: before[key] for key in ("step", "steps") if key in before} | fields
+        status = {"state": state} | {key: before[key] for key in POSITION if key in before} | fields
         status |= {"updated": _now(), "pid": os.getpid(), "host": socket.gethostname()}
         try:
             write_json(self.status, status)
@@ -188,6 +191,20 @@ class RunDirectory:
         except OSError as error:
             way_out = f"Make room or fix the permissions; {RESUMES}"
             raise UserError(f"Cannot write {path} ({error.strerror}). {way_out}") from error
+
+
+class Heartbeat:
+    """Signs of life of a running run in status.json, at most one in ten seconds: each write takes about 10 ms."""
+
+    SECONDS = 10.0
+
+    def __init__(self, directory: RunDirectory):
+        self.directory, self.written = directory, -math.inf
+
+    def beat(self, **fields) -> None:
+        if time.monotonic() - self.written >= self.SECONDS:
+            self.directory.write_status("running", **fields)
+            self.written = time.monotonic()
 
 
 def readable(file: Path, say: Callable[[str], object] | None = None) -> dict:

@@ -1,10 +1,8 @@
 """Build, resume, train, measure and summarise one run, and keep its status. The caller, run.py, holds the lock."""
 
 import contextlib
-import math
 import os
 import re
-import time
 import traceback
 import uuid
 import warnings
@@ -17,7 +15,7 @@ from fourierformer.errors import Diverged, Interrupted, SetupError, UserError
 from fourierformer.files import read_json, require_small
 from fourierformer.processes import Processes
 from fourierformer.provenance import code_of_packages
-from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.directory import Heartbeat, RunDirectory
 from fourierformer.runs.job_names import Name, values_of_command
 from fourierformer.runs.measure import (
     final_numbers,
@@ -40,7 +38,6 @@ from fourierformer.training.schedule import learning_rate
 from fourierformer.training.signals import StopSignal, exit_code
 
 LONGEST_GROUP = 128  # characters that wandb takes
-HEARTBEAT_SECONDS = 10.0  # between writes of status.json; each takes about 10 ms
 _noted: set[str] = set()  # notes on data that this process has printed
 
 
@@ -67,11 +64,18 @@ def _train_and_measure(
     checkpoint = _same_everywhere(checkpoints, processes)
     console = _console(parts, name, step=checkpoint[0] if checkpoint else 0) if processes.first else None
     checkpoints.say = say = console.say if console else ignore
-    on_progress, on_begin = (console.evaluating, console.measuring) if console else (ignore, ignore)
+    heartbeat = Heartbeat(directory)
+
+    def on_progress(label: str, done: int, total: int) -> None:
+        if console:
+            heartbeat.beat()
+            console.evaluating(label, done, total)
+
+    on_begin = console.measuring if console else ignore
     trackers = _trackers(parts, directory, checkpoints, console, name) if console else NoTrackers()
     code = 1
     try:
-        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress, say)
+        progress = _fit(parts, directory, trackers, checkpoints, checkpoint, stop, on_progress, heartbeat, say)
         results = parts.objective.from_training(progress.records)
         measured = measure_best(parts, checkpoints, progress, directory, stop.poll, on_progress, on_begin)
         for split, protocols in measured.items():
@@ -247,21 +251,17 @@ def make_loop(
 
 
 def _fit(
-    parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress, say
+    parts: RunObjects, directory: RunDirectory, trackers, checkpoints, checkpoint, stop, on_progress, heartbeat, say
 ) -> Progress:
     """Train to the last step, from a checkpoint (step, state) if there is one."""
     steps, on_first = parts.trainer.steps, parts.processes.on_first
-    written = -math.inf
 
-    def keep_status(progress: Progress) -> None:
+    def position(progress: Progress) -> dict:
+        return {"step": progress.step, "steps": steps, "seconds": round(progress.train_seconds, 1)}
+
+    def on_log(progress: Progress) -> None:
         if parts.processes.first:
-            directory.write_status("running", step=progress.step, steps=steps, seconds=round(progress.train_seconds, 1))
-
-    def heartbeat(progress: Progress) -> None:
-        nonlocal written
-        if time.monotonic() - written >= HEARTBEAT_SECONDS:
-            keep_status(progress)
-            written = time.monotonic()
+            heartbeat.beat(**position(progress))
 
     def advise(text: str) -> None:
         say(f"note: {text}")
@@ -269,7 +269,7 @@ def _fit(
     origin = {}
     if parts.spec.init_from and not checkpoint:  # before the loop, whose averaged weights begin as these
         origin = start_from(parts, Path(parts.spec.init_from))
-    loop = make_loop(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=heartbeat, on_advice=advise)
+    loop = make_loop(parts, trackers, checkpoints, stop, on_progress=on_progress, on_log=on_log, on_advice=advise)
     if checkpoint:
         _, state = checkpoint
         recorded = state.get("data_fingerprint")
@@ -286,7 +286,8 @@ def _fit(
     try:
         return loop.run()
     finally:
-        keep_status(loop.progress)  # the last step, also after an error
+        if parts.processes.first:  # the last step, also after an error
+            directory.write_status("running", **position(loop.progress))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from fourierformer.errors import SetupError
 from fourierformer.files import read_json, write_json
 from fourierformer.results import collect
 from fourierformer.runs.console_io import exit_on_user_error
-from fourierformer.runs.directory import RunDirectory
+from fourierformer.runs.directory import Heartbeat, RunDirectory
 from fourierformer.runs.spec import stored_spec
 from fourierformer.tasks.language_objective import LanguageObjective
 from fourierformer.training.checkpoint import Checkpoints
@@ -39,6 +39,24 @@ def test_a_finished_run_leaves_its_files_and_no_others(finished):
     summary = json.loads((run / "summary.json").read_text())
     assert summary["run"] == run.name
     assert summary["results"]["valid"]["segment"]["context"] == 8
+
+
+def test_a_measurement_gives_signs_of_life(smoke, tmp_path, monkeypatch):
+    """It may take longer than the training; without them sweep_status.py would call the run stalled."""
+    original, written = RunDirectory.write_status, []
+
+    def write_status(self, state, **fields):
+        written.append((state, fields.get("step")))
+        original(self, state, **fields)
+
+    monkeypatch.setattr(Heartbeat, "SECONDS", 0.0)
+    monkeypatch.setattr(RunDirectory, "write_status", write_status)
+    assert train_lm(*smoke, f"run_dir={tmp_path / 'run'}") == 0
+    last_step = len(written) - written[::-1].index(("running", 4)) - 1
+    assert written[last_step + 1 :] == [("running", None)] * (len(written) - last_step - 2) + [("completed", None)]
+    assert len(written) - last_step > 2
+    kept = status(tmp_path / "run")
+    assert (kept["step"], kept["steps"], "seconds" in kept) == (4, 4, True)
 
 
 @pytest.mark.parametrize(
