@@ -25,12 +25,12 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("what", help="the name of an attention, or a run directory")
     parser.add_argument("more", nargs="*", help="KNOB=VALUE of the attention, as in its yaml; or more run directories")
-    parser.add_argument("--tokens", type=int, default=64, help="in a pattern (default: 64)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="in a pattern (default: 64)")
     parser.add_argument("--grid", metavar="ROWSxCOLUMNS", help="an image of so many patches in place of --tokens")
     layers = "layers of a run, from 0 on; default: first, middle, last"
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help=layers)
     parser.add_argument("--split", choices=["train", "valid", "test"], help="default: test for text, valid for images")
-    parser.add_argument("--sequences", type=int, default=100, help="most sequences of a run (default: 100)")
+    parser.add_argument("--sequences", type=int, metavar="N", help="most sequences of a run (default: 100)")
     parser.add_argument("--text", help="of one language model: write the maps of this text as arrays, draw nothing")
     parser.add_argument("--out", type=Path, help="folder; default: runs/pictures, or pictures/ in the run directory")
     arguments = parser.parse_args()
@@ -43,6 +43,10 @@ def main() -> None:
             return
         if not is_run and ("/" in arguments.what or Path(arguments.what).is_dir()):
             from_yaml(Path(arguments.what) / "config.yaml")  # says what the folder is
+        unread = ("tokens", "grid") if is_run else ("layers", "split", "sequences")
+        if given := [option for option in unread if getattr(arguments, option) is not None]:
+            what = "of a pattern, and {} is a run" if is_run else "of runs, and {} is an attention"
+            raise SetupError(f"--{given[0]} is {what.format(arguments.what)}: leave it out")
         show = (show_runs if arguments.more else show_run) if is_run else show_pattern
         pictures, folder = show(arguments)
         for picture in pictures:
@@ -55,7 +59,7 @@ def show_pattern(arguments: argparse.Namespace):
 
     needs_grid = mechanism(arguments.what).needs_grid
     grid = grid_of(arguments.grid) if arguments.grid else (8, 8) if needs_grid else None
-    tokens = grid[0] * grid[1] if grid else arguments.tokens
+    tokens = grid[0] * grid[1] if grid else 64 if arguments.tokens is None else arguments.tokens
     check_range("rows * columns of --grid" if grid else "--tokens", tokens, 1, 2049)
     picture = pattern_picture(arguments.what, tokens, grid, knobs_of(arguments.more))
     return [picture], arguments.out or Path("runs/pictures")
@@ -141,8 +145,9 @@ def maps_of(runs: list[Path], arguments: argparse.Namespace):
     """The maps of each run, and the layers to show."""
     from fourierformer.analysis.maps import mean_maps
 
-    check_range("--sequences", arguments.sequences, 1)
-    means = [mean_maps(run, arguments.split, arguments.sequences) for run in runs]
+    sequences = 100 if arguments.sequences is None else arguments.sequences
+    check_range("--sequences", sequences, 1)
+    means = [mean_maps(run, arguments.split, sequences) for run in runs]
     run, count = min(zip(runs, (len(mean.maps) for mean in means), strict=True), key=lambda pair: pair[1])
     layers = arguments.layers or sorted({0, (count - 1) // 2, count - 1})
     if not all(0 <= layer < count for layer in layers):

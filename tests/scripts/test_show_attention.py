@@ -74,6 +74,8 @@ def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tm
             weights = (keys[: i + 1, mine] @ queries[i, mine] / 4**0.5).exp()
             expected = torch.cat([weights / weights.sum(), torch.zeros(2 - i)])
             np.testing.assert_allclose(arrays["maps"][1, head, i], expected, rtol=1e-5)
+    assert script(tmp_path / "run", "--grid", "8x8") == 2
+    assert re.search("--grid is of a pattern, and .*run is a run: leave it out", capsys.readouterr().err)
     assert script(tmp_path / "run", "--text", "the " * 9) == 2
     assert "the text has 9 tokens, the model reads 8" in capsys.readouterr().err
 
@@ -89,6 +91,8 @@ def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tm
         (["axial", "--grid", "8"], "--grid 8: write rows and columns, as in 8x8"),
         (["axial", "--grid", "8x" + "9" * 5000], "write rows and columns, as in 8x8"),
         (["runs/nope"], "runs/nope is not a run directory: there is no such directory"),
+        (["band", "--layers", "0"], "--layers is of runs, and band is an attention: leave it out"),
+        (["band", "--sequences", "9"], "--sequences is of runs, and band is an attention"),
         (["band", "--tokens", "99999"], "--tokens=99999: must be at least 1 and less than 2,049"),
     ],
 )
