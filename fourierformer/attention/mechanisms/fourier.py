@@ -63,7 +63,7 @@ def check_power(power: int, allow_negative: bool, backend: str) -> None:
         raise SetupError(f"attention.backend={backend} {odd}: use auto or reference")
 
 
-@register("fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 in language and 1 in vision")
+@register("fourier", "the paper: sinc⁴ products, one radius per layer, at first 2 if causal, else 1")
 @register("fourier_matched", "starts as sharp as softmax: R = sqrt(3 / (4 sqrt(D)))", radius="matched")
 @register("fourier_head", "one radius per head", radius_shape="head")
 @register("fourier_vector", "one radius per coordinate", radius_shape="coordinate")
