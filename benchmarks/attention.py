@@ -25,7 +25,7 @@ from pathlib import Path
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.cpu import keep_freed_memory
 
 MASKS = ["causal", "full"]
@@ -53,7 +53,7 @@ def numbers(text: str) -> list[int]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--only", metavar="NAMES", help="names or patterns; softmax always takes part")
     parser.add_argument("--lengths", type=numbers, metavar="N,N,...", help="default: 256,512,1024, ... 16384")
     parser.add_argument("--causal", dest="masks", action="append_const", const="causal", help="default: both")

@@ -27,7 +27,7 @@ from benchmarks.apart import Ended, apart
 from fourierformer.errors import SetupError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 NAMES = ("output", "dq", "dk", "dv", "dradius")
 RADII = (None, 8.0, 100.0)  # of a head's first coordinate: 16 features, 32 features, the printed formula
@@ -214,7 +214,7 @@ def line(row: Row) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
     parser.add_argument("--case", help="only cases of this name")

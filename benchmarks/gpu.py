@@ -25,7 +25,7 @@ from xml.etree import ElementTree
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv, write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 # modules besides torch's
 NEEDS = {
@@ -154,7 +154,7 @@ def short(value: object) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny shapes, a few steps")
     parser.add_argument("--minutes", type=float, default=9, help="for everything together")

@@ -24,7 +24,7 @@ from benchmarks.apart import APART, Ended, apart
 from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.files import write_csv
 from fourierformer.provenance import describe, short_commit
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 SHAPES = {  # name: (batch, heads, tokens, width, causal); paper Table 1, authors' DeiT code
     "lm_tiny": (16, 4, 64, 16, True),
@@ -93,7 +93,7 @@ def peer(text: str) -> tuple[str, Callable]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     default = f"on a CPU {', '.join(DEFAULT['cpu'])}, on a GPU {', '.join(DEFAULT['cuda'])}"
     parser.add_argument("--shape", action="append", choices=SHAPES, help=f"may be given several times; {default}")
     parser.add_argument("--batch", type=int, help="sequences, instead of the shape's own number")

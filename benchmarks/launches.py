@@ -9,7 +9,6 @@ Kernels are first compiled all at once, a process per core. The sweep then times
 the whole pass that holds the kernel, so only differences between tiles of one kernel have a meaning.
 """
 
-import argparse
 import contextlib
 import functools
 import itertools
@@ -30,7 +29,7 @@ from benchmarks.kernel import SHAPES
 from fourierformer.errors import SetupError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 CALLS = 10
 SETTINGS = [("lm_small", "half"), ("deit_tiny", "half"), ("lm_medium", "half"), ("lm_small", "precise")]
@@ -267,7 +266,7 @@ def time_variants(items: list[tuple]) -> Iterator[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--tiles", action="store_true", help="the sweep")
     parser.add_argument("--kernel", action="append", choices=KERNELS, help="of the sweep; default: all")
     parser.add_argument("--host", action="store_true", help="the host's time, by a driver that launches nothing")

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from benchmarks.clocks import peak_mebibytes, take_turns, times_cpu, times_cuda
-from fourierformer.attention import Geometry, build, mechanism
-from fourierformer.errors import SetupError, short
+from fourierformer.attention import Geometry, build, mechanism, refusal
+from fourierformer.errors import short
 from fourierformer.training.precision import autocast
 
 FIT_FROM = 2048  # tokens; below, costs that do not grow with N flatten the slope
@@ -161,12 +161,11 @@ def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
             rows = [Row(name, mask, tokens, what) for what in WHAT]
             layer = None
             if not all(limits.reason(row) for row in rows):
-                try:
-                    layer = Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device)
-                except SetupError as error:
+                if reason := refusal(mechanism(name), mask == "causal", grid=False):
                     refused.add((name, mask))
-                    yield Row(name, mask, None, "", f"refused: {str(error).partition('. These can')[0]}")
+                    yield Row(name, mask, None, "", f"refused: {reason}")
                     continue
+                layer = Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device)
             for row in rows:
                 attempt(row, layer, peer, of_peer.get(row.what), limits, args)
                 if name == PEER and row.measured:

@@ -29,7 +29,7 @@ from benchmarks.training import start
 from fourierformer.errors import SetupError, short
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, REPOSITORY, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 ATTENTIONS = ("softmax", "fourier")
 PRECISIONS = ("bf16", "tf32", "fp32")
@@ -188,7 +188,7 @@ def progress(row: Row) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--model", action="append", choices=MODELS, help="may be given several times; default: all")
     parser.add_argument("--small", action="store_true", help="tiny models and batches")

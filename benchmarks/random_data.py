@@ -7,7 +7,8 @@ from PIL import Image
 
 from fourierformer.data.images.corpus import ImageCorpus
 from fourierformer.data.images.sets import ImageSet
-from fourierformer.data.text.corpus import SPLITS, Corpus
+from fourierformer.data.text.corpus import Corpus
+from fourierformer.data.text.sources import SPLITS
 from fourierformer.tasks.classification import VisionSpec
 from fourierformer.tasks.language import LanguageSpec
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
 
 WARM_UP = 5  # steps
@@ -100,7 +100,7 @@ def write(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("configurations", nargs="+", help="overrides of the script, each set quoted as one argument")
     parser.add_argument("--script", choices=["train_lm", "train_vit"], default="train_lm", help="default: %(default)s")
     parser.add_argument("--all", default="", help="overrides of all configurations")

@@ -3,7 +3,6 @@
 python -m faults --minutes 30
 """
 
-import argparse
 import os
 import random
 import shutil
@@ -23,10 +22,11 @@ from faults.settings import Bench, warm_up
 from faults.trials import BAD, Tally, perform
 from fourierformer.files import write_csv
 from fourierformer.provenance import MEASURED, header, machine
+from fourierformer.runs.console_io import Parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="for so long (default: 30)")
     parser.add_argument("--processes", type=int, default=2, help="at the same time (default: 2)")
     parser.add_argument("--seed", type=int, help="of the random choices; printed (default: drawn)")

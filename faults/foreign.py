@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from faults.children import Ended, in_child
+from faults.children import Ended, in_child, limit_memory
 from faults.crafted import CRAFTED, seal
 from faults.damage import BYTES, KINDS, file_of
 from faults.guard import ESCAPES, SCRIPTS, ended_by, judged, make_outside
@@ -171,7 +171,6 @@ def foreign_exports(bench: Bench, name: str, seed: str) -> Iterator[Trial]:
 def _loaded(bench: Bench, name: str, target: str, chosen: int) -> Callable[[Path], Verdict]:
     def load(folder: Path) -> int:
         import fourierformer
-        from faults.children import limit_memory
         from fourierformer.runs.console_io import exit_on_user_error
 
         limit_memory()

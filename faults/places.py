@@ -64,7 +64,7 @@ def in_the_way(path: Path, draw: random.Random, outside: Path) -> str:
     return f"{path.name} is a link to a {kind}" if kind in ("file", "folder", "new") else f"{path.name} is a {kind}"
 
 
-def junk(path: Path, run: Path, draw: random.Random) -> Path:
+def junk(path: Path, draw: random.Random) -> Path:
     """A folder or file that is no run. Returns its path, which may have a name of its own."""
     kind = draw.choice(("empty", "missing", "file", "pipe", "socket", "loop", "device", "sparse", "noise", "pipes"))
     path = path.with_name(draw.choice((path.name, path.name, "\udcff\udce9", "a" * 255, ESCAPES, "--help", "x=y", "*")))
@@ -116,7 +116,7 @@ def _training_with(bench: Bench, name: str, chosen: int) -> Callable[[Path], Ver
         place = draw.choice(places)
         done = in_the_way(run / place, draw, outside)
         setting = bench.settings[name]
-        ended = in_child(lambda: _limited_training(setting, root))
+        ended = bench.run(setting, root)
         if bad := judged(ended, folder, outside):
             return Verdict(bad.kind, f"{state}: {done}\n{bad.evidence}")
         if ended.code:
@@ -126,10 +126,6 @@ def _training_with(bench: Bench, name: str, chosen: int) -> Callable[[Path], Ver
         return compared(bench, setting, root, said=ended.text)
 
     return action
-
-
-def _limited_training(setting, root: Path) -> int:
-    return setting.train(*setting.arguments, f"runs_root={root}")
 
 
 def _script_with(bench: Bench, name: str, chosen: int) -> Callable[[Path], Verdict]:
@@ -160,7 +156,7 @@ def _junk_for(bench: Bench, name: str, program: str, words: list[str], chosen: i
     def action(folder: Path) -> Verdict:
         draw, outside = random.Random(chosen), make_outside(folder)
         run = bench.copied(name, folder / "runs")
-        path = junk(folder / "junk", run, draw)
+        path = junk(folder / "junk", draw)
         filled = [word.format(run=run, out=folder / "out", junk=path) for word in words]
         if program == "train_lm":
             setting = bench.settings[name]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fourierformer.attention import register
-from fourierformer.attention.base import Attention, Geometry, visible_keys
-from fourierformer.errors import SetupError
+from fourierformer.attention.base import Attention, Geometry, Keep, to_float32, visible_keys
+from fourierformer.errors import check_range
 
 
 @register("NAME", "a Cauchy kernel of query and key: far keys keep some weight")
@@ -34,24 +34,20 @@ class CLASSNAME(Attention):
 
     def __init__(self, geometry: Geometry, *, width: float = 4.0):
         super().__init__(geometry)
-        if width <= 0:
-            raise SetupError(f"attention.width must be positive, got {width}")
+        check_range("attention.width", width, 0, above_low=True)
         self.width = width
 
-    def mix(
-        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Tensor | None = None, cross: bool = False
-    ) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, *, keep: Keep = None, cross: bool = False) -> Tensor:
         weights = self._weights(q, k, causal=self.geometry.causal and not cross, keep=keep)
         return (weights @ v.to(weights.dtype)).to(v.dtype)
 
     def maps(self, q: Tensor, k: Tensor) -> Tensor:
         return self._weights(q, k, causal=self.geometry.causal)
 
-    def _weights(self, q: Tensor, k: Tensor, *, causal: bool, keep: Tensor | None = None) -> Tensor:
+    def _weights(self, q: Tensor, k: Tensor, *, causal: bool, keep: Keep = None) -> Tensor:
         """(B, H, N, M), 0 for keys that a query does not see, in float32 at least."""
         with torch.autocast(q.device.type, enabled=False):
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            q, k = q.to(dtype), k.to(dtype)
+            q, k = to_float32(q, k)
             squares = q.square().sum(-1)[..., :, None] + k.square().sum(-1)[..., None, :] - 2 * q @ k.mT
             weights = 1 / (1 + squares.clamp_min(0) / self.width)
             weights = weights.masked_fill(~visible_keys(q, k, causal=causal, keep=keep), 0.0)

@@ -7,7 +7,6 @@ python scripts/prepare_data.py wikitext103 --download-to data/wikitext-103     #
 
 import argparse
 import resource
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -16,15 +15,15 @@ import yaml
 
 from fourierformer.data import hub
 from fourierformer.data.text.corpus import TextData, load_corpus
-from fourierformer.errors import SetupError, UserError, did_you_mean
+from fourierformer.errors import SetupError, did_you_mean
 from fourierformer.printing import echo
 from fourierformer.provenance import CONFIGS
-from fourierformer.runs.console_io import Parser
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = _parse(arguments)
-    try:
+def main() -> None:
+    options = _parse()
+    with exit_on_user_error():
         if options.list:
             echo("\n".join(f"{name:16} {text.splitlines()[0].lstrip('# ')}" for name, text in _configs().items()))
         elif options.download_to:
@@ -32,20 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
             echo(f"written: {options.download_to}; copy this folder, then data.root={options.download_to}")
         else:
             _prepare(_read(options))
-    except UserError as error:
-        echo(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse() -> argparse.Namespace:
     parser = Parser(__doc__)
     parser.add_argument("name", nargs="?", help="a file name of configs/data")
     parser.add_argument("--root", help="folder with the text files (default: the config's)")
     parser.add_argument("--cache", help="folder for the prepared copies (default: the config's)")
     parser.add_argument("--list", action="store_true", help="list the names of the data sets")
     parser.add_argument("--download-to", type=Path, metavar="DIR", help="only fetch the text from the hub into DIR")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if not options.name and not options.list:
         parser.error("name a data set, or --list")
     return options
@@ -91,4 +86,4 @@ def _prepare(data: TextData) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -20,14 +20,13 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Transformer
 from hydra.errors import HydraException
 
 from fourierformer.__main__ import trainings
-from fourierformer.errors import SetupError, check_range, short
+from fourierformer.errors import Diverged, SetupError, check_range, short
 from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.launch import composed, explain
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
-
-DIVERGED, STOPPED = 3, (130, 143)
+from fourierformer.training.signals import STOPPED
 
 
 def main() -> None:
@@ -84,12 +83,12 @@ def search(arguments: argparse.Namespace) -> int:
             summary = read_json(spec_of(arguments.kind, [*fixed, *chosen]).directory / "summary.json") or {}
             study.tell(trial, summary["best"][f"valid_{primary}"])
             continue
-        study.tell(trial, state=TrialState.PRUNED if code == DIVERGED else TrialState.FAIL)
+        study.tell(trial, state=TrialState.PRUNED if code == Diverged.exit_code else TrialState.FAIL)
         if code in STOPPED:
             study.enqueue_trial(trial.params)  # tried next: the same run resumes at its last checkpoint
             echo(f"stopped; the same command goes on with {file}", file=sys.stderr)
             return code
-        if code != DIVERGED:
+        if code != Diverged.exit_code:
             raise SetupError(f"{' '.join(chosen)}: the training ended with exit code {code}, see above")
     echo(f"\n{done} trials, the best by valid {primary} ({file}):")
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))

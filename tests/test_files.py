@@ -6,7 +6,7 @@ import os
 import pytest
 from matplotlib.figure import Figure
 
-from fourierformer.data.prepared import cache_lock
+from fourierformer.data.text.prepared import cache_lock
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError
 from fourierformer.files import atomic_write_text, own_folder, unused_name
@@ -20,7 +20,7 @@ from tests.helpers.command_line import REPOSITORY
 # or mkdir, the record of a run that only open_own opens, devices, and files of the repository
 WRITERS = {
     "fourierformer/files.py",
-    "fourierformer/data/prepared.py",  # a lock, with open_own
+    "fourierformer/data/text/prepared.py",  # a lock, with open_own
     "fourierformer/data/text/prepare.py",
     "fourierformer/kernels/sinc/library.py",
     "fourierformer/runs/console_io.py",

@@ -153,7 +153,8 @@ def _load_all() -> None:
         _import_of_package(name)
 
 
-def _refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:
+def refusal(cls: type[Attention], causal: bool, grid: bool) -> str | None:
+    """Why a mechanism cannot be causal, bidirectional or without a grid: 'cannot be causal: ...'."""
     verdict = cls.causal_ok if causal else cls.full_ok
     if verdict is not True:
         return f"cannot be {'causal' if causal else 'bidirectional'}: {verdict}"
@@ -168,7 +169,7 @@ def available(
     """Names of all mechanisms, or of those that can be causal / bidirectional, can attend to another sequence, can
     ignore padding, with their default knobs."""
     _load_all()
-    able = {n: e.cls for n, e in _registry.items() if causal is None or _refusal(e.cls, causal, grid) is None}
+    able = {n: e.cls for n, e in _registry.items() if causal is None or refusal(e.cls, causal, grid) is None}
     able = {n: c for n, c in able.items() if c.cross_ok is True or not cross}
     return sorted(n for n, c in able.items() if c.padding_ok is True or not padding)
 
@@ -203,9 +204,9 @@ def build(name: str, geometry: Geometry, **values) -> Attention:
         torch.Size([2, 10, 32])
     """
     entry, grid = _entry(name), geometry.grid is not None
-    if refusal := _refusal(entry.cls, geometry.causal, grid):
+    if reason := refusal(entry.cls, geometry.causal, grid):
         able = len(available(causal=geometry.causal, grid=grid))
-        raise SetupError(f"attention '{name}' {refusal}. {able} others can, for example softmax (docs/attention.md)")
+        raise SetupError(f"attention '{name}' {reason}. {able} others can, for example softmax (docs/attention.md)")
     valid = knobs(name)
     for key in values:
         if key not in valid:

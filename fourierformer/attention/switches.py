@@ -17,7 +17,7 @@ from torch import Tensor, nn
 QKNormKind = Literal["none", "l2", "rms", "cosine"]
 Gate = Literal["none", "head", "element"]
 
-SMALLEST_NORM = 1e-6  # shorter vectors are divided by it
+SMALLEST_NORM = 1e-6  # shorter vectors are divided by it: so near to 0 they have no useful direction
 FIRST_SHARPNESS, LARGEST_SHARPNESS = 10.0, 100.0
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fourierformer.data.location import DataLocation
-from fourierformer.data.prepared import Say
+from fourierformer.data.location import DataLocation, Say
 from fourierformer.data.text.sources import SPLITS, rows_to_bytes
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError

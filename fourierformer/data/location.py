@@ -1,10 +1,15 @@
 """The location of a data set: its files, the hub, or the built-in data, and the cache for prepared copies."""
 
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fourierformer.errors import SetupError, check_name, check_path
+
+Say = Callable[[str], None]  # prints a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +49,19 @@ class DataLocation:
     @property
     def cache_path(self) -> Path:
         return Path(self.cache).expanduser()
+
+
+@contextlib.contextmanager
+def disk_errors(data: DataLocation) -> Iterator[None]:
+    """A context that turns errors of the disk into a SetupError with a way out."""
+    try:
+        yield
+    except OSError as error:
+        cache, way_out = str(data.cache_path.absolute()), ". Choose another folder: data.cache=/some/folder"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = f"the disk under {cache} is full (nothing half-written was left behind){way_out}"
+        elif error.filename and not str(Path(error.filename).absolute()).startswith(cache):
+            reason = f"cannot read {error.filename}: {error.strerror}"
+        else:
+            reason = f"cannot use {error.filename or cache}: {error.strerror or error}{way_out}"
+        raise SetupError(f"Data '{data.name}': {reason}") from error

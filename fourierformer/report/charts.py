@@ -5,8 +5,6 @@ import numpy as np
 from fourierformer.report.picture import (
     INK,
     PAGE,
-    SERIES,
-    STYLES,
     WIDE,
     Key,
     Picture,
@@ -14,6 +12,7 @@ from fourierformer.report.picture import (
     new_figure,
     plain,
     series_colour,
+    series_style,
 )
 from fourierformer.results.statistics import Difference
 
@@ -98,11 +97,9 @@ def cost_chart(rows: list[tuple[str, list[tuple[str, Points]]]], name: str, titl
 
 
 def _cost_keys(rows: list[tuple[str, list[tuple[str, Points]]]]) -> dict[str, Key]:
-    """Ink for the first, which the others are held against; where the colours run out they come again with the next
-    line style."""
+    """Ink for the first, which the others are held against."""
     first, *others = dict.fromkeys(who for _, panels in rows for _, points in panels for who in points)
-    styles = [STYLES[(i // len(SERIES)) % len(STYLES)] for i in range(len(others))]
-    return {first: Key(INK, first)} | {who: Key(series_colour(i), who, styles[i]) for i, who in enumerate(others)}
+    return {first: Key(INK, first)} | {who: Key(series_colour(i), who, series_style(i)) for i, who in enumerate(others)}
 
 
 def _draw_costs(axes, points: Points, keys: dict[str, Key]) -> None:

@@ -294,5 +294,5 @@ def _markers(curve: Curve) -> dict:
 
 
 def _style(look: Look) -> tuple:
-    """Colour and line style of the i-th curve; after the last colour the next line style begins."""
+    """The line style of a curve; after the last colour the next line style begins."""
     return STYLES[(look[1] + look[0] // len(SERIES)) % len(STYLES)]

@@ -47,6 +47,11 @@ def series_colour(number: int) -> Colour:
     return Colour(SERIES[number], f"var(--series-{number}, {SERIES[number]})")
 
 
+def series_style(number: int) -> tuple:
+    """Where the colours run out they come again with the next line style."""
+    return STYLES[number // len(SERIES) % len(STYLES)]
+
+
 def layer_colour(layer: int, count: int) -> Colour:
     """From the first series colour (first layer) to the second (last layer), mixed by the browser or here."""
     share = layer / max(count - 1, 1)

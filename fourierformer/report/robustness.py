@@ -1,6 +1,6 @@
 """The metric of trained runs against the strength of an attack."""
 
-from fourierformer.report.picture import SERIES, STYLES, WIDE, Key, Picture, logarithmic, new_panels, series_colour
+from fourierformer.report.picture import WIDE, Key, Picture, logarithmic, new_panels, series_colour, series_style
 from fourierformer.tasks import Metric
 
 Points = list[tuple[float, float]]  # (level, value)
@@ -9,8 +9,7 @@ Points = list[tuple[float, float]]  # (level, value)
 def robustness_chart(panels: dict[str, dict[str, Points]], kind: Metric, x_label: str) -> Picture:
     """Draw a panel for each attack, with a line for each run; level 0 is the clean number."""
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    styles = [STYLES[number // len(SERIES) % len(STYLES)] for number in range(len(names))]
-    keys = {name: Key(series_colour(number), name, styles[number]) for number, name in enumerate(names)}
+    keys = {name: Key(series_colour(number), name, series_style(number)) for number, name in enumerate(names)}
     figure, grid = new_panels(list(panels), x_label, kind.axis, (WIDE[0] * max(1, 0.8 * len(panels)), WIDE[1]))
     for axes, lines in zip(grid, panels.values(), strict=True):
         for name, points in lines.items():

@@ -25,7 +25,6 @@ from fourierformer.results.formats import DASH
 from fourierformer.results.intervals import interval_tables, paper_tables
 from fourierformer.results.labels import full_label, row_label, same_setting, several_models
 from fourierformer.results.metrics import column_text, metric, metric_text, protocol_text, task_behind
-from fourierformer.results.paper import read_paper
 from fourierformer.results.runs import number
 from fourierformer.results.statistics import SIGNIFICANT, change_text, p_text, verdict
 from fourierformer.results.tables import best_tables, columns_of, head_tables, quoted_columns
@@ -60,8 +59,7 @@ def run_sections(runs: list[Run], maps: bool = False) -> list[Section]:
     compared = tables(rows)
     anchors = slugs(table.title for table in compared)
     sections = [_section(table, anchor, maps) for table, anchor in zip(compared, anchors, strict=True)]
-    # an installed copy of the package comes without the paper's numbers
-    papers = [table for table in paper_tables(rows) if table.rows] if read_paper() else []
+    papers = [table for table in paper_tables(rows) if table.rows]
     if papers:
         sections.append(Section("The paper's tables beside ours", "the-papers-tables", papers))
     return sections

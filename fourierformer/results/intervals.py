@@ -6,13 +6,12 @@ A dash stands for everything that was not run or not printed.
 import math
 from collections.abc import Iterable
 
-from fourierformer.errors import SetupError
 from fourierformer.results.baseline import significance_lines
 from fourierformer.results.comparison import Cell, Row
 from fourierformer.results.formats import DASH, Table
 from fourierformer.results.labels import row_label
 from fourierformer.results.metrics import HEADS, metric, metric_text, metrics, protocol_text
-from fourierformer.results.paper import PAPER, TABLES, PaperValue, is_the_papers, paper_value, read_paper, scale_lines
+from fourierformer.results.paper import TABLES, PaperValue, is_the_papers, paper_value, read_paper, scale_lines
 from fourierformer.results.statistics import NO_CLAIM, half_width, not_finite, signed
 from fourierformer.results.tables import (
     Measure,
@@ -96,8 +95,6 @@ def paper_tables(rows: Iterable[Row]) -> list[Table]:
     A line per printed number; where a paper leaves the split or the weights open, one for each.
     """
     values = read_paper()
-    if not values:
-        raise SetupError(f"{PAPER} is not there: run this in a clone of the repository.")
     rows = list(rows)
     of_table = {TITLES[name]: [value for value in values if value.table == name] for name in TABLES}
     for value in values:

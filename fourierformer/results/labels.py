@@ -100,7 +100,7 @@ def value_text(value: object) -> str:
 
 
 def full_label(row: Row, rows: list[Row]) -> str:
-    """The same after the model's name, where there are several models."""
+    """`row_label` after the model's name, where there are several models."""
     return f"{row.model} {row_label(row, rows)}" if several_models(rows) else row_label(row, rows)
 
 

@@ -57,9 +57,6 @@ COLUMNS = tuple(field.name for field in fields(PaperValue))
 
 @cache
 def read_paper(path: Path = PAPER) -> tuple[PaperValue, ...]:
-    """Empty where the file is not: an installed copy of the package comes without it."""
-    if not path.exists():
-        return ()
     table = read_csv(path)
     if tuple(table.columns) != COLUMNS:
         raise SetupError(f"{path}: its columns must be {','.join(COLUMNS)}")

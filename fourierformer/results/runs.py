@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fourierformer.checking import has_type
+from fourierformer.config import config_hash, from_yaml, hashed_part
 from fourierformer.errors import SetupError
 from fourierformer.files import json_object, require_small
 from fourierformer.tracking.jsonl import LARGEST, read_lines
@@ -78,8 +79,6 @@ class Run:
         defaults; of an older collected row only the attention's knobs are known."""
         if "config" in self.summary:
             return dict(self.summary["config"])
-        from fourierformer.config import hashed_part
-
         values = hashed_part(self._stored_config) or {f"attention.{key}": v for key, v in self.settings.items()}
         return {key: value for key, value in values.items() if key != "seed"}
 
@@ -90,8 +89,6 @@ class Run:
     @cached_property
     def _config_file(self) -> tuple[dict, list[str]]:
         """The config in config.yaml, empty where it is none or not the one that was run; and what is wrong with it."""
-        from fourierformer.config import config_hash, from_yaml
-
         path = self.path / "config.yaml"
         if not path.exists():
             return {}, []

@@ -96,10 +96,9 @@ def pick_device(name: str) -> torch.device:
 
 
 def config_notes(spec: RunSpec, steps_per_epoch: int) -> list[str]:
-    """Notes where the warm-up is as long as the training, where the rate rises after it, and where mixing of images has
-    no effect."""
-    augment, schedule, peak = getattr(spec, "augment", None), spec.schedule, spec.optim.lr
-    notes = [*augment.notes] if augment else []
+    """Notes of the sections; where the warm-up is as long as the training, and where the rate rises after it."""
+    schedule, peak = spec.schedule, spec.optim.lr
+    notes = [note for section in vars(spec).values() for note in getattr(section, "notes", ())]
     warmup, steps = schedule.warmup(steps_per_epoch), spec.trainer.in_steps(steps_per_epoch).steps
     if warmup >= steps and not spec.is_debug:
         shorter = f"schedule.warmup_steps={max(1, steps // 10)}"

@@ -62,7 +62,7 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
     stop_if_noted()
     if spec.dry_run:
         if processes.first:
-            _check_origin(spec, RunDirectory(spec.directory))
+            _check_origin(spec, directory)
             _print_plan(spec, job)
         return
     from fourierformer.runs.parts import check_device, pick_device
@@ -158,7 +158,7 @@ def _state(directory: RunDirectory, spec: RunSpec) -> State:
 
 def _show(directory: RunDirectory, job: Job | None) -> None:
     if job is None:  # a sweep ends with one table of all its runs
-        show([directory.path], report=directory.path / "report.html")
+        show([directory.path], report=directory.report)
 
 
 def _print_plan(spec: RunSpec, job: Job | None) -> None:
@@ -188,7 +188,7 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
     label = job.name.prefix if job else ""
     try:
         if job and job.stop_requested():
-            return 143, NOT_BEGUN
+            return exit_code(signal.SIGTERM), NOT_BEGUN
         stop_if_noted()
         _run(config, job, processes)
         return 0, None

@@ -29,10 +29,9 @@ from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
 from fourierformer.printing import echo
 from fourierformer.runs.job_names import Name, config_folder_of, names, overrides_of
-from fourierformer.training.signals import SIGNALS, exit_code, forget_signal, note, noted_signal, stop_signals
+from fourierformer.training.signals import STOPPED, forget_signal, note, noted_signal, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
-STOPPED = {exit_code(number) for number in SIGNALS}
 PROGRAM = "FOURIERFORMER_PROGRAM"  # environment variable: the program that the user started, also in processes of jobs
 
 

@@ -45,8 +45,12 @@ class TextBatch:
     tokens: Tensor  # (B, L) on the device
     targets: Tensor  # (B, L) on the device
     rare: list[Tensor]  # places of rare words among the targets, per cluster; computed on the host, to avoid a sync
-    share: float  # of the step's tokens
+    share: float  # of this process's tokens of the step
     first: int = 0  # which row of the global batch its first one is
+
+
+def perplexity(nll: float) -> float:
+    return math.exp(min(nll, 700.0))  # a double overflows at 709.8
 
 
 class TokenObjective(Objective):
@@ -195,7 +199,7 @@ class LanguageObjective(TokenObjective):
         nll = total / count
         numbers = {
             "nll": nll,
-            self.metric: math.exp(min(nll, 700.0)) if self.metric == "ppl" else nll / math.log(2),
+            self.metric: perplexity(nll) if self.metric == "ppl" else nll / math.log(2),
             "tokens": int(count),
             "context": context,
             "stride": {"segment": context, "overlapping": self.stride, "sliding": 1}[protocol],
@@ -204,7 +208,7 @@ class LanguageObjective(TokenObjective):
             numbers["bpb"] = total / math.log(2) / text_bytes
         if kept is not None:
             nll = total_kept / count_kept if count_kept else math.nan
-            numbers |= {"nll_unswapped": nll, f"{self.metric}_unswapped": math.exp(min(nll, 700.0))}
+            numbers |= {"nll_unswapped": nll, f"{self.metric}_unswapped": perplexity(nll)}
         return numbers
 
     @property

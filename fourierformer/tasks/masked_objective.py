@@ -4,7 +4,6 @@ The masks of training are a function of (seed, step, row of the global batch); t
 alone, so that all runs are scored on the same words.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from fourierformer.data.text.masks import mask_tokens
 from fourierformer.errors import SetupError
 from fourierformer.models.mlm import MaskedLM
 from fourierformer.seeds import seed_of
-from fourierformer.tasks.language_objective import TokenObjective
+from fourierformer.tasks.language_objective import TokenObjective, perplexity
 from fourierformer.training.objective import OnProgress, Poll, evaluating
 from fourierformer.transfer import to_device
 
@@ -27,7 +26,7 @@ class MaskedBatch:
     positions: Tensor  # (n,) of the masked words, counted row by row
     targets: Tensor  # (n,) the words that stood there
     rare: list[Tensor]  # places of rare words among the targets, per cluster; computed on the host, to avoid a sync
-    share: float = 1.0  # of the step's tokens
+    share: float = 1.0  # of this process's tokens of the step
     first: int = 0  # which row of the global batch its first one is
 
 
@@ -88,7 +87,7 @@ class MaskedObjective(TokenObjective):
         nll = loss / words
         return {
             "nll": nll,
-            self.metric: math.exp(min(nll, 700.0)),
+            self.metric: perplexity(nll),
             "accuracy": 100 * right / words,
             "tokens": int(words),
             "context": self.length,

@@ -27,6 +27,9 @@ def exit_code(signal_number: int) -> int:
     return 128 + (signal.SIGINT if signal_number == signal.SIGINT else signal.SIGTERM)
 
 
+STOPPED = {exit_code(number) for number in SIGNALS}  # exit codes
+
+
 def how_to_abort(number: int) -> str:
     """The hint after a signal, which a scheduler may have sent."""
     return "press Ctrl-C again to abort at once" if number == signal.SIGINT else "SIGINT (Ctrl-C) aborts at once"

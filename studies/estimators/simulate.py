@@ -13,7 +13,6 @@ same where it applies), "cross-validation" asks the data; "best" has the least m
 for normal densities of 2 and 3 features with unit variances and one correlation, beside the isotropic Gaussian's.
 """
 
-import argparse
 import itertools
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ import numpy as np
 
 from fourierformer.files import write_csv
 from fourierformer.provenance import header, machine
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 from studies.estimators import charts
 from studies.estimators.analyse import TITLE
 from studies.estimators.correlations import GAUSSIAN, BestError, best_errors
@@ -203,7 +202,7 @@ def write_rates(quick: bool, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="few sizes and data sets: shows that it works")
     parser.add_argument("--correlations", action="store_true", help="exact errors against the correlation of features")
     parser.add_argument("--out", type=Path, default=Path("runs/estimators"), help="folder for tables and plots")

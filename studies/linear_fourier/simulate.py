@@ -11,7 +11,6 @@ A: random features (floor of the denominator included). B: Taylor features of th
 C: Gauss rules, for kernels over few coordinates.
 """
 
-import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from fourierformer.files import write_csv
 from fourierformer.kernels.sinc import sinc_attention
 from fourierformer.provenance import header, machine
 from fourierformer.report.picture import Key, Picture, logarithmic, new_panels, series_colour
-from fourierformer.runs.console_io import exit_on_user_error
+from fourierformer.runs.console_io import Parser, exit_on_user_error
 
 POWER, RADIUS, TOKENS, SETS = 4, 2.0, 256, 8
 # how a method's name begins -> its legend
@@ -206,7 +205,7 @@ def show(r: Row) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rows of each table: shows that it works")
     parser.add_argument("--out", type=Path, default=Path("runs/linear_fourier"), help="folder for table and plot")
     args = parser.parse_args()

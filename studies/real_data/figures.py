@@ -10,7 +10,17 @@ from pathlib import Path
 
 from fourierformer.files import read_csv
 from fourierformer.report.curves import Curve, metric_curves
-from fourierformer.report.picture import INK, SERIES, STYLES, Colour, Key, Picture, logarithmic, plain, series_colour
+from fourierformer.report.picture import (
+    INK,
+    SOLID,
+    Colour,
+    Key,
+    Picture,
+    logarithmic,
+    plain,
+    series_colour,
+    series_style,
+)
 from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row, comparison
 from fourierformer.results.labels import full_label
@@ -50,17 +60,17 @@ class Evidence:
         return self.speeds.get(NO_EPS_VARIANT if NO_EPS.is_of(row) else row.attention)
 
     def looks(self) -> dict[str, Line]:
-        """Ink for softmax; where the colours run out they come again with the next line style."""
+        """Ink for softmax."""
         labels = {full_label(row, self.rows): row.attention for row in self.rows}
         others = [label for label, attention in labels.items() if attention != BASELINE]
-        looks = {label: (series_colour(i), STYLES[i // len(SERIES) % len(STYLES)]) for i, label in enumerate(others)}
-        return {label: looks.get(label, (INK, STYLES[0])) for label in labels}
+        looks = {label: (series_colour(i), series_style(i)) for i, label in enumerate(others)}
+        return {label: looks.get(label, (INK, SOLID)) for label in labels}
 
 
-def save_evidence(folder: Path, measured: Path = HERE) -> list[Path]:
+def save_evidence(folder: Path) -> list[Path]:
     """<name>.svg and <name>.png of every file of the plan that is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for evidence in read_evidence(measured) for path in picture_of(evidence).save(folder)]
+    return [path for evidence in read_evidence() for path in picture_of(evidence).save(folder)]
 
 
 def read_evidence(measured: Path = HERE) -> list[Evidence]:

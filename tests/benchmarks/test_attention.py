@@ -201,7 +201,7 @@ def test_a_real_run_writes_columns_origin_refusals_and_plots(bench, tmp_path, ca
     assert ",".join(rows[0]) == COLUMNS
     (refused,) = [row for row in rows if row["status"].startswith("refused")]
     assert (refused["attention"], refused["mask"], refused["tokens"]) == ("fast_weight", "full", "")
-    assert str(mechanism("fast_weight").full_ok) in refused["status"]
+    assert refused["status"] == f"refused: cannot be bidirectional: {mechanism('fast_weight').full_ok}"
     assert mechanism("fast_weight").full_ok in capsys.readouterr().out
     measured = [row for row in rows if row is not refused]
     assert len(measured) == 2 * 2 * (3 + 2)  # lengths, directions, causal and full

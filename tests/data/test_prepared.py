@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fourierformer.data import prepared
 from fourierformer.data.text import prepare as preparing
+from fourierformer.data.text import prepared
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus, quick_fingerprint
 from fourierformer.data.text.sources import local_source
 from fourierformer.errors import SetupError

@@ -200,4 +200,3 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path):
     other.write_text("a,b\n")
     with pytest.raises(SetupError, match="its columns must be"):
         read_paper(other)
-    assert read_paper(tmp_path / "absent.csv") == ()

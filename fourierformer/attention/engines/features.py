@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fourierformer.attention.base import Geometry, to_float32
+from fourierformer.attention.switches import SMALLEST_NORM
 from fourierformer.seeds import seed_of
-
-SMALLEST_NORM = 1e-6  # shorter vectors are divided by it: so near to 0 they have no useful direction
 
 
 def orthogonal_gaussian(count: int, width: int, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,6 @@
 """Attention by one explicit matrix of weights: the base of mechanisms that change logits, masks or weights.
 
-At the lengths of this repository (N = 197 to 512) the matrix is small, so the formula is computed exactly: a subclass
+The formula is computed exactly, in memory quadratic in the number of tokens: a subclass
 defines `weights`; causality, padding, other sequences and maps follow from the mask that it gets.
 """
 

@@ -39,6 +39,11 @@ class AFT(Attention):
         if gate == "none":
             self.qkv = nn.Linear(geometry.dim, 2 * geometry.dim, bias=geometry.bias)
 
+    def state_size(self, tokens: int) -> int:
+        if self.gate == "none" and self.start(1) is None:
+            return tokens * self.qkv.out_features  # keys and values: there are no queries
+        return super().state_size(tokens)
+
     @property
     def widths(self) -> tuple[int, int, int]:
         """(H, numbers per key and head, numbers per value and head)."""

@@ -20,7 +20,7 @@ from fourierformer.data.images.memory import InMemorySet
 from fourierformer.data.images.sets import ImageSet
 from fourierformer.data.images.sources import check_source, open_splits
 from fourierformer.data.images.spec import AugmentConfig, ImageData
-from fourierformer.data.prepared import Say, disk_errors
+from fourierformer.data.location import Say, disk_errors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from fourierformer.data.images.folder import FolderSet
 from fourierformer.data.images.sets import ImageSet, listed
 from fourierformer.data.images.spec import SPLITS, ImageData
 from fourierformer.data.images.tar import open_tars
-from fourierformer.data.prepared import Say
+from fourierformer.data.location import Say
 from fourierformer.errors import SetupError, short
 from fourierformer.files import require_small
 

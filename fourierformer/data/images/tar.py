@@ -22,7 +22,7 @@ import numpy as np
 
 from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_labels
 from fourierformer.data.images.spec import ImageData
-from fourierformer.data.prepared import Say
+from fourierformer.data.location import Say
 from fourierformer.errors import SetupError
 from fourierformer.files import checksum, replacing, require_small
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 
 from fourierformer.checking import has_type, type_text
-from fourierformer.data import hub, prepared
-from fourierformer.data.prepared import Say, disk_errors, find_prepared, open_prepared
-from fourierformer.data.text import bpe, builtin, pixels
+from fourierformer.data import hub
+from fourierformer.data.location import Say, disk_errors
+from fourierformer.data.text import bpe, builtin, pixels, prepared
 from fourierformer.data.text.prepare import prepare
+from fourierformer.data.text.prepared import find_prepared, open_prepared
 from fourierformer.data.text.sources import SPLITS, Source, describe_missing, local_source
 from fourierformer.data.text.spec import TextData
-from fourierformer.data.text.streams import OrderedStreams, windows
 from fourierformer.data.text.words import EOS, UNK, line_words
 from fourierformer.errors import LARGEST_COUNT, SetupError, check_range
 from fourierformer.printing import echo
@@ -29,7 +29,7 @@ from fourierformer.printing import echo
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Corpus", "OrderedStreams", "TextData", "check_available", "load_corpus", "windows"]
+__all__ = ["Corpus", "TextData", "check_available", "load_corpus"]
 
 # the keys of `Corpus.facts` with their types
 FACTS: dict[str, object] = {

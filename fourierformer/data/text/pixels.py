@@ -19,8 +19,7 @@ from fourierformer.data.images.digits import DigitsSet
 from fourierformer.data.images.sets import ImageSet, Unreadable
 from fourierformer.data.images.sources import local_files, open_splits
 from fourierformer.data.images.spec import ImageData
-from fourierformer.data.location import DataLocation
-from fourierformer.data.prepared import Say
+from fourierformer.data.location import DataLocation, Say
 from fourierformer.data.text.sources import SPLITS, Input, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import SetupError

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.prepared import FORMAT, Say, fingerprint, origin
+from fourierformer.data.location import Say
 from fourierformer.data.text import bpe
+from fourierformer.data.text.prepared import FORMAT, fingerprint, origin
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.data.text.words import EOS, UNK, Growing, fixed_table, listed_words, rank_words, whole_lines

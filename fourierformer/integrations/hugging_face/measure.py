@@ -4,7 +4,6 @@ Its tokenizer cuts a split into other tokens, whose perplexity does not compare.
 exp(mean loss of a token * tokens / words), with a line end as a word, as in our vocabularies.
 """
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from fourierformer.data.text.corpus import Corpus
 from fourierformer.data.text.words import line_words
 from fourierformer.errors import SetupError, first_line
 from fourierformer.tasks import OnProgress
-from fourierformer.tasks.language_objective import LanguageObjective
+from fourierformer.tasks.language_objective import LanguageObjective, perplexity
 
 TOKENS_PER_FORWARD = 4096  # whose logits over a vocabulary of 50,000 words take 0.8 GB
 
@@ -63,4 +62,4 @@ def measure_published(
     options = {"global_batch_size": 1, "micro_batch_size": None, "tokens_per_forward": TOKENS_PER_FORWARD}
     objective = LanguageObjective(theirs, ours, **options, device=device)
     numbers = objective.measure(ours, split, protocol, lambda: None, on_progress)
-    return numbers | {"words": words, "word_ppl": math.exp(min(numbers["nll"] * len(ids) / words, 700.0))}
+    return numbers | {"words": words, "word_ppl": perplexity(numbers["nll"] * len(ids) / words)}

@@ -7,17 +7,16 @@ file); an error names the folder to delete.
 """
 
 import contextlib
-import errno
 import fcntl
 import glob
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from fourierformer.checking import has_type, type_text
-from fourierformer.data.location import DataLocation
+from fourierformer.data.location import Say
 from fourierformer.data.text.sources import SPLITS, Source
 from fourierformer.data.text.spec import TextData
 from fourierformer.errors import LARGEST_COUNT, SetupError
@@ -36,7 +35,6 @@ FORM: dict[str, object] = {
     "outputs": dict,
     "notes": list[str],
 }
-Say = Callable[[str], None]  # prints a line
 
 
 def find_prepared(data: TextData, source: Source | None, hash_text: bool = True) -> Path | None:
@@ -177,19 +175,3 @@ def cache_lock(data: TextData, say: Say) -> Iterator[None]:
         for leftover in data.cache_path.glob(f".{glob.escape(data.name)}-{'[a-z0-9_]' * 8}.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
-
-
-@contextlib.contextmanager
-def disk_errors(data: DataLocation) -> Iterator[None]:
-    """A context that turns errors of the disk into a SetupError with a way out."""
-    try:
-        yield
-    except OSError as error:
-        cache, way_out = str(data.cache_path.absolute()), ". Choose another folder: data.cache=/some/folder"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = f"the disk under {cache} is full (nothing half-written was left behind){way_out}"
-        elif error.filename and not str(Path(error.filename).absolute()).startswith(cache):
-            reason = f"cannot read {error.filename}: {error.strerror}"
-        else:
-            reason = f"cannot use {error.filename or cache}: {error.strerror or error}{way_out}"
-        raise SetupError(f"Data '{data.name}': {reason}") from error
