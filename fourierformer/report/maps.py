@@ -6,7 +6,6 @@ import sys
 from fourierformer.errors import SetupError
 from fourierformer.report.picture import Picture
 from fourierformer.report.section import Charts
-from fourierformer.results.baseline import BASELINE
 from fourierformer.results.comparison import Row
 from fourierformer.results.labels import row_label
 from fourierformer.results.runs import Run
@@ -16,7 +15,7 @@ TITLE = "What each head attends to"
 
 def map_charts(rows: list[Row], anchor: str) -> list[Charts]:
     """Empty unless a softmax run and another of the same model have their checkpoints and their data here."""
-    softmax = next((row for row in rows if row.attention == BASELINE and _trained(row)), None)
+    softmax = next((row for row in rows if row.is_baseline and _trained(row)), None)
     rivals = [row for row in rows if softmax and row.model == softmax.model and row is not softmax and _trained(row)]
     if softmax is None or not rivals:
         return []

@@ -219,7 +219,7 @@ def _sentence(table: Table, column: Column, means: list[tuple[Row, float]]) -> s
     ordered = sorted(means, key=lambda item: item[1], reverse=kind.higher_is_better)
     (first, value), second = ordered[:2]
     baselines = baselines_of(first, [row for row, _ in means], across_settings=table.own_settings)
-    fair = [item for item in ordered[1:] if first.attention != BASELINE and any(item[0] is row for row in baselines)]
+    fair = [item for item in ordered[1:] if not first.is_baseline and any(item[0] is row for row in baselines)]
     baseline, against = (fair or [second])[0]
     labels = [row_label(row, table.rows) for row in (first, baseline)]
     values = [metric_text(mean, table.primary, unit=True) for mean in (value, against)]

@@ -1,13 +1,21 @@
 """Each row of a table against softmax: at the same settings, or each attention at its own best settings."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
 from fourierformer.config import ADDED_LATER
-from fourierformer.results.comparison import ATTENTION, Cell, Row
-from fourierformer.results.labels import differing_values, full_label, full_labels, same_setting, setting_of, value_text
+from fourierformer.results.comparison import BASELINE, Cell, Row, canonical, of_attention
+from fourierformer.results.labels import (
+    differing_values,
+    full_label,
+    full_labels,
+    same_setting,
+    setting_of,
+    value_text,
+)
 from fourierformer.results.metrics import column_text, metric
 from fourierformer.results.statistics import (
     MARGIN,
@@ -25,8 +33,6 @@ from fourierformer.results.statistics import (
     verdict,
 )
 from fourierformer.tasks import Column
-
-BASELINE = "softmax"
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def pairs(rows: list[Row], columns: Iterable[Column], *, across_settings: bool =
     columns, compared = list(columns), []
     for row in rows:
         baselines = baselines_of(row, rows, across_settings=across_settings)
-        if row.attention == BASELINE or len(baselines) != 1:
+        if row.is_baseline or len(baselines) != 1:
             continue
         for column in columns:
             ours, theirs = row.cell(column), baselines[0].cell(column)
@@ -62,7 +68,7 @@ def pairs(rows: list[Row], columns: Iterable[Column], *, across_settings: bool =
 
 
 def baselines_of(row: Row, rows: Iterable[Row], *, across_settings: bool = False) -> list[Row]:
-    softmax = [other for other in rows if (other.model, other.attention) == (row.model, BASELINE)]
+    softmax = [other for other in rows if other.model == row.model and other.is_baseline]
     return [other for other in softmax if across_settings or same_setting(row, other)]
 
 
@@ -95,7 +101,7 @@ def without_baseline(rows: list[Row]) -> list[str]:
     lonely = [
         row
         for row in rows
-        if row.attention != BASELINE and not baselines_of(row, rows) and baselines_of(row, rows, across_settings=True)
+        if not row.is_baseline and not baselines_of(row, rows) and baselines_of(row, rows, across_settings=True)
     ]
     if not lonely:
         return []
@@ -107,7 +113,8 @@ def without_baseline(rows: list[Row]) -> list[str]:
     theirs = setting_of(nearest)
     # a key at the value that it had before it was added is in no row
     ours = {key: ADDED_LATER[key] for key in theirs if key in ADDED_LATER} | setting_of(first)
-    differing = [f"{key}={value_text(value)}" for key, value in ours.items() if str(value) != str(theirs.get(key))]
+    others = {key: value for key, value in ours.items() if canonical(value) != canonical(theirs.get(key))}
+    differing = [f"{key}={value_text(value)}" for key, value in others.items()]
     wanted = shlex.join([f"attention={BASELINE}", *differing])
     names = ", ".join(full_label(row, rows) for row in lonely)
     return [
@@ -127,30 +134,44 @@ class Choice:
 def best_settings(rows: list[Row], column: Column) -> Choice:
     """For each attention (with its knobs) that was tried at several settings, the row whose mean in `column`, of
     validation, is best."""
+    measured = [row for row in rows if row.cell(column)]
+    usual = {row.model: _usual_protocols(row.model, measured, column) for row in measured}
+    alike = [row for row in measured if row.protocols(column) == usual[row.model]]
     by_attention: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.cell(column):
-            knobs = {key: value for key, value in row.config.items() if key.startswith(ATTENTION)}
-            by_attention.setdefault(f"{row.model} {row.attention} {sorted(knobs.items())}", []).append(row)
-    chosen, lines = [], []
+    for row in alike:
+        knobs = {key: canonical(value) for key, value in row.config.items() if of_attention(key)}
+        by_attention.setdefault(f"{row.model} {row.attention} {sorted(knobs.items())}", []).append(row)
+    chosen, lines, diverged = [], [], []
     single = [tried[0] for tried in by_attention.values() if len(tried) == 1]
     for tried in (tried for tried in by_attention.values() if len(tried) > 1):
-        finite = [row for row in tried if not not_finite(_cell_of(row, column))] or tried
+        finite = [row for row in tried if not not_finite(_cell_of(row, column))]
+        whole = [row for row in finite if not row.diverged] or finite or tried
+        diverged += [row for row in tried if row.diverged and row not in whole]
         sign = -1 if metric(tried[0].primary).higher_is_better else 1
-        best = min(finite, key=lambda row: sign * _cell_of(row, column).mean)
+        best = min(whole, key=lambda row: sign * _cell_of(row, column).mean)
         chosen.append(best)
         lines.append(f"{full_label(best, rows)} of {len(tried)}")
     measure = f"{column_text(column)} {metric(rows[0].primary).name}"
     used = f"each attention at its own best settings, chosen by mean {measure}: {', '.join(lines)} tried"
     same_seeds = "the seeds that chose are those that are compared: trust numbers of test, not of valid"
-    missing = [row for row in rows if not row.cell(column)]
-    reasons = {"tried at one setting only": single, f"without {measure}": missing}
+    reasons = {
+        "tried at one setting only": single,
+        "some of its seeds diverged": diverged,
+        "scored differently": [row for row in measured if row not in alike],
+        f"without {measure}": [row for row in rows if row not in measured],
+    }
     left_out = [
         f"left out, since {reason}: {', '.join(full_label(row, rows) for row in found)}"
         for reason, found in reasons.items()
         if found
     ]
     return Choice(chosen, [used, *left_out, same_seeds])
+
+
+def _usual_protocols(model: str, rows: list[Row], column: Column) -> set[tuple]:
+    """How most rows of a model were scored."""
+    counts = Counter(frozenset(row.protocols(column)) for row in rows if row.model == model)
+    return set(counts.most_common(1)[0][0])
 
 
 def _cell_of(row: Row, column: Column) -> Cell:

@@ -19,11 +19,14 @@ PAPER = """@inproceedings{nguyen2022fourierformer,
 }"""
 
 
-def model_card(run: Run, step: int, settings: dict, pipeline: str | None = None) -> str:
+def model_card(
+    run: Run, step: int, settings: dict, pipeline: str | None = None, *, last: bool = False, averaged: bool = False
+) -> str:
     """The text of README.md beside an exported model. settings: its attention's; pipeline: the hub's word for what it
-    does ("text-generation")."""
+    does ("text-generation"); last, averaged: which weights of the run these are, as in `load_run`."""
     name = f"{run.field('model')} with {run.field('attention')} attention, on {run.field('data')}"
     knobs = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "name")
+    attention = f"{run.field('attention')} ({knobs})" if knobs else run.field("attention")
     return f"""---
 license: mit
 library_name: fourierformer
@@ -34,7 +37,7 @@ tags: [fourierformer, attention, {run.field("attention")}]
 # {name}
 
 Trained by the experiment `{run.field("experiment")}` of fourierformer, which compares attentions; {_size(run)}.
-The weights are those of step {step:,}. Attention: {run.field("attention")}{f" ({knobs})" if knobs else ""}.
+The weights are {_weights(last, averaged)} step {step:,}. Attention: {attention}.
 
 ```python
 import fourierformer
@@ -48,7 +51,7 @@ model = fourierformer.from_pretrained("FOLDER")  # this folder, or the name of t
 
 ## Results
 
-{_results(run)}
+{_results(run, step, last, averaged)}
 
 {_remarks(run)}
 
@@ -67,6 +70,13 @@ them.
 {PAPER}
 ```
 """
+
+
+def _weights(last: bool, averaged: bool) -> str:
+    """'those of', 'those of the last checkpoint,', 'the moving average of the weights in the last checkpoint,'."""
+    if not averaged:
+        return "those of the last checkpoint," if last else "those of"
+    return f"the moving average of the weights in the {'last' if last else 'best'} checkpoint,"
 
 
 def _size(run: Run) -> str:
@@ -96,12 +106,21 @@ def _training(run: Run) -> str:
     return markdown_grid(("", "value"), rows)
 
 
-def _results(run: Run) -> str:
-    """Every evaluation of this run, and the same over all seeds of its configuration that stand beside it."""
+def _results(run: Run, step: int, last: bool, averaged: bool) -> str:
+    """Every evaluation of these weights, and the same over all seeds of its configuration that stand beside it; where
+    they were not measured, those of the run's best checkpoint."""
     task, primary = _task(run), str(run.field("primary"))
     measured = {column: numbers for column, numbers in evaluations(run).items() if primary in numbers}
     if not measured:
         return "This run is not finished, or was not measured."
+    best = run.summary.get("best")
+    are_best = not averaged and (not last or (isinstance(best, dict) and best.get("step") == step))
+    other = "These weights were not measured. The numbers are those of the run's best checkpoint:\n\n"
+    warning = "" if are_best else other
+    if task.protocol_column:  # each protocol has its own weights
+        own = {(False, False): "best", (True, False): "last", (True, True): "ema_last"}.get((last, averaged))
+        of_these = {column: numbers for column, numbers in measured.items() if column[1] == own}
+        measured, warning = (of_these, "") if of_these else (measured, warning)
     rows = comparison(collect(run.path.parent))
     row = next((row for row in rows if row.group == run.field("group")), None)  # None for a run that was set aside
     lines = []
@@ -116,7 +135,7 @@ def _results(run: Run) -> str:
         value = metric_text(numbers[primary], primary, unit=True)
         lines.append((column_text(column), scored, value, over_seeds, str(cell.n if cell else 1)))
     header = ("evaluation", "scored", metric(primary).name, "mean over seeds, 95 % interval", "seeds")
-    return markdown_grid(header, lines, (True, True, False, False, False))
+    return warning + markdown_grid(header, lines, (True, True, False, False, False))
 
 
 def _task(run: Run) -> Task:

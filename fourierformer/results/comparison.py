@@ -11,7 +11,7 @@ from fourierformer.results.runs import Run, number
 from fourierformer.tasks import Column, Task
 
 UNKNOWN = ""
-ATTENTION = "attention."  # keys of a config that belong to the attention
+BASELINE = "softmax"
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,17 @@ class Row:
         """What decides what all runs of a group compute, by dotted key."""
         return next((run.config for run in (*self.runs, *self.others) if run.config), {})
 
+    @property
+    def is_baseline(self) -> bool:
+        """Softmax in every place of the model: a decoder or cross-attention of its own may be another."""
+        others = [value for key, value in self.config.items() if of_attention(key) and "." not in key]
+        return self.attention == BASELINE and all(value in (None, BASELINE) for value in others)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether some seed did: the mean over the others says less than it seems to."""
+        return any(run.state == "diverged" for run in self.others)
+
     def cell(self, column: Column, key: str | None = None) -> Cell | None:
         """A metric (the primary one) on one split under one protocol; None where no seed has it. Protocol `heads`: how
         much the heads differ."""
@@ -117,8 +128,19 @@ class Row:
         return Cell(values) if values else None
 
 
+def canonical(value: object) -> str:
+    """Equal for 2 and 2.0, which compute the same."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def of_attention(key: str) -> bool:
+    """Whether a key of a config belongs to an attention: attention.eps, cross_attention."""
+    return key.partition(".")[0].endswith("attention")
+
+
 def comparison(runs: Iterable[Run]) -> list[Row]:
-    """One row per group (the hash of the configuration without its seed). Runs set aside have no row; all others do.
+    """One row per group (the hash of the configuration without its seed); groups that compute the same are one. Runs
+    set aside have no row; all others do.
 
     Examples:
         >>> from fourierformer.results import collect, comparison
@@ -127,9 +149,10 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
     """
     runs = [run for run in runs if run.state != "set aside"]
     rows: dict[tuple[str, str], Row] = {}
+    groups: dict[str, str] = {}
     for run in runs:
         if run.field("group") is not None:
-            key = (_text(run, "experiment"), _text(run, "group"))
+            key = (_text(run, "experiment"), groups.setdefault(_computation(run), _text(run, "group")))
             _add(rows.setdefault(key, _row(run, key[1])), run)
     for run in runs:
         if run.field("group") is None:
@@ -137,7 +160,7 @@ def comparison(runs: Iterable[Run]) -> list[Row]:
     for row in rows.values():
         _inherit(row, rows.values())
     # softmax is what everything else is measured against, so it stands on top of its model
-    names = lambda row: (row.model, row.attention != "softmax", row.attention)  # noqa: E731
+    names = lambda row: (row.model, row.attention != BASELINE, row.attention)  # noqa: E731
     return sorted(rows.values(), key=lambda row: (row.experiment, row.data, *names(row), _in_order(row), row.group))
 
 
@@ -163,6 +186,15 @@ def evaluations(run: Run) -> dict[Column, dict]:
                 plain = {key: value for key, value in values.items() if not isinstance(value, list | dict)}
                 numbers[str(split), str(protocol)] = plain
     return numbers
+
+
+def _computation(run: Run) -> str:
+    """Equal for runs of one experiment that compute the same but for their seed; the group of a run that does not know
+    its whole config."""
+    if all(map(of_attention, run.config)):
+        return _text(run, "group")
+    names = [_text(run, key) for key in ("experiment", "model", "attention")]
+    return f"{names} {sorted((key, canonical(value)) for key, value in run.config.items())}"
 
 
 def _text(run: Run, key: str) -> str:

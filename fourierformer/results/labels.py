@@ -5,19 +5,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fourierformer.results.comparison import ATTENTION, Row, comparison
+from fourierformer.results.comparison import Row, canonical, comparison, of_attention
 from fourierformer.results.runs import Run
 
 
 def setting_of(row: Row) -> dict[str, object]:
     """Everything but its attention that decides what the runs of a row compute: learning rate, layers, steps, ..."""
-    return {key: value for key, value in row.config.items() if not key.startswith(ATTENTION)}
+    return {key: value for key, value in row.config.items() if not of_attention(key)}
 
 
 def same_setting(one: Row, other: Row) -> bool:
     """Whether two rows differ in their attention alone. A row that does not know its config is compared with all."""
+    if not one.config or not other.config:
+        return True
     ours, theirs = setting_of(one), setting_of(other)
-    return not one.config or not other.config or all(str(ours.get(k)) == str(theirs.get(k)) for k in ours | theirs)
+    return all(canonical(ours.get(key)) == canonical(theirs.get(key)) for key in ours | theirs)
 
 
 def mixes_settings(rows: Sequence[Row]) -> bool:
@@ -52,7 +54,7 @@ def _settings(rows: list[Row]) -> dict[str, dict[str, object]]:
 def _labels(attention: str, of_model: list[Row], settings: dict[str, dict[str, object]]) -> dict[int, str]:
     """The labels of the rows with this attention, by the rows' id."""
     twins = [row for row in of_model if row.attention == attention]
-    knobs = _only_differing({k: v for k, v in row.config.items() if k.startswith(ATTENTION)} for row in twins)
+    knobs = _only_differing({k: v for k, v in row.config.items() if of_attention(k)} for row in twins)
     own = {row.group: knob for row, knob in zip(twins, knobs, strict=True)}
     configs = [own.get(group, {}) | setting for group, setting in settings.items()]
     labels = dict(zip(settings, differing_values(configs), strict=True))
@@ -65,7 +67,7 @@ def _only_differing(configs: Iterable[Mapping[str, object]]) -> list[dict[str, o
     """The configs without the keys that have the same value in all of them."""
     configs = list(configs)
     keys = dict.fromkeys(key for config in configs for key in config)
-    differing = {key for key in keys if len({str(config.get(key)) for config in configs}) > 1}
+    differing = {key for key in keys if len({canonical(config.get(key)) for config in configs}) > 1}
     return [{key: value for key, value in config.items() if key in differing} for config in configs]
 
 
@@ -86,7 +88,7 @@ def differing_values(configs: Sequence[Mapping[str, object]]) -> list[str]:
     (the keys of another optimizer, say) is left out of the others.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
-    differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
+    differing = [key for key in keys if len({canonical(config.get(key)) for config in configs}) > 1]
     short = Counter(key.rpartition(".")[2] for key in differing)
     names = {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in differing}
     return [

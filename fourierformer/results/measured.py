@@ -30,7 +30,6 @@ EVALUATIONS = "evaluations"  # rows of metrics.jsonl
 MOST_EVALUATIONS = 40  # of a run: with the numbers of 16 layers some 30 kB, in a file that git keeps
 DIGITS = 6  # of a number in them
 CONFIG = "config"
-START = ("started", "commit", "dirty", "cpu")  # of each start of a run that was resumed
 # columns of long JSON stand behind those that are read by eye
 LAST = ("starts", "head_origin", "head_layers", EVALUATIONS, CONFIG)
 
@@ -43,7 +42,7 @@ def refusal(run: Run, include_dirty: bool = False, include_debug: bool = False) 
         return "a debug run (--include-debug takes it)"
     if run.field("commit") is None and not include_dirty:
         return "its commit is unknown (--include-dirty takes it)"
-    if _dirty(run) and not include_dirty:
+    if run.dirty and not include_dirty:
         return "made with uncommitted changes (--include-dirty takes it)"
     return ""
 
@@ -54,13 +53,13 @@ def csv_row(run: Run) -> dict[str, str]:
     summary |= {key: run.summary.get(key) for key in ("results", "best")}
     meta = {key: run.meta.get(key, run.summary.get(key)) for key in FACTS}
     versions = known if isinstance(known := run.meta.get("versions"), dict) else {}
-    origin: dict[str, object] = {"dirty": _dirty(run) if run.field("dirty") is not None else None}
+    origin: dict[str, object] = {"dirty": run.dirty if run.field("dirty") is not None else None}
     origin["command"] = without_folders(str(run.meta.get("command") or ""))
     origin["instructions"] = str(run.meta.get("cpu") or "").partition(", ")[2]
     names = {key: run.field(key) for key in NAMES} | {"run": run.name}
     names |= {"settings": run.settings, "heads": run.heads, "diagnostics": run.diagnostics}
     names |= {"versions": {name: versions.get(name) for name in VERSIONS}}
-    long = [("starts", _starts(run)), ("head_origin", run.head_origin), ("head_layers", run.head_layers)]
+    long = [("starts", run.starts), ("head_origin", run.head_origin), ("head_layers", run.head_layers)]
     long += [(EVALUATIONS, _evaluations(run)), (CONFIG, run.config)]
     values = [*flatten(names | summary | meta | origin), *((key, value) for key, value in long if value)]
     return {key: _written(key, value) for key, value in values if value is not None and value not in ({}, "")}
@@ -133,20 +132,6 @@ def _evaluations(run: Run) -> list[dict]:
 
 def _short(value):
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
-def _starts(run: Run) -> list[dict]:
-    """Every start of a run that was resumed, the last one included; [] for a run that was not."""
-    if "starts" in run.summary:
-        return run.summary["starts"]
-    earlier = found if isinstance(found := run.meta.get("earlier"), list) else []
-    starts = [start for start in earlier if isinstance(start, dict)]
-    return [{key: start.get(key) for key in START} for start in [*starts, run.meta]] if starts else []
-
-
-def _dirty(run: Run) -> bool:
-    """At any of its starts."""
-    return bool(run.field("dirty")) or any(start["dirty"] for start in _starts(run))
 
 
 def _is_text(key: str) -> bool:

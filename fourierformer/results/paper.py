@@ -13,7 +13,7 @@ from pathlib import Path
 from fourierformer.errors import SetupError
 from fourierformer.files import read_csv
 from fourierformer.provenance import SHARE
-from fourierformer.results.comparison import Row
+from fourierformer.results.comparison import Row, canonical
 from fourierformer.tasks import Column
 
 PAPER = SHARE / "results" / "paper.csv"
@@ -112,7 +112,15 @@ def _against_paper(row: Row) -> str:
 def _same_settings(row: Row, value: PaperValue) -> bool:
     """Knobs that a run did not record are taken to be the defaults, which are the authors'."""
     wanted = dict(pair.split("=", 1) for pair in value.settings.split())
-    return all(str(row.settings[key]) in wanted[key].split("|") for key in wanted if key in row.settings)
+    known = {key: texts.split("|") for key, texts in wanted.items() if key in row.settings}
+    return all(canonical(row.settings[key]) in map(_canonical_text, texts) for key, texts in known.items())
+
+
+def _canonical_text(text: str) -> str:
+    try:
+        return canonical(float(text))
+    except ValueError:
+        return text
 
 
 def _value(line: dict, path: Path, number: int) -> PaperValue:

@@ -15,6 +15,7 @@ SCHEMA = 1
 DIRECTORY_NAME = re.compile(r"(?P<model>.+?)-(?P<attention>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]+)(\.old-\d+)?")
 STATES = ("running", "completed", "failed", "interrupted", "diverged")  # of status.json
 OF_A_LAYER = re.compile(r"(.+)/\d+")  # radius/00: a number of one attention layer
+START = ("started", "commit", "dirty", "cpu")  # of each start of a run that was resumed
 SET_ASIDE = re.compile(r"\.old-\d+$")
 # of values in summary.json and meta.json, which may be of another type in a file of somebody else
 NUMBERS = dict[str, float | None]
@@ -24,6 +25,7 @@ TYPES: dict[str, object] = {
     **dict.fromkeys(COUNT, int | None),
     **dict.fromkeys(("seconds", "data_wait"), float | None),
     **{"notes": list[str], "gpus": list[str] | None, "versions": dict[str, str | None], "evaluations": list[dict]},
+    "starts": list[dict],
     **{"config": dict, "settings": dict, "heads": dict[str, NUMBERS], "head_layers": dict[str, list[NUMBERS]]},
     **{"head_origin": dict[str, dict], "diagnostics": NUMBERS},
 }
@@ -64,6 +66,20 @@ class Run:
             if source.get(key) is not None:
                 return source[key]
         return None
+
+    @cached_property
+    def starts(self) -> list[dict]:
+        """Every start of a run that was resumed, the last one included; [] for a run that was not."""
+        if "starts" in self.summary:
+            return list(self.summary["starts"])
+        earlier = found if isinstance(found := self.meta.get("earlier"), list) else []
+        starts = [start for start in earlier if isinstance(start, dict)]
+        return [{key: start.get(key) for key in START} for start in [*starts, self.meta]] if starts else []
+
+    @property
+    def dirty(self) -> bool:
+        """Whether it was made with uncommitted changes, at any of its starts."""
+        return bool(self.field("dirty")) or any(start.get("dirty") for start in self.starts)
 
     @cached_property
     def settings(self) -> dict:

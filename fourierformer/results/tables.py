@@ -186,7 +186,7 @@ def _line(row: Row, rows: list[Row], label: str, measures: list[Measure], repeat
     parameters, *rest = _quantities(row)
     if repeated:
         parameters, rest = "", [""] * len(rest)
-    label += f" {DAGGER}" if any(run.field("dirty") is True for run in row.runs) else ""
+    label += f" {DAGGER}" if any(run.dirty for run in row.runs) else ""
     return [*model, label, *protocol, str(row.n), parameters, *cells, *rest]
 
 
@@ -211,12 +211,12 @@ def _count_text(cell: Cell | None) -> str:
 
 def _best(rows: list[Row], measure: Measure) -> list[int]:
     """Indices of the rows with the best mean among those of their model; a lone value is not the best of anything, nor
-    is a mean over those seeds alone that have a value."""
+    is a mean over those seeds alone that have a value, or that have not diverged."""
     column, key = measure
     if len({protocol for row in rows for protocol in row.protocols(column)}) != 1:
         return []  # scored differently: nothing in this column may be compared
     cells = [row.cell(column, key) for row in rows]
-    whole = {i: cell for i, cell in enumerate(cells) if cell and cell.n == rows[i].n}
+    whole = {i: cell for i, cell in enumerate(cells) if cell and cell.n == rows[i].n and not rows[i].diverged}
     means = {i: cell.mean for i, cell in whole.items() if math.isfinite(cell.mean)}
     best = []
     for model in {row.model for row in rows}:
@@ -258,7 +258,7 @@ def _notes(rows: list[Row]) -> list[str]:
     if len(set(steps.values())) > 1:
         notes.append("trained for different numbers of steps: " + ", ".join(f"{k} {v}" for k, v in steps.items()))
     runs = [run for row in rows for run in row.runs]
-    if dirty := sum(run.field("dirty") is True for run in runs):
+    if dirty := sum(run.dirty for run in runs):
         notes.append(f"{DAGGER} {dirty} of {len(runs)} runs were made with uncommitted changes")
     notes += [doubt for row in rows for doubt in misleading(row, rows)]
     for row in rows:

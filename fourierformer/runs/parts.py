@@ -31,10 +31,11 @@ TRAINED_ON = (
     "Is data.root= (--data-root) the data that it was trained on? If so, restore the checkpoint from a copy, or start "
     "again with fresh=true."
 )
-# keys of a config on which the meaning of weights depends: all of model and attention, without names, lengths, dropout,
-# implementations, and what only chooses first values or rates
+# keys of a config on which the meaning of weights depends: all of model and attention without names, lengths, dropout,
+# implementations, and what only chooses first values or rates; clusters of the output
 MEANING = re.compile(
-    r"model\.(?!name:|length:|dropout|drop_path|mask_rate)|(\w+_)?attention\.(?!backend:|form:|radius:|radius_lr_multiplier:)"
+    r"model\.(?!name:|length:|dropout|drop_path|mask_rate)|data\.cutoffs:|(decoder|cross)_attention:"
+    r"|attention\.(?!backend:|form:|radius:|radius_lr_multiplier:)"
 )
 
 

@@ -209,7 +209,8 @@ def _write(run: Path, folder: Path, *, last: bool, averaged: bool) -> None:
     facts = task.data_facts(trained.corpus)
     if facts is None:
         raise SetupError(f"{run}: models of task={trained.spec.task} cannot be exported, they need their data set")
-    card = model_card(read_run(run), trained.step, trained.spec.values["attention"], task.pipeline)
+    settings = trained.spec.values["attention"]
+    card = model_card(read_run(run), trained.step, settings, task.pipeline, last=last, averaged=averaged)
     # a copy of each: safetensors refuses tensors that share memory
     weights = {name: tensor.clone().contiguous() for name, tensor in trained.model.state_dict().items()}
     with _unfinished(folder):

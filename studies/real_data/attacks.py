@@ -27,12 +27,15 @@ def kept(rows: pd.DataFrame) -> Kept:
 
 def comparisons(shares: Kept) -> dict[tuple[str, str], tuple[Difference, float]]:
     """By attack and attention: the difference of the logarithms to softmax's at the tested level, and its p, corrected
-    (Holm) over all of the plan; a comparison that is not measured counts as p = 1."""
+    (Holm) over all of the plan; a comparison that is not measured with all seeds, or with which nothing is kept, counts
+    as p = 1."""
     planned = [(attack, name) for attack in NAMES for name in COMPARED]
     found = {}
     for attack, name in planned:
         cells = [shares.get((attack, each, TESTED)) for each in (name, BASELINE)]
-        if all(cells) and cells[0].values.keys() == cells[1].values.keys():
+        if not all(cells) or not all(value > 0 for cell in cells for value in cell.values.values()):
+            continue
+        if cells[0].values.keys() == cells[1].values.keys():
             found[attack, name] = compare(*(_logs(cell) for cell in cells))
     missing = [Difference(p=1.0)] * (len(planned) - len(found))
     p_values = corrected([*found.values(), *missing])[: len(found)]
@@ -57,7 +60,7 @@ def attack_table(folder: Path = HERE) -> str:
         f"`{name}` under {NAMES[attack]}" for attack in NAMES for name in COMPARED if (attack, name) not in tested
     ]
     if missing:
-        lines += ["", f"Not measured yet: {', '.join(missing)}; in Holm's correction with p = 1."]
+        lines += ["", f"Not measured with all seeds: {', '.join(missing)}; in Holm's correction with p = 1."]
     return "\n".join(lines)
 
 
@@ -66,12 +69,16 @@ def _verdict(tested: tuple[Difference, float] | None) -> list[str]:
         return ["", ""]
     difference, p = tested
     decided = "undecided" if p >= SIGNIFICANT else "keeps more" if difference.mean > 0 else "keeps less"
-    change, half = 100 * math.expm1(difference.mean), 100 * math.expm1(difference.half_width)
-    return [f"{change:+.1f} ± {half:.1f} %", f"{p_text(p)}, {decided}"]
+    ends = (difference.mean + sign * difference.half_width for sign in (0, -1, 1))
+    change, low, high = (f"{100 * math.expm1(end):+.1f}" for end in ends)
+    return [f"{change} % ({low} to {high})", f"{p_text(p)}, {decided}"]
 
 
 def _percent(cell: Cell | None) -> str:
-    return DASH if cell is None else f"{100 * cell.mean:.1f} % ± {100 * (cell.sd or 0):.1f}"
+    if cell is None:
+        return DASH
+    spread = f"(seed {next(iter(cell.values))})" if cell.sd is None else f"± {100 * cell.sd:.1f}"
+    return f"{100 * cell.mean:.1f} % {spread}" + (" (2 seeds)" if cell.n == 2 else "")
 
 
 def _logs(cell: Cell) -> Cell:

@@ -73,6 +73,26 @@ def test_tars_have_the_order_of_the_folder_they_were_made_from(small):
     assert folder.labels.tolist() == sorted(folder.labels)
 
 
+def test_a_tar_has_the_classes_of_the_folder_it_was_made_from_also_with_folders_in_them(small):
+    """n01/images/x.png, as Tiny ImageNet has them."""
+    data = small("folder")
+    for split in ("train", "val"):
+        nested = {f"{split}/{name.replace('/', '/images/')}": content for name, content in files()[split].items()}
+        for name, content in nested.items():
+            path = Path(data.root, "nested", name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        Path(data.root, "nested", f"{split}.tar").write_bytes(tar_of(nested))
+    folder = load_images(replace(data, root=f"{data.root}/nested"))
+    fingerprint = folder.fingerprint  # reads the files
+    for split in ("train", "val"):
+        shutil.rmtree(Path(data.root, "nested", split))
+    tar = load_images(replace(data, root=f"{data.root}/nested"))
+    assert folder.splits["train"].classes == tar.splits["train"].classes == CLASSES
+    assert folder.splits["train"].labels.tolist() == tar.splits["train"].labels.tolist()
+    assert tar.fingerprint == fingerprint
+
+
 def test_the_dogs_of_imagenets_third_task_are_no_second_copy(small):
     data = small("tar")
     (tar,) = Path(data.root).glob("*train*.tar")

@@ -59,6 +59,32 @@ def test_a_card_of_one_seed_or_of_an_unfinished_run_claims_nothing(tmp_path):
     assert "±" not in card
 
 
+def test_a_card_says_which_weights_it_is_of_and_shows_no_number_of_others_as_theirs(tmp_path):
+    write_run(tmp_path, changes={"best": {"step": 540, "valid_ppl": 58.0}})
+    (run,) = collect(tmp_path)
+    not_theirs = "These weights were not measured. The numbers are those of the run's best checkpoint:"
+    best = model_card(run, 540, {})
+    assert "The weights are those of step 540." in best
+    assert not_theirs not in best
+    last = model_card(run, 600, {}, last=True)
+    assert "The weights are those of the last checkpoint, step 600." in last
+    assert not_theirs in last
+    assert not_theirs not in model_card(run, 540, {}, last=True)  # the best one is the last
+    averaged = model_card(run, 540, {}, averaged=True)
+    assert "The weights are the moving average of the weights in the best checkpoint, step 540." in averaged
+    assert not_theirs in averaged
+
+
+def test_a_card_of_an_image_classifier_has_the_numbers_of_its_own_weights(tmp_path):
+    write_vision_run(tmp_path, ema=True)
+    (run,) = collect(tmp_path)
+    for options, own in (({}, "best"), ({"last": True}, "last"), ({"last": True, "averaged": True}, "ema last")):
+        card = model_card(run, 540, {}, **options)
+        assert [line.split(" | ")[0] for line in card.splitlines() if line.startswith("| valid")] == [f"| valid {own}"]
+        assert "not measured" not in card
+    assert "These weights were not measured" in model_card(run, 540, {}, averaged=True)
+
+
 def test_a_card_of_a_run_that_was_set_aside_has_its_own_numbers(tmp_path):
     """Tables leave it out; exporting it is no mistake."""
     run = write_run(tmp_path, "fourier", 1, 58.0)

@@ -1,6 +1,7 @@
 """The paper's numbers, and which runs of ours may stand beside them."""
 
 import json
+import shutil
 
 import pytest
 
@@ -66,6 +67,17 @@ def test_ours_beside_the_papers(tmp_path):
     assert (valid["paper"], valid["ours - paper"]) == ("31.86", "+0.99")
     assert any("the paper's scale" in line for line in one.scale)
     assert any("stride 1" in line for line in one.protocols)
+
+
+@pytest.mark.parametrize("radius", [2, 2.0])
+def test_a_radius_of_2_is_the_papers_however_it_was_written(tmp_path, radius):
+    five_seeds(tmp_path, SMALL | {"settings": {"radius": radius}})
+    one, *_ = paper_tables(comparison(collect(tmp_path)))
+    assert line_of(one, "fourier", "test ppl sliding")["mean"] == "32.85"
+    shutil.rmtree(tmp_path)
+    five_seeds(tmp_path, SMALL | {"settings": {"radius": 2.5}})
+    one, *_ = paper_tables(comparison(collect(tmp_path)))
+    assert line_of(one, "fourier", "test ppl sliding")["mean"] == "-"
 
 
 def test_what_was_not_run_is_a_dash(tmp_path):

@@ -198,6 +198,7 @@ def test_uncommitted_changes_are_refused_unless_asked_for(tmp_path, meta, words)
     assert words in refusal(run)
     assert "--include-dirty" in refusal(run, include_debug=True)
     assert refusal(run, include_dirty=True) == ""
+    assert ("†" in render_text(comparison([run]))) is (words == "uncommitted changes")
 
 
 def test_debug_runs_are_refused_unless_asked_for(tmp_path):

@@ -1,5 +1,6 @@
 """The sentences about differences: who is compared with whom, how, and when nothing is claimed."""
 
+import json
 import math
 import re
 
@@ -267,6 +268,75 @@ def test_settings_that_diverged_are_not_the_best(tmp_path):
     write_rates(tmp_path, dict.fromkeys(valid, SOFTMAX), valid)
     (table,) = best_tables(comparison(collect(tmp_path)))
     assert [line[0] for line in table.body] == ["softmax lr=0.002", "fourier lr=0.001"]
+
+
+def write_seq2seq(root, attention, cross, values, state="completed") -> None:
+    config = {"optim.lr": 0.001, "attention.name": attention, "decoder_attention": None, "cross_attention": cross}
+    facts = {"task": "seq2seq", "unit": "pairs", "pairs": 64000, "primary": "exact", "config": config}
+    for seed, value in enumerate(values, 1):
+        numbers = {"greedy": {"nll": 0.1, "exact": value, "pairs": 2000}}
+        changes = facts | {"group": f"{attention}{cross}", "results": {"valid": numbers, "test": numbers}}
+        write_run(root / f"{attention}{cross}", attention, seed, state=state, changes=changes)
+
+
+def test_softmax_with_another_cross_attention_is_compared_and_is_no_baseline(tmp_path):
+    write_seq2seq(tmp_path, "softmax", None, [61, 62, 63.5])
+    write_seq2seq(tmp_path, "softmax", "fourier", [80, 81, 83])
+    write_seq2seq(tmp_path, "fourier", None, [70, 71, 72])
+    write_seq2seq(tmp_path, "fourier", "softmax", [65, 65, 67])
+    rows = comparison(collect(tmp_path))
+    lines = significance_lines(rows, [("test", "greedy")])[:-1]
+    assert sorted(line.split(": test")[0] for line in lines) == [
+        "fourier cross_attention=null - softmax cross_attention=null",
+        "fourier cross_attention=softmax - softmax cross_attention=null",
+        "softmax cross_attention=fourier - softmax cross_attention=null",
+    ]
+    assert without_baseline(rows) == []
+    assert best_tables(rows) == []  # they differ in their attentions alone
+
+
+def test_settings_at_which_a_seed_diverged_are_not_the_best(tmp_path):
+    """The mean over the seeds that are left is that of the lucky ones."""
+    rates = {("softmax", 0.001): SOFTMAX, ("softmax", 0.002): [50.0], ("fourier", 0.001): FOURIER}
+    write_rates(tmp_path, rates | {("fourier", 0.002): GAUSSIAN}, rates | {("fourier", 0.002): GAUSSIAN})
+    lost = {"group": "softmax0.002", "config": {"optim.lr": 0.002, "model.layers": 2, "attention.name": "softmax"}}
+    run = write_run(tmp_path / "lost", "softmax", 2, state="diverged")
+    meta = json.loads((run / "meta.json").read_text()) | lost | {"model": "lm_tiny", "attention": "softmax", "seed": 2}
+    (run / "meta.json").write_text(json.dumps(meta))
+    rows = comparison(collect(tmp_path))
+    (table,) = best_tables(rows)
+    assert [row.config["optim.lr"] for row in table.rows] == [0.001, 0.001]
+    assert "left out, since some of its seeds diverged: softmax lr=0.002" in table.notes
+    (whole,) = tables(rows)
+    assert not any(whole.body[line][0] == "softmax lr=0.002" for line, _ in whole.best)
+
+
+def test_settings_that_were_scored_on_fewer_tokens_are_not_the_best(tmp_path):
+    rates = RATES | {("fourier", 0.001): FOURIER}
+    write_rates(tmp_path, rates, rates)
+    for seed, value in enumerate([40.0, 41.0], 1):
+        numbers = {"segment": evaluation(value) | {"tokens": 1000}}
+        config = {"optim.lr": 0.004, "model.layers": 2, "attention.name": "softmax"}
+        changes = {"group": "short", "config": config, "results": {"valid": numbers, "test": numbers}}
+        write_run(tmp_path / "short", "softmax", seed, changes=changes)
+    (table,) = best_tables(comparison(collect(tmp_path)))
+    assert "left out, since scored differently: softmax lr=0.004" in table.notes
+    assert all("lr=0.004" not in line[0] for line in table.body)
+
+
+def test_numbers_that_are_equal_are_the_same_setting(tmp_path):
+    """weight_decay=0 and =0.0 have different hashes."""
+    for attention, decay, seeds in (("softmax", 0, range(5)), ("fourier", 0.0, range(3)), ("fourier", 0, range(3, 5))):
+        config = {"optim.weight_decay": decay, "attention.name": attention, "model.layers": 2}
+        changes = {"group": f"{attention}{decay}", "config": config}
+        for seed in seeds:
+            ppl = (SOFTMAX if attention == "softmax" else FOURIER)[seed]
+            write_run(tmp_path / str(decay), attention, seed, ppl, changes=changes)
+    rows = comparison(collect(tmp_path))
+    assert [(row.attention, row.n) for row in rows] == [("softmax", 5), ("fourier", 5)]
+    (line, _) = significance_lines(rows, TEST)
+    assert line.startswith("fourier - softmax: test segment")
+    assert without_baseline(rows) == []
 
 
 def test_settings_without_the_number_that_chooses_are_named(tmp_path):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from fourierformer.config import differences
 from fourierformer.processes import Processes
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
-from fourierformer.runs.parts import build_parts, config_notes, stored_checkpoint
+from fourierformer.runs.parts import MEANING, build_parts, config_notes, stored_checkpoint
 from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import IMAGES, MODEL, spec_of
 
@@ -30,6 +31,25 @@ def test_every_run_of_a_sweep_is_compiled(monkeypatch):
         tokens = torch.zeros(2, 8, dtype=torch.int64)
         parts.model(tokens, tokens)
         assert counter.frame_count > 0, width
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_meant"),
+    [
+        (["decoder_attention=gaussian"], True),
+        (["cross_attention=gaussian"], True),
+        (["data.cutoffs=[5,9]"], True),
+        (["attention=gaussian"], True),
+        (["attention.radius=1"], False),  # only the first value of a weight
+        (["model.dropout=0.2"], False),
+        (["optim.lr=1", "data.name=mine"], False),
+    ],
+)
+def test_init_from_refuses_what_changes_the_meaning_of_weights(changes, is_meant):
+    start = ("experiment=builtin_seq2seq",) if "attention=" in changes[0].partition("_")[2] else ()
+    texts = differences(spec_of(*start).values, spec_of(*start, *changes).values)
+    assert texts
+    assert any(MEANING.match(text) for text in texts) is is_meant
 
 
 def test_determinism_is_of_the_run_that_asks_for_it():

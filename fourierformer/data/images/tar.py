@@ -26,6 +26,7 @@ from fourierformer.data.location import Say
 from fourierformer.errors import SetupError
 from fourierformer.files import checksum, replacing, require_small
 
+FORMAT = 2  # of an index: those of the first one took nested folders for classes
 LABELS = (".cls", ".json")
 LARGEST_INDEX = 2**33  # bytes; a hundred for each image
 COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
@@ -70,7 +71,7 @@ class TarSet(ImageSet):
 def open_tars(data: ImageData, split: str, paths: list[Path], say: Say) -> TarSet:
     """Open the tars of a split, with the index from the cache if they are unchanged (name, size, time)."""
     stamps = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
-    cached = data.cache_path / f"{data.name}-{split}-tars-{checksum(stamps)[:12]}.npz"
+    cached = data.cache_path / f"{data.name}-{split}-tars-{checksum([FORMAT, stamps])[:12]}.npz"
     index = _load(cached)
     if index is None:
         entries: list[Entry] = []
@@ -135,27 +136,24 @@ def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
 
 
 def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:
-    """Images, labels and classes from class folders, sorted by class and name like an unpacked folder."""
+    """Images, labels and classes from class folders, sorted by class and path like an unpacked folder. A class is a
+    folder in the one that all images have in common: n01440764 of train/n01440764/images/x.JPEG."""
     images = [entry for entry in entries if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
     if not images:
         raise SetupError(f"{paths[0]} holds no images")
-    images.sort(key=_class_and_name)
-    first = images[0]
-    if not _class_and_name(first)[0]:
+    paths_in = [posixpath.normpath(entry.name).lstrip("/") for entry in images]
+    folders = {posixpath.dirname(path) for path in paths_in}
+    root = posixpath.commonpath(folders) if len(folders) > 1 else posixpath.dirname(*folders)
+    below = [path[len(root) :].lstrip("/").partition("/") for path in paths_in]  # (class, "/", path in its folder)
+    order = sorted(range(len(images)), key=below.__getitem__)
+    if loose := next((image for image, (_, slash, _) in zip(images, below, strict=True) if not slash), None):
         raise SetupError(
-            f"{paths[first.file]} has no labels: {first.name} is not in a class folder (as in ILSVRC2012_img_val.tar: "
+            f"{paths[loose.file]} has no labels: {loose.name} is not in a class folder (as in ILSVRC2012_img_val.tar: "
             "unpack it, sort the images into val/<class>/, and use that folder)"
         )
-    names = [_class_and_name(entry)[0] for entry in images]
-    classes = sorted(set(names))
+    classes = sorted({name for name, _, _ in below})
     numbers = {name: number for number, name in enumerate(classes)}
-    return images, [numbers[name] for name in names], classes
-
-
-def _class_and_name(entry: Entry) -> tuple[str, str]:
-    """('n01440764', 'x.JPEG') of train/n01440764/x.JPEG; without a folder the class is '', which sorts first."""
-    folder, name = posixpath.split(posixpath.normpath(entry.name))
-    return posixpath.basename(folder), name
+    return [images[i] for i in order], [numbers[below[i][0]] for i in order], classes
 
 
 def _by_key(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:

@@ -74,7 +74,8 @@ class FourierFormerLM(TemplateLM):
     @torch.inference_mode()
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, **options) -> list[tuple[float, bool]]:
         """log p of each continuation after its context, and whether all of it was likeliest. Every token is the next
-        one after a window, as in `generate`: probabilities depend on the distance to the window's end."""
+        one after a window, as in `generate` of mechanisms without a state: probabilities depend on the distance to the
+        window's end."""
         results = []
         for _, context, rest in requests:
             ids = [*context, *rest]
