@@ -86,8 +86,9 @@ class Row:
     @property
     def is_baseline(self) -> bool:
         """Softmax in every place of the model: a decoder or cross-attention of its own may be another."""
-        others = [value for key, value in self.config.items() if of_attention(key) and "." not in key]
-        return self.attention == BASELINE and all(value in (None, BASELINE) for value in others)
+        return self.attention == BASELINE and all(
+            value in (None, BASELINE) for key, value in self.config.items() if of_attention(key) and "." not in key
+        )
 
     @property
     def diverged(self) -> bool:
