@@ -44,6 +44,7 @@ class Attention(nn.Module):
     # count.
     qk_norm_ok: bool | str = True
     rotary_ok: bool | str = "it was written for queries and keys that no rotation changes"
+    compared: ClassVar[int] = 1  # vectors in the D coordinates of a query: each is normalised and rotated by itself
     needs_grid: ClassVar[bool] = False
     reads_below: ClassVar[bool] = False  # mix(..., below=) gets what `from_below` returns: values of the layer below
     longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
@@ -62,9 +63,10 @@ class Attention(nn.Module):
         self.geometry = geometry
         self.qkv = nn.Linear(geometry.dim, 3 * geometry.dim, bias=geometry.bias)
         self.proj = nn.Linear(geometry.dim, geometry.dim, bias=geometry.bias)
-        self.qk_norm = (
-            None if geometry.qk_norm == "none" else QKNorm(geometry.qk_norm, geometry.heads, geometry.head_dim)
-        )
+        self.qk_norm = None
+        if geometry.qk_norm != "none":
+            width = geometry.head_dim // self.compared
+            self.qk_norm = QKNorm(geometry.qk_norm, geometry.heads, width, queries=self.compared)
         self.output_gate = None
         if geometry.gate != "none":
             width = geometry.dim if geometry.gate == "element" else geometry.heads
@@ -214,7 +216,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def _rotated(self, x: Tensor, first: int) -> Tensor:
-        base, width = self.geometry.rotary_base, self.geometry.head_dim
+        base, width = self.geometry.rotary_base, self.geometry.head_dim // self.compared
         assert base is not None
         return of_vectors(x, width, lambda vectors: rotated(vectors, first, base))
 

@@ -60,26 +60,27 @@ def rotated(x: Tensor, first: int, base: float) -> Tensor:
 class QKNorm(nn.Module):
     """Queries and keys of a length that does not depend on the weights, so that logits and distances are bounded.
 
-    l2: x / |x| (Henry et al. 2020, arXiv 2010.04245). rms: x / sqrt(mean(x^2) + 1e-6), times a gain that is learned per
+    l2: x / |x| (Henry et al. 2020, arXiv 2010.04245, without their learned scale: logits of dot products then lie in
+    +- 1/sqrt(D), and softmax stays nearly uniform). rms: x / sqrt(mean(x^2) + 1e-6), times a gain that is learned per
     coordinate, one for queries and one for keys (Dehghani et al. 2023, arXiv 2302.05442). cosine: l2, times
     sqrt(t sqrt(D)) for queries and keys, so that q.k / sqrt(D) = t cos(q, k), with t learned per head, 10 at first and
     at most 100 (Liu et al. 2022, arXiv 2111.09883). Of keys and queries of equal length the Gaussian kernel is
     proportional to the exponential of the dot product: with cosine, and rms at a gain of 1, `gaussian` is `softmax`.
     """
 
-    def __init__(self, kind: QKNormKind, heads: int, width: int):
+    def __init__(self, kind: QKNormKind, heads: int, width: int, queries: int = 1):
         super().__init__()
-        self.kind, self.width = kind, width
+        self.kind, self.width, self.queries = kind, width, queries
         if kind == "rms":
             self.query_gain, self.key_gain = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
         elif kind == "cosine":
             self.log_sharpness = nn.Parameter(torch.full((heads,), math.log(FIRST_SHARPNESS)))
 
     def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, D) and k (B, H, M, D), normalised. Wider k have several keys; what follows the D coordinates of a
-        query is none."""
+        """q (B, H, N, D) and k (B, H, M, D), normalised. Wider k have several keys; what follows the D coordinates of
+        each of the `queries` is none."""
         of_q, of_k = (self.query_gain, self.key_gain) if self.kind == "rms" else (None, None)
-        q = of_vectors(q, self.width, lambda query: self._normed(query, of_q), most=1)
+        q = of_vectors(q, self.width, lambda query: self._normed(query, of_q), most=self.queries)
         return q, of_vectors(k, self.width, lambda key: self._normed(key, of_k))
 
     def _normed(self, x: Tensor, gain: Tensor | None) -> Tensor:

@@ -30,5 +30,5 @@ def test_a_wide_window_is_the_mean_and_a_narrow_one_the_neighbour(causal):
 
 
 def test_the_width_is_positive():
-    with pytest.raises(SetupError, match=r"attention\.width=0.*more than 0"):
+    with pytest.raises(SetupError, match=r"attention\.width=0.*at least 1e-06"):
         layer_of("hard_gaussian", True, width=0.0)

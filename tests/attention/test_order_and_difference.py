@@ -22,6 +22,19 @@ def test_logits_fall_by_the_gates_between():
         torch.testing.assert_close(mixed[0, h, i], expected, **EXACT)
 
 
+def test_gates_of_long_texts_lose_no_digits():
+    """Sums of 2,000 logarithms are some thousands, their differences small."""
+    exact = attention.build("forgetting", Geometry(8, 2, 2048, True)).double().eval()
+    with torch.no_grad():
+        exact.gate.weight.normal_()
+        exact.gate_bias.fill_(-2.0)
+    x = torch.randn(1, 2048, 8, generator=torch.Generator().manual_seed(0))
+    rounded = [tensor.float() for tensor in exact.arguments(x.double())]
+    found = exact.mix(*rounded, x)[:, :, -256:].double()
+    expected = exact.mix(*(tensor.double() for tensor in rounded), x.double())[:, :, -256:]
+    assert (found - expected).norm() <= 1e-6 * expected.norm()
+
+
 def test_constant_gates_are_alibi_and_open_ones_softmax():
     layer = layer_of("forgetting", True)
     x = tokens(9)

@@ -53,6 +53,17 @@ def shifted(layer: Attention, x: torch.Tensor, first: int) -> torch.Tensor:
     return layer.mix(*layer.arguments(x, first=first), x)
 
 
+def test_both_queries_of_differential_have_all_frequencies():
+    """A rotation of all coordinates would leave the slow half of them to the second map."""
+    layer, x = built("differential"), tokens()
+    rotated, plain = layer.arguments(x)[0], layer.project(x)[0]
+    angles = torch.arange(33).double()[:, None] * torch.tensor([1.0, 0.01], dtype=torch.float64)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    for half in (slice(0, 4), slice(4, 8)):
+        expected = torch.view_as_complex(plain[..., half].unflatten(-1, (2, 2)).contiguous()) * turns
+        torch.testing.assert_close(rotated[..., half], torch.view_as_real(expected).flatten(-2), **EXACT)
+
+
 @pytest.mark.parametrize(("name", "causal"), ROTARY)
 def test_only_differences_of_positions_count(name, causal):
     layer, x = built(name, causal), tokens()

@@ -77,6 +77,17 @@ def test_centroids_move_by_the_papers_average():
     assert not torch.equal(expected, before)
 
 
+def test_a_centroid_without_members_stays_where_it_is_though_nothing_of_the_past_counts():
+    layer = layer_of("routing", causal=True, clusters=16, local_heads=0, decay=0.0)
+    before = layer.centroids.clone()
+    one_step(layer, [tokens(4)])
+    norms = layer.centroids.norm(dim=-1)
+    torch.testing.assert_close(norms, torch.ones_like(norms), rtol=0, atol=1e-6)
+    stay = (layer.centroids == before).all(-1)
+    assert stay.any()
+    assert not stay.all()
+
+
 @BOTH
 def test_the_commitment_pulls_queries_and_keys_to_their_centroids(causal):
     """The gradient of 0.5 mean |unit(x) - mu|^2, mu constant."""

@@ -25,6 +25,8 @@ GEOMETRY = attention.Geometry(dim=C, heads=H, length=N, causal=True)
         ("mgk", {"second": "shift"}, 2 * N * C),
         ("mlk", {}, C * D + C + H),
         ("forgetting", {}, 2 * N * C + N * H),
+        ("informer", {}, 2 * N * C + N * H),  # how uneven the logits of each earlier query are
+        ("sinkhorn", {}, 2 * N * C + C),  # the mean query so far
         ("aft_simple", {}, 3 * C),
         ("aft_simple", {"gate": "none"}, 3 * C),
         ("aft_full", {}, 2 * N * C),

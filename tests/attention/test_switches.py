@@ -26,7 +26,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 KINDS = ["l2", "rms", "cosine"]
 REFUSE_QK_NORM = {
     *("aft_conv", "aft_full", "aft_local", "aft_simple", "fnet", "hard_gaussian", "isab", "lsh", "luna"),
-    *("none", "poolingformer", "rfa", "synthesizer"),
+    *("none", "etc", "poolingformer", "rfa", "synthesizer"),
 }
 REFUSING = sorted(name for name in NAMES if attention.mechanism(name).qk_norm_ok is not True)
 NORMED = [(n, c) for n, c in CHOICES if n not in REFUSING]
@@ -117,6 +117,22 @@ def test_both_keys_of_mgk_and_no_gate_of_forgetting_are_normalised():
     torch.testing.assert_close(k.unflatten(-1, (2, 8)).norm(dim=-1), torch.ones(2, 4, 33, 2).double(), **EXACT)
     layer = built("forgetting", qk_norm="l2")
     assert torch.equal(layer.arguments(x)[1][..., 8], layer.project(x)[1][..., 8])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_the_two_queries_and_keys_of_differential_is_normalised(kind):
+    """So that its two maps have logits t cos(q1, k1) and t cos(q2, k2)."""
+    lengths = {"l2": 1.0, "rms": 4**0.5, "cosine": (10 * 4**0.5) ** 0.5}  # 4 coordinates
+    q, k, _ = built("differential", qk_norm=kind).arguments(tokens())
+    for vectors in (q, k):
+        norms = vectors.unflatten(-1, (2, 4)).norm(dim=-1)
+        torch.testing.assert_close(norms, torch.full_like(norms, lengths[kind]), rtol=1e-3, atol=0)
+
+
+def test_a_norm_of_its_own_refuses_another():
+    with pytest.raises(SetupError, match="it divides queries and keys by their norms"):
+        attention.build("fourier_linear", Geometry(32, 4, 9, True, qk_norm="cosine"), normalize="l2")
+    attention.build("fourier_linear", Geometry(32, 4, 9, True, qk_norm="cosine"))
 
 
 def test_forgetting_with_keys_of_one_coordinate_is_refused_because_its_gate_would_be_normalised():

@@ -26,6 +26,7 @@ class Differential(Attention):
 
     partial_queries = cross_ok = padding_ok = True
     rotary_ok: bool | str = True
+    compared = 2  # each half is a query or a key
     cost, state, source = "2 N² C", "2 N C", "Ye et al. 2024, arXiv 2410.05258"
 
     def __init__(self, geometry: Geometry):

@@ -16,7 +16,8 @@ class HardGaussian(WeightedAttention):
     Heads take the offsets -1 and 0 in turn, in a bidirectional model -1, 0 and 1. Only values are projected. A large
     width gives the mean of the values: average attention (Zhang et al. 2018, arXiv 1805.00631) without its gate and
     feed-forward layer. Images are sequences of patches, row by row.
-    Differs from the source in its width, which is a knob (there 1).
+    Differs from the source in its width, which is a knob (there 1), and in the sum of a row, which is 1 (there weights
+    are densities, and less remains where a window leaves the text).
     """
 
     qk_norm_ok = rotary_ok = "it has no queries and no keys"
@@ -25,7 +26,7 @@ class HardGaussian(WeightedAttention):
 
     def __init__(self, geometry: Geometry, *, width: float = 1.0):
         super().__init__(geometry)
-        check_range("attention.width", width, 0, above_low=True)
+        check_range("attention.width", width, 1e-6)
         self.width = width
         self.qkv = nn.Linear(geometry.dim, geometry.dim, bias=geometry.bias)
 

@@ -38,8 +38,9 @@ class Forgetting(WeightedAttention):
     def weights(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
         k, log_gate = k[..., :-1], k[..., -1]
         kept = visible[..., -1, :]  # the last query sees all tokens but padding, which forgets nothing
-        passed = log_gate.masked_fill(~kept, 0.0).cumsum(-1)
-        between = passed[..., -q.shape[-2] :, None] - passed[..., None, :]
+        # in float64: differences of long sums cancel
+        passed = log_gate.masked_fill(~kept, 0.0).cumsum(-1, dtype=torch.float64)
+        between = (passed[..., -q.shape[-2] :, None] - passed[..., None, :]).to(q.dtype)
         return visible_softmax(scaled_logits(q, k) + between.clamp_max(0), visible)
 
     def state_size(self, tokens: int) -> int:

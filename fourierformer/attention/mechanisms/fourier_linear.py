@@ -83,6 +83,8 @@ class FourierLinear(FeatureAttention):
         _check(power, tau0, smooth, method)
         self.method, self.power, self.normalize = method, power, normalize
         self.rotary_ok = True if method == "taylor" else SINC_TURNS  # its weights depend on q.k and |k| alone
+        if normalize == "l2":
+            self.qk_norm_ok = "it divides queries and keys by their norms"
         self.order, self.smooth, self.nodes = order, smooth, nodes
         width = head_kernel_dim if method == "gauss" else geometry.head_dim  # coordinates of one product
         if method == "taylor":

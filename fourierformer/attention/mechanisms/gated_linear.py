@@ -32,7 +32,8 @@ class GatedLinear(Attention):
     N D (2 D + 24), and 8 times the memory of the keys.
     Differs from the sources: values are as wide as keys; positions are those of the model (RetNet rotates q and k); of
     Mamba-2 there is no convolution and no skip past the memory, every head has its own q and k, the norm comes before
-    the gate, and A starts in 0 .. 16, there in 1 .. 16.
+    the gate, q.k is divided by sqrt(D), and A starts in 0 .. 16, there in 1 .. 16. At the start of `ssd`, where s is
+    .001 to .1, the mixture is smaller than the eps of the norm, 1e-5: its outputs are a fifth of their later size.
     """
 
     partial_queries = padding_ok = True

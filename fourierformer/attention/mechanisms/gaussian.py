@@ -24,7 +24,8 @@ class Gaussian(Attention):
 
     With keys of unit norm |k_j|^2 cancels: softmax attention, equation 8 of the paper, where sigma^2 = sqrt(D) gives
     the usual 1/sqrt(D). Computed by softmax's kernels, with D + 1 coordinates. `kde`: the control of robust kernel
-    density attention (Han et al. 2023, arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm.
+    density attention (Han et al. 2023, arXiv 2210.05794), sigma^2 = sqrt(D) / 2 with keys of unit norm; of a model with
+    qk_norm=cosine only the queries keep its sharpness, which enters as its square root.
     """
 
     rotary_ok: bool | str = True

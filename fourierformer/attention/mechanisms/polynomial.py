@@ -198,7 +198,8 @@ class Taylor(PolynomialAttention):
     Near softmax only where logits are small, and there it converges faster than any power of 1 / n. Far from 0 it
     grows as s^n on both sides: a key opposite to the query weighs as much as one along it.
     Differs from the source in the logits: there s = t q.k / (|q| |k|) with a learned t per head, 1 at first, which is
-    `model.qk_norm=cosine` with another start (10).
+    `model.qk_norm=cosine` with another start (10); and in the released code's factors of the output, sqrt(N / D) or
+    its inverse, which are left out.
     """
 
     source = "Nauen et al. 2024, arXiv 2403.02920"

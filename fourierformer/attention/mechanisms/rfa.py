@@ -33,6 +33,7 @@ class RFA(FeatureAttention):
     With the gate g_t = sigmoid(w.x_t + b) per head (section 3.2), the sums are running means with a memory:
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T. It needs a past, so `gate=auto` enables it in causal models.
     Padding writes nothing and causes no decay. No maps: with the gate the weights depend on the layer's input too.
+    Differs from the source in its frequencies, drawn once: there training takes others of a pool at every step.
     """
 
     rotary_ok = "products with random vectors are relative in their mean only"

@@ -129,4 +129,5 @@ class Routing(WeightedAttention):
     def end_step(self, sum_over_processes: Callable[[Tensor], Tensor], good: Tensor) -> None:
         mean = sum_over_processes(self.sums) / sum_over_processes(self.rows).clamp_min(1)
         moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * mean, dim=-1)
+        moved = moved.where(moved.any(-1, keepdim=True), self.centroids)  # decay 0: a cluster without members stays
         self.centroids.copy_(torch.where(good > 0, moved, self.centroids))

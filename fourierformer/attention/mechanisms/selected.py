@@ -55,6 +55,7 @@ class Informer(WeightedAttention):
     rotary_ok = True
     partial_queries = False
     cross_ok = "it compares the queries with each other, so no query could be answered without the others"
+    state = "2 N C + N H"
     source = "Zhou et al. 2021, arXiv 2012.07436"
 
     def __init__(self, geometry: Geometry, *, factor: float = 5.0):
@@ -77,6 +78,9 @@ class Informer(WeightedAttention):
         ahead = (most - mean)[..., None, :] > (most - mean)[..., None]
         rank = (ahead & visible).sum(-1)
         return rank < (self.factor * count.clamp_min(1).log()).ceil().clamp_min(1)
+
+    def state_size(self, tokens: int) -> int:
+        return super().state_size(tokens) + tokens * self.geometry.heads  # M of each query
 
 
 @register("clustered", "queries in clusters: each attends as the mean of its cluster, exactly for the heaviest keys")

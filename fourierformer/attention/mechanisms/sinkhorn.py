@@ -44,7 +44,8 @@ class Sinkhorn(WeightedAttention):
     draws = True
     partial_queries = False
     cross_ok = "it matches blocks of queries with as many blocks of keys of the same sequence"
-    cost, source = "N² C (blocks as a matrix)", "Tay et al. 2020, arXiv 2002.11296"
+    cost, state = "N² C (blocks as a matrix)", "2 N C + C"
+    source = "Tay et al. 2020, arXiv 2002.11296"
     key: Tensor
 
     def __init__(
@@ -95,6 +96,9 @@ class Sinkhorn(WeightedAttention):
             identity = torch.eye(kept.shape[-2], dtype=q.dtype, device=q.device)
             placed = placed + torch.einsum("bhist,ij->bhisjt", weights[..., size:], identity)
         return placed.flatten(4, 5).flatten(2, 3)[:, :, :tokens, :tokens]
+
+    def state_size(self, tokens: int) -> int:
+        return super().state_size(tokens) + self.geometry.dim  # the sum of the queries
 
     def matching(self, q: Tensor, k: Tensor, kept: Tensor) -> Tensor:
         """S (B, H, blocks, blocks) of a bidirectional model, from blocks of q and k without padding (`kept`)."""

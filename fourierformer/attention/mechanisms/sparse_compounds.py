@@ -79,6 +79,7 @@ class ExtendedTransformer(SparseAttention):
     """
 
     rotary_ok = "its slots are keys without a position"
+    qk_norm_ok = "its slots are keys that would not be normalised"
     cost, state, source = f"N (w + s) C; {MASKED}", "2 (w + s + 1) C", "Ainslie et al. 2020, arXiv 2004.08483"
     maps = Attention.maps
 
