@@ -28,6 +28,12 @@ PATIENCE = timedelta(days=2)
 START_PATIENCE = timedelta(minutes=10)  # for all processes to start: nodes may first fetch an image of a container
 
 
+def started_again() -> bool:
+    """Whether Slurm or torchrun has started this command again, which goes on with what it began."""
+    counts = (os.environ.get(name) for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+    return any(count not in (None, "", "0") for count in counts)
+
+
 def own_share(what: str, size: int, rank: int, world: int) -> slice:
     """This process's contiguous share of a global batch, named `what`. SetupError unless all shares are equal."""
     if size % world:

@@ -140,7 +140,7 @@ def machine(device: str = "cpu") -> str:
 def without_folders(command: str) -> str:
     """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
     words = map(_masked, split_words(command))
-    return shlex.join(re.sub(r"(^|=)/(?:.*/)?([^/]*)$", r"\1\2", word) for word in words)
+    return shlex.join(re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/]+?)/?(["']?)$""", r"\1\2\3\4", word) for word in words)
 
 
 def without_secrets(command: str) -> str:
@@ -158,9 +158,9 @@ def split_words(command: str) -> list[str]:
 
 
 def _masked(word: str) -> str:
-    """A word of a command line, +hydra.job.env_set.WANDB_API_KEY=... or +env={API_KEY: ...}, without secrets. Knobs of
-    attentions, such as attention.keys_per_token, are none."""
-    if word.startswith("attention"):
+    """A word of a command line, +hydra.job.env_set.WANDB_API_KEY=... or +env={API_KEY: ...}, without secrets. Values of
+    attention and data, such as data.previous_token, are none."""
+    if re.match(r"\+*(attention|data)[.=]", word):
         return word
     if of_key := re.match(rf"[-+~\w.@/]*{SECRET}=", word, re.IGNORECASE):
         return f"{of_key[0]}***"

@@ -78,7 +78,9 @@ def progress_of(run: Run, now: datetime, settings: str = "") -> RunProgress:
     if state == "running" and (reason := _stalled(status, now)):
         state, remark = "stalled", reason
     at, total, seconds = (number(status.get(key)) for key in ("step", "steps", "seconds"))
-    has_rate = state == "running" and at > 0 and seconds >= 0 and total >= at
+    if state == "running" and at == total:
+        remark = remark or "measuring"
+    has_rate = state == "running" and at > 0 and seconds >= 0 and total > at
     left = seconds / at * (total - at) if has_rate else None
     step, steps = (value if isinstance(value, int) else None for value in (status.get("step"), status.get("steps")))
     return RunProgress(str(run.path), settings, state, step, steps, left, " ".join(remark.split()))

@@ -6,10 +6,12 @@ python scripts/tune.py vit 'optim.lr=choice(5e-4,1e-3,2e-3)' attention=fourier -
 A searched key is written as in a Hydra sweep: choice(a,b), range(first,last,step), interval(low,high),
 int(interval(low,high)), and tag(log,interval(low,high)) for a logarithmic scale. All other overrides are those of
 train_lm.py and train_vit.py. A trial's value is the best validation value of its main metric; a diverged trial counts
-as worst. Several processes can share the study, runs/tune/NAME.db. Requires pip install -e '.[tune]'.
+as worst. Several processes share the study, runs/tune/NAME.db, where an interval is searched. Requires Optuna:
+pip install -e '.[tune]'.
 """
 
 import argparse
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from fourierformer.errors import Diverged, SetupError, check_range, short
 from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, exit_on_user_error
-from fourierformer.runs.launch import composed, explain
+from fourierformer.runs.launch import composed, explain, with_home
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
 from fourierformer.training.signals import STOPPED
 
@@ -51,14 +53,14 @@ def search(arguments: argparse.Namespace) -> int:
     check_range("--trials", arguments.trials, 1)
     check_range("--seed", arguments.seed, 0, 2**31)  # with the number of trials added, numpy takes it
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    fixed, space = split(arguments.overrides)
+    fixed, space = split(list(map(with_home, arguments.overrides)))
     spec = spec_of(arguments.kind, [*fixed, *(override_of(key, first) for key, (first, _) in space.items())])
     if spec.dry_run:
         raise SetupError("dry_run=true trains nothing, so there is no trial to judge: leave it out")
     task = task_of(spec)
     primary = task.primary(spec)
     maximise = next(metric.higher_is_better for metric in task.metrics if metric.key == primary)
-    file = Path(spec.runs_root) / "tune" / f"{arguments.name}.db"
+    file = Path(spec.runs_root).expanduser() / "tune" / f"{arguments.name}.db"
     file.parent.mkdir(parents=True, exist_ok=True)
     options = {"direction": "maximize" if maximise else "minimize", "load_if_exists": True}
     try:
@@ -71,11 +73,13 @@ def search(arguments: argparse.Namespace) -> int:
     if (earlier := study.user_attrs.get("command", command)) != command:
         raise SetupError(f"{file} is the study of '{' '.join(earlier)}': repeat that, or choose another --name")
     study.set_user_attr("command", command)
-    # with the seed alone a continued study would draw its first trials again
-    study.sampler = optuna.samplers.TPESampler(seed=arguments.seed + len(study.trials))
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
     while (done := len(study.get_trials(deepcopy=False, states=ended))) < arguments.trials:
-        trial = study.ask({key: distribution for key, (_, distribution) in space.items()})
+        trial = study.ask()
+        # with one seed a continued study, and processes that share it, would draw the same trials again
+        study.sampler = optuna.samplers.TPESampler(seed=arguments.seed + trial.number)
+        for key, (_, distribution) in space.items():
+            suggest(trial, key, distribution)
         chosen = [override_of(*item) for item in trial.params.items()]
         echo(f"[{done + 1}/{arguments.trials}] {' '.join(chosen)}", flush=True)
         code = train([sys.executable, "-m", "fourierformer", "train", arguments.kind, *fixed, *chosen])
@@ -94,8 +98,21 @@ def search(arguments: argparse.Namespace) -> int:
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     for trial in sorted(complete, key=lambda trial: trial.value, reverse=maximise)[:5]:
         chosen = [override_of(*item) for item in trial.params.items()]
-        echo(f"  {trial.value:10.4g}  python {trainings()[arguments.kind]}.py {' '.join([*fixed, *chosen])}")
+        echo(f"  {trial.value:10.4g}  python {trainings()[arguments.kind]}.py {shlex.join([*fixed, *chosen])}")
     return 0
+
+
+def suggest(trial, key: str, distribution) -> None:
+    """Let the sampler choose a value of a trial."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match distribution:
+        case CategoricalDistribution():
+            trial.suggest_categorical(key, distribution.choices)
+        case IntDistribution():
+            trial.suggest_int(key, distribution.low, distribution.high, log=distribution.log)
+        case FloatDistribution():
+            trial.suggest_float(key, distribution.low, distribution.high, log=distribution.log)
 
 
 def override_of(key: str, value: object) -> str:

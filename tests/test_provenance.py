@@ -68,7 +68,10 @@ def test_a_commit_from_a_file_is_no_option_of_git(repository, tmp_path_factory, 
         ),
         *(
             (word, word)
-            for word in ("attention.keys_per_token=16", "evaluation.max_tokens=100", "model.pool=class_token")
+            for word in (
+                *("attention.keys_per_token=16", "evaluation.max_tokens=100", "model.pool=class_token"),
+                *("data.previous_token=false", "data={previous_token: false}"),
+            )
         ),
     ],
 )
@@ -79,3 +82,18 @@ def test_secrets_of_a_command_line_are_masked(word, masked, monkeypatch):
     unmasked = shlex.join(["python", "train_lm.py", word, "seed=1"])  # as earlier versions stored it
     assert without_secrets(unmasked) == text
     assert without_folders(unmasked) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("/home/me/runs/evidence", "evidence"),
+        ("/home/me/runs/evidence/", "evidence"),  # as the tab key writes it
+        ("data.root=/data/wikitext-103/", "data.root=wikitext-103"),
+        ('data.root="/home/me/my data"', 'data.root="my data"'),
+        ("runs/evidence/", "runs/evidence/"),  # not of this machine alone
+        ("1/255", "1/255"),
+    ],
+)
+def test_folders_of_this_machine_are_cut_to_their_last_part(word, kept):
+    assert without_folders(shlex.join(["python", "x.py", word])) == shlex.join(["python", "x.py", kept])

@@ -18,14 +18,14 @@ KERNEL_NUMBERS = (  # a file has those that its machine could give
     "of floor",
 )
 KERNEL_SETTINGS = ("gpu", "machine", "threads", "torch", "triton", "commit", "radius", "scale", "eps")
-NO_GPU = "Measured on a CPU only: no times of a GPU are committed."
+NO_GPU = "Measured on a CPU only."
 
 
 def committed_sections(files: Iterable[Path]) -> list[Section]:
     """Sections of the CSV files that a user names. Files of runs are skipped: they have sections of their own."""
     kernels = {path: file for path in sorted(files) if _is_of_kernels(file := read_csv(path))}
     try:
-        return [_kernel_section({path.stem: file for path, file in kernels.items()})] if kernels else []
+        return [_kernel_section(kernels)] if kernels else []
     except (KeyError, ValueError, TypeError) as error:
         raise SetupError(
             f"{', '.join(map(str, kernels))}: not as its script writes it ({error!r}). Restore it from git."
@@ -36,16 +36,16 @@ def _is_of_kernels(file: CsvFile) -> bool:
     return bool(file.rows) and tuple(file.columns)[: len(KERNEL_COLUMNS)] == KERNEL_COLUMNS
 
 
-def _kernel_section(files: dict[str, CsvFile]) -> Section:
+def _kernel_section(files: dict[Path, CsvFile]) -> Section:
     parts: list[Table | Charts] = []
-    for name, file in files.items():
-        parts += [_kernel_table(name, file.rows), Charts(_kernel_pictures(name, file.rows), small=True)]
-    gpus = {row["gpu"] for file in files.values() for row in file.rows if row.get("gpu")}
-    headline = f"Measured on {', '.join(sorted(gpus))}." if gpus else NO_GPU
+    for path, file in files.items():
+        parts += [_kernel_table(path, file.rows), Charts(_kernel_pictures(path.stem, file.rows), small=True)]
+    devices = {row.get("gpu") or "a CPU" for file in files.values() for row in file.rows}
+    headline = NO_GPU if devices == {"a CPU"} else f"Measured on {' and '.join(sorted(devices))}."
     return Section("Time and memory of the kernels", "kernels", parts, headline)
 
 
-def _kernel_table(name: str, rows: Rows) -> Table:
+def _kernel_table(path: Path, rows: Rows) -> Table:
     shown = [key for key in KERNEL_NUMBERS if any(row.get(key) for row in rows)]
     kinds = ["dtype"] if any(row.get("dtype") for row in rows) else []
     header = ["shape", "pass", "kernel", *kinds, *(key.replace(" x ", " x\n") for key in shown)]
@@ -59,7 +59,7 @@ def _kernel_table(name: str, rows: Rows) -> Table:
     # within one file a setting has one value, but for the number of threads
     values = {key: " and ".join(dict.fromkeys(row[key] for row in rows if row.get(key))) for key in KERNEL_SETTINGS}
     settings = ", ".join(f"{key} {value}" for key, value in values.items() if value)
-    lines = ["median times; MiB is the peak beyond the inputs", settings, f"from results/measured/{name}.csv"]
+    lines = ["median times; MiB is the peak beyond the inputs", settings, f"from {path}"]
     return Table("One line per kernel and pass.", [], header, body, starts=starts, notes=lines)
 
 

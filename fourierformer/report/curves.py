@@ -13,10 +13,10 @@ import numpy as np
 
 from fourierformer.report.picture import (
     DOTTED,
+    FINISHED,
     INK,
     SERIES,
     SOLID,
-    STYLES,
     Key,
     Picture,
     in_turn,
@@ -295,4 +295,4 @@ def _markers(curve: Curve) -> dict:
 
 def _style(look: Look) -> tuple:
     """The line style of a curve; after the last colour the next line style begins."""
-    return STYLES[(look[1] + look[0] // len(SERIES)) % len(STYLES)]
+    return FINISHED[(look[1] + look[0] // len(SERIES)) % len(FINISHED)]

@@ -14,9 +14,10 @@ TITLE = "What each head attends to"
 
 
 def map_charts(rows: list[Row], anchor: str) -> list[Charts]:
-    """Empty unless a softmax run and another of the same model have their checkpoints and their data here."""
+    """Empty unless a softmax run and another of the same model and length have their checkpoints and data here."""
     softmax = next((row for row in rows if row.is_baseline and _trained(row)), None)
-    rivals = [row for row in rows if softmax and row.model == softmax.model and row is not softmax and _trained(row)]
+    alike = [row for row in rows if softmax and _sequences(row) == _sequences(softmax)]
+    rivals = [row for row in alike if row is not softmax and _trained(row)]
     if softmax is None or not rivals:
         return []
     rival = next((row for row in rivals if row.attention.startswith("fourier")), rivals[0])
@@ -24,6 +25,10 @@ def map_charts(rows: list[Row], anchor: str) -> list[Charts]:
         return [Charts([_picture({row_label(row, rows): _trained(row)[0] for row in (softmax, rival)}, anchor)])]
     except SetupError:  # no data here, or an attention without maps
         return []
+
+
+def _sequences(row: Row) -> list[object]:
+    return [row.model, *(row.config.get(f"model.{key}") for key in ("length", "image_size", "patch"))]
 
 
 def _trained(row: Row) -> list[Run]:

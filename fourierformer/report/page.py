@@ -69,17 +69,19 @@ def pictures(sections: Iterable[Section]) -> list[Picture]:
 def render(runs: list[Run], made: str, sections: list[Section] | None = None) -> str:
     """Return the page about `runs` with these sections; by default with the sections of the runs."""
     finished, labels = [run for run in runs if run.completed], labels_of_runs(runs)
+    unfinished = [run for run in runs if not run.completed and run.state != "set aside"]
     return _template().render(
         made=made,
         counts=sorted(Counter(run.state for run in runs).items(), key=lambda item: (item[0] != "completed", item)),
         sections=run_sections(runs) if sections is None else sections,
         root=_root(runs),
-        unfinished=_lines([run for run in runs if not run.completed], labels),
+        unfinished=_lines(unfinished, labels),
         finished=_lines(finished, labels),
         many=len(finished) > MANY_RUNS,
         states=STATES,
         origin=origin(runs),
-        commands=commands(runs),
+        set_aside=_lines([run for run in runs if run.state == "set aside"], labels),
+        commands=commands([*finished, *unfinished]),
         words=WORDS,
     )
 

@@ -31,6 +31,7 @@ STYLES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 WIDE, SMALL, PAGE = (5.0, 3.1), (3.6, 2.7), 9.6  # inches; letters have one size, so a small chart is drawn small
 DASH = 4  # line widths
 SOLID, DASHED, DOTTED, DASH_DOTTED = STYLES
+FINISHED = (SOLID, DASHED, DASH_DOTTED, (0, (3, 1, 1, 1, 1, 1)))  # beside runs that did not complete, which are dotted
 
 
 @dataclass(frozen=True)

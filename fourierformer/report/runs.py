@@ -170,8 +170,9 @@ def _diagnostic_pictures(table: Table, anchor: str, diagnostic: str) -> list[Pic
     title, axis, most = DIAGNOSTICS[diagnostic]
     panels = {full_label(row, table.rows): diagnostic_curves(row, diagnostic) for row in table.rows}
     panels = {label: curves for label, curves in panels.items() if curves}
-    seeds = max((curve.seeds for curves in panels.values() for curve in curves), default=0)
-    caption = f"Mean over {seeds} seeds." if seeds > 1 else ""
+    seeds = {curve.seeds for curves in panels.values() for curve in curves}
+    counts = " to ".join(map(str, sorted({min(seeds, default=0), max(seeds, default=0)})))
+    caption = f"Mean over {counts} seeds." if max(seeds, default=0) > 1 else ""
     return [diagnostic_chart(panels, f"{diagnostic}--{anchor}", title, axis, caption, most)] if panels else []
 
 

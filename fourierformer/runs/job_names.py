@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hydra.conf import HydraConf
@@ -34,10 +34,9 @@ class Name(NamedTuple):
         echo("\n".join(self.prefix + line for line in text.splitlines()), flush=True)
 
 
-def names(overrides: Sequence[str]) -> list[Name]:
-    """The names of a sweep's jobs, in their order, from the overrides of its command."""
-    jobs = _expanded(overrides)
-    labels = differing_values([{"attention": None} | job for job in jobs])
+def names(jobs: Sequence[Mapping[str, object]]) -> list[Name]:
+    """The names of a sweep's jobs, in their order, from the values of each."""
+    labels = differing_values([{"attention": None, **job} for job in jobs])
     others = differing_values([{k: v for k, v in job.items() if k not in ("attention", "seed")} for job in jobs])
     return [
         Name(f"{number}/{len(jobs)} {label.removeprefix('attention=')}".strip()[:LONGEST], other[:LONGEST])
@@ -50,7 +49,7 @@ def values_of_command() -> str:
     the order of their keys, so that it is the same for all seeds."""
     if not HydraConfig.initialized():
         return ""
-    (values,) = _expanded(overrides_of(HydraConfig.get()))
+    (values,) = expanded(overrides_of(HydraConfig.get()))
     others = {"seed", *HydraConfig.get().runtime.choices, *NOT_HASHED}
     single = {k: v for k, v in sorted(values.items()) if k not in others and k.split(".")[0] not in NOT_HASHED}
     return differing_values([single, {}])[0][:LONGEST]
@@ -75,7 +74,7 @@ def config_folder_of(hydra: HydraConf) -> list[str]:
     return [f"--config-dir={folder}" for folder in folders]
 
 
-def _expanded(overrides: Iterable[str]) -> list[dict[str, object]]:
+def expanded(overrides: Iterable[str]) -> list[dict[str, object]]:
     """The values of each job, {"attention": "softmax", "optim.lr": 0.002}, in the order of Hydra's own sweeper."""
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
     choices: dict[str, list[object]] = {}

@@ -100,7 +100,7 @@ def launch(config_name: str) -> None:
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
     let_threads_sleep()
     # shells do not expand ~ after `key=`, Hydra cannot read it, and creates the folder of a sweep before the config
-    sys.argv[1:] = [_with_home(word) for word in sys.argv[1:]]
+    sys.argv[1:] = [with_home(word) for word in sys.argv[1:]]
     if not prints_text and any(word.startswith("sweep=") for word in sys.argv[1:]):
         sys.argv.append("-m")  # Hydra 1.4 does not take `hydra.mode` from a file of configs/sweep
     # argparse takes overrides on one side of -m only
@@ -159,9 +159,13 @@ def _given_twice() -> list[str]:
     return [key for key, count in counts.items() if count > 1]
 
 
-def _with_home(word: str) -> str:
+def with_home(word: str) -> str:
+    """An override with the home in the place of ~, which Hydra's grammar takes in quotes only."""
     key, _, value = word.partition("=")
-    return f"{key}={os.path.expanduser(value)}" if key in PATHS else word
+    if key not in PATHS:
+        return word
+    quote = value[0] if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] else ""
+    return f"{key}={quote}{os.path.expanduser(value.removeprefix(quote).removesuffix(quote))}{quote}"
 
 
 def _ended(action: Callable[[], int | None]) -> int:

@@ -15,9 +15,10 @@ from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import check_device, config_notes, pick_device
 from fourierformer.runs.spec import attention_of, task_of
-from fourierformer.runs.state import state_of
+from fourierformer.runs.state import State, state_of
 from fourierformer.runs.sweep import hours_text
 from fourierformer.tasks import AnyCorpus
+from fourierformer.training.checkpoint import Checkpoints
 
 
 def print_plan(spec: RunSpec) -> None:
@@ -27,7 +28,7 @@ def print_plan(spec: RunSpec) -> None:
     epoch = task.steps_per_epoch(spec, corpus)
     with _WithoutWeights():
         model = task.build_model(spec, attention_of(spec), corpus)
-    parameters, state = sum(p.numel() for p in model.parameters()), state_of(RunDirectory(spec.directory), spec)
+    parameters, state = sum(p.numel() for p in model.parameters()), _state(spec)
     unknown = "unknown until a run with another seed is finished here; a run that is started shows its ETA"
     _, micro, _ = find_processes()[0].share(spec.global_batch_size, spec.trainer.micro_batch_size)
     # 16 per parameter: weight, gradient and two Adam moments; and the activations of one micro-batch
@@ -58,11 +59,18 @@ def print_plan(spec: RunSpec) -> None:
 def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupError | None]:
     """Print the plan of a sweep's job in one line. Returns whether it is done, its hours, and the error of its data."""
     corpus, problem = _data(spec)
-    state = state_of(RunDirectory(spec.directory), spec)
+    state = _state(spec)
     check_device(spec)
-    hours, origin = _hours(spec, corpus)
+    hours, origin = (0.0, "") if state.word == "done" else _hours(spec, corpus)
     say(f"{spec.directory} ({state.word}): {_steps(spec, corpus)}{f', {origin}' if origin else ''}")
     return {"done": state.word == "done", "hours": hours, "device": _kind(spec)}, problem
+
+
+def _state(spec: RunSpec) -> State:
+    """What the command would find: with fresh=true it moves an earlier run aside."""
+    directory = RunDirectory(spec.directory)
+    directory.check_ours()
+    return State("new", "") if spec.fresh else state_of(directory, spec)
 
 
 class _WithoutWeights(TorchFunctionMode):
@@ -106,14 +114,16 @@ def _steps(spec: RunSpec, corpus) -> str:
 
 
 def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
-    """The hours of the run and their origin, a finished run with another seed on equal hardware; else (None, "")."""
+    """The hours of the steps that are left and their origin, a finished run with another seed on equal hardware; else
+    (None, "")."""
     epoch = task_of(spec).steps_per_epoch(spec, corpus)
     device, here = pick_device(spec.trainer.device).type, describe()[0]
     if spec.trainer.steps is None and epoch is None:
         return None, ""
     for path in sorted(spec.directory.parent.glob("*/summary.json")):
         if seconds := _seconds_per_step(path.parent, spec, device, here):
-            hours = seconds * spec.trainer.in_steps(epoch or 1).steps / 3600
+            trained = 0 if spec.fresh else Checkpoints(RunDirectory(spec.directory).checkpoints).newest_step()
+            hours = seconds * max(0, spec.trainer.in_steps(epoch or 1).steps - trained) / 3600
             return hours, f"{hours_text(hours, _kind(spec))}: {seconds:.3g} s per step, as in {path.parent.name}"
     return None, ""
 

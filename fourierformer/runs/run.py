@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from fourierformer.config import RunSpec
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, interruption_behind, out_of_memory_text
 from fourierformer.printing import echo
-from fourierformer.processes import Processes, already_reported, find_processes, join_processes
+from fourierformer.processes import Processes, already_reported, find_processes, join_processes, started_again
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
@@ -135,7 +135,7 @@ def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextli
     task_of(spec).check_available(spec)
     directory.check_ours()
     _check_origin(spec, directory)
-    if spec.fresh and (aside := directory.set_aside()):
+    if spec.fresh and not started_again() and (aside := directory.set_aside()):
         name.say(f"fresh=true: the earlier run is now {aside}")
     stack.enter_context(directory.lock())
     state = _state(directory, spec)

@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fourierformer.errors import Interrupted, SetupError, short
 from fourierformer.files import atomic_write_text, json_object
 from fourierformer.printing import echo
-from fourierformer.runs.job_names import Name, config_folder_of, names, overrides_of
+from fourierformer.runs.job_names import Name, config_folder_of, expanded, names, overrides_of
 from fourierformer.training.signals import STOPPED, forget_signal, note, noted_signal, stop_signals
 
 NOT_BEGUN = "not begun: the sweep was stopped"
@@ -46,8 +46,9 @@ class SweepRecord(Callback):
         with contextlib.suppress(HydraException, OmegaConfBaseException, OSError):
             SweepRecord.current.mkdir(parents=True, exist_ok=True)
             parameters = config.hydra.sweeper.get("params") or {}
-            named = names([*(f"{k}={v}" for k, v in parameters.items()), *overrides_of(config.hydra)])
-            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps({"names": named}))
+            values = expanded([*(f"{k}={v}" for k, v in parameters.items()), *overrides_of(config.hydra)])
+            content = {"names": names(values), "values": values}
+            atomic_write_text(SweepRecord.current / "jobs.json", json.dumps(content))
 
 
 def in_sweep() -> bool:
@@ -66,8 +67,9 @@ class Job:
         hydra = HydraConfig.get()
         self.record, self.number = Path(hydra.sweep.dir), hydra.job.num
         self.arguments = [*config_folder_of(hydra), *overrides_of(hydra)]
-        self.name = _name_of(self.number, read_names(self.record))
+        self.name = _name_of(self.number, self.record, expanded(overrides_of(hydra))[0])
         self.facts = {"number": self.number, "pid": os.getpid(), "host": socket.gethostname()}
+        self.facts["prefix"] = self.name.prefix
         self.write()
 
     def write(self, **facts) -> None:
@@ -103,8 +105,14 @@ class Job:
         atomic_write_text(self.record / f"{self.number:05d}.json", json.dumps(self.facts))
 
 
-def _name_of(number: int, names: list[Name]) -> Name:
-    return names[number] if number < len(names) else Name(str(number + 1), "")
+def _name_of(number: int, record: Path, values: dict) -> Name:
+    """The name of the job with these values: shuffle() gives them another order here than in the record."""
+    names, of_jobs = read_names(record), _read_jobs(record).get("values")
+    if not number < len(names):
+        return Name(str(number + 1), "")
+    place = of_jobs.index(values) if isinstance(of_jobs, list) and values in of_jobs else number
+    _, blank, rest = names[place].label.partition(" ")
+    return Name(f"{number + 1}/{len(names)}{blank}{rest}", names[place].differs)
 
 
 def read_record(record: Path) -> list[dict]:
@@ -123,9 +131,16 @@ def read_record(record: Path) -> list[dict]:
 def read_names(record: Path) -> list[Name]:
     """The names of all jobs of a sweep; none if they could not be written."""
     try:
-        return [Name(*name) for name in json_object(record / "jobs.json")["names"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [Name(*name) for name in _read_jobs(record)["names"]]
+    except (KeyError, TypeError):
         return []
+
+
+def _read_jobs(record: Path) -> dict:
+    try:
+        return json_object(record / "jobs.json")
+    except (OSError, ValueError):
+        return {}
 
 
 def is_empty(record: Path) -> bool:
@@ -202,9 +217,10 @@ def summarise(record: Path) -> int:
         echo(_total(plans))
     begun = [job for job in jobs if job.get("error") != NOT_BEGUN]
     failed = [job for job in begun if job.get("exit_code") != 0]
+    prefixes = {job["number"]: job.get("prefix") for job in jobs}
     for error, first, count in _distinct_errors(failed):
         others = f"and {count - 1} more: " if count > 1 else ""
-        echo(f"{_name_of(first, names).prefix}{others}{error}", file=sys.stderr)
+        echo(f"{prefixes[first] or Name(str(first + 1)).prefix}{others}{error}", file=sys.stderr)
     not_begun = max(len(names), len(jobs)) - len(begun)
     if plans and failed:
         echo(f"{len(failed)} of {len(begun) + not_begun} jobs would fail: see the lines above", file=sys.stderr)

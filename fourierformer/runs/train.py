@@ -89,7 +89,8 @@ def _train_and_measure(
     except Interrupted as interrupted:
         code = exit_code(interrupted.signal_number)
         saved = f" at step {step:,}" if (step := checkpoints.newest_step()) else ""
-        say(f"stopped{saved}; the same command resumes {directory.path}")
+        again = "the same command without fresh=true" if spec.fresh else "the same command"
+        say(f"stopped{saved}; {again} resumes {directory.path}")
         raise
     finally:
         parts.objective.close()

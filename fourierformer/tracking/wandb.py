@@ -58,10 +58,12 @@ class WandbTracker:
             say(f"wandb is off for this run ({short(error)}); metrics.jsonl has every number.")
 
     def log(self, row: dict) -> None:
-        # a resumed online run has the steps before it was killed; those after the checkpoint repeat, equal bit by bit
-        if self._run is not None and row["step"] >= self._highest:
-            self._highest = row["step"]
-            self._run.log(row | {self._unit: self._samples_after(row["step"])}, step=row["step"])
+        # a resumed online run has the steps before it was killed; those after the checkpoint repeat, equal bit by bit.
+        # An evaluation may have been cut off: after its step wandb takes numbers of the next one only
+        cut_off = row["step"] == self._highest - 1 and "train_loss" not in row
+        if self._run is not None and (cut_off or row["step"] >= self._highest):
+            self._highest = max(self._highest, row["step"])
+            self._run.log(row | {self._unit: self._samples_after(row["step"])}, step=self._highest)
 
     def summary(self, values: dict) -> None:
         if self._run is not None:

@@ -3,30 +3,32 @@
 import re
 
 from fourierformer.runs import train
-from fourierformer.runs.job_names import names
+from fourierformer.runs.job_names import expanded, names
 from fourierformer.tracking import build_trackers
 from tests.helpers.command_line import train_lm
 
 
 def test_a_job_is_called_by_the_overrides_in_which_it_differs():
     overrides = ["debug=smoke", "attention=softmax,fourier", "optim.lr=1e-3,2e-3", "model.layers=2", "runs_root=/tmp/x"]
-    assert [name.label for name in names(overrides)] == [
+    assert [name.label for name in names(expanded(overrides))] == [
         "1/4 softmax lr=0.001",
         "2/4 softmax lr=0.002",
         "3/4 fourier lr=0.001",
         "4/4 fourier lr=0.002",
     ]
-    assert [name.differs for name in names(overrides)] == ["lr=0.001", "lr=0.002"] * 2
+    assert [name.differs for name in names(expanded(overrides))] == ["lr=0.001", "lr=0.002"] * 2
 
 
 def test_seeds_and_equal_last_parts_of_keys():
-    labels = [name.label for name in names(["seed=range(1,3)", "optim.eps=1e-8,1e-6", "attention.eps=0,1e-6"])]
+    labels = [
+        name.label for name in names(expanded(["seed=range(1,3)", "optim.eps=1e-8,1e-6", "attention.eps=0,1e-6"]))
+    ]
     assert labels[0] == "1/8 seed=1 optim.eps=1e-08 attention.eps=0"
     assert labels[-1] == "8/8 seed=2 optim.eps=1e-06 attention.eps=1e-06"
 
 
 def test_a_later_override_counts_and_a_single_job_has_its_number_only():
-    (name,) = names(["attention=softmax,fourier", "attention=fourier"])
+    (name,) = names(expanded(["attention=softmax,fourier", "attention=fourier"]))
     assert (name.label, name.differs) == ("1/1", "")
 
 

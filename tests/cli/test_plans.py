@@ -8,6 +8,7 @@ import pytest
 
 from fourierformer.files import read_json
 from fourierformer.runs.directory import RunDirectory
+from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import train_lm, train_vit
 
 
@@ -83,6 +84,36 @@ def test_a_run_elsewhere_does_not_give_the_time_of_a_step_here(smoke, finished, 
     (run / file).write_text(text.replace(before, after))
     assert train_lm(*plan) == 0
     assert "cost         unknown until a run with another seed is finished here" in capfd.readouterr().out
+
+
+def test_a_plan_is_of_what_the_command_would_do(smoke, copied, tmp_path, capfd):
+    root, run = copied
+    plan = (*smoke, f"runs_root={root}", "dry_run=true")
+    assert train_lm(*plan) == 0
+    assert f"{run} (done)" in capfd.readouterr().out
+    assert train_lm(*plan, "fresh=true") == 0  # an earlier run would be moved aside
+    printed = capfd.readouterr().out
+    assert f"{run} (new)" in printed
+    assert "none: it is done" not in printed
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("text")
+    assert train_lm(*smoke, f"run_dir={tmp_path / 'mine'}", "dry_run=true") == 2
+    assert "is not a run directory and not empty (it has thesis.tex)" in capfd.readouterr().err
+
+
+def test_a_resumed_run_costs_the_steps_that_are_left(smoke, copied, tmp_path, capfd):
+    root, run = copied
+    directory = RunDirectory(run)
+    directory.write(directory.summary, read_json(directory.summary) | {"seconds": 8.0, "steps": 4})
+    other = run.with_name(run.name.replace("-s1-", "-s9-"))
+    shutil.copytree(run, other)  # gives the time of a step
+    for path in (run / "summary.json", run / "evaluation.json", *run.glob("checkpoints/step_00000004*")):
+        path.unlink() if path.is_file() else shutil.rmtree(path) if path.exists() else None
+    left = 4 - Checkpoints(run / "checkpoints").newest_step()
+    assert 0 < left < 4
+    assert train_lm("-m", *smoke, "seed=1", f"runs_root={root}", "dry_run=true") == 0
+    (line,) = (line for line in capfd.readouterr().out.splitlines() if f"{run} (resumes)" in line)
+    assert f"{60 * 2 * left / 3600:.1f} CPU-minutes: 2 s per step" in line
 
 
 def test_what_this_machine_cannot_run_is_one_line_after_the_rest(smoke, tmp_path, capfd):

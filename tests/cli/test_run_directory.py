@@ -112,6 +112,19 @@ def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smok
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"])
+def test_a_command_with_fresh_that_is_started_again_goes_on(smoke, copied, capfd, monkeypatch, name):
+    """By Slurm after its time limit, or by torchrun: else it would begin at step 0 again every time."""
+    root, run = copied
+    monkeypatch.setenv(name, "1")
+    assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 0
+    assert "already done" in capfd.readouterr().out
+    assert not list(run.parent.glob("*.old-*"))
+    monkeypatch.setenv(name, "0")
+    assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 0
+    assert list(run.parent.glob("*.old-*"))
+
+
 @pytest.mark.parametrize("fresh", ["fresh=false", "fresh=true"])
 def test_a_folder_of_another_program_is_neither_filled_nor_moved(smoke, tmp_path, fresh, capfd):
     (tmp_path / "thesis.tex").write_text("kept")

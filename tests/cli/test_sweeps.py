@@ -53,6 +53,16 @@ def test_one_bad_job_neither_stops_nor_hides_the_others(smoke, tmp_path, capfd):
     assert error == ""
 
 
+def test_shuffled_jobs_have_the_names_of_their_own_values(smoke, tmp_path, capfd):
+    """Hydra shuffles the values once more for the jobs."""
+    seeds = "seed=shuffle(1,2,3,4,5,6)"
+    assert train_lm("-m", *smoke, seeds, f"runs_root={tmp_path}", "dry_run=true") == 0
+    lines = [line for line in capfd.readouterr().out.splitlines() if f"{tmp_path}/smoke" in line]
+    found = [re.match(r"\[(\d)/6 seed=(\d)\] .*-s(\d)-", line).groups() for line in lines]
+    assert [number for number, *_ in found] == list("123456")
+    assert all(named == seed for _, named, seed in found)
+
+
 def test_a_crash_in_the_middle(smoke, tmp_path, monkeypatch, capfd):
     from fourierformer.tasks.language_objective import LanguageObjective
 

@@ -10,6 +10,7 @@ from fourierformer.errors import SetupError
 from fourierformer.provenance import MEASURED
 from fourierformer.report import committed_sections, render, write_report
 from fourierformer.report.curves import comparison_chart, layer_curves, metric_curves
+from fourierformer.report.maps import map_charts
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.picture import Picture
 from fourierformer.report.runs import run_sections
@@ -118,6 +119,19 @@ def test_what_gave_no_result_is_counted_at_the_top_and_named_below(tmp_path):
     assert all(name in words.split("All runs")[-1] for name in [*names, "bare"])
 
 
+def test_a_run_that_was_set_aside_is_listed_and_neither_missed_nor_repeated(tmp_path):
+    two_by_three(tmp_path)
+    run = write_run(tmp_path, "gaussian", 1)
+    for path in tmp_path.glob("*/*/meta.json"):
+        path.write_text(json.dumps({"command": f"python train_lm.py attention={path.parent.name.split('-')[1]}"}))
+    run.rename(run.with_name(f"{run.name}.old-1"))
+    words = words_of(tmp_path)
+    assert "Without a result" not in words
+    assert "1 set aside by fresh=true" in words
+    assert f"{run.name}.old-1" in words
+    assert "attention=gaussian" not in words
+
+
 def test_a_long_list_of_runs_is_folded_but_never_what_failed(tmp_path):
     for seed in range(MANY_RUNS + 1):
         write_run(tmp_path, "softmax", seed)
@@ -171,7 +185,12 @@ def test_times_of_a_gpu_are_said_to_be_of_it_and_those_of_a_cpu_not(tmp_path):
     assert section.headline == "Measured on Some GPU."
     assert [picture.name for picture in pictures([section])] == ["kernel-time-lm-small-batch-96--kernel-any"]
     path.write_text(KERNELS + row.format("forward", ""))
-    assert "no times of a GPU" in committed_sections(tmp_path.glob("*.csv"))[0].headline
+    assert committed_sections(tmp_path.glob("*.csv"))[0].headline == "Measured on a CPU only."
+    other = tmp_path / "kernel_other.csv"
+    other.write_text(KERNELS + row.format("forward", "Some GPU"))
+    (section,) = committed_sections(tmp_path.glob("*.csv"))
+    assert section.headline == "Measured on Some GPU and a CPU."
+    assert f"from {other}" in section.parts[2].notes
 
 
 def test_a_number_just_below_a_thousand_has_no_exponent(tmp_path):
@@ -281,6 +300,14 @@ def test_debug_runs_are_folded_away(tmp_path):
 
 
 @pytest.mark.full("trains two models")
+def test_models_of_other_lengths_do_not_look_at_the_same_sequence(tmp_path):
+    for attention, length in (("softmax", 64), ("fourier", 32)):
+        config = {"attention.name": attention, "model.length": length}
+        run = write_run(tmp_path / attention, attention, changes={"config": config, "group": attention})
+        (run / "checkpoints").mkdir()
+    assert map_charts(comparison(collect(tmp_path)), "anchor") == []
+
+
 def test_the_heads_of_two_trained_models_look_at_the_same_sequence(tmp_path, capsys):
     assert train_lm("-m", "debug=smoke", "attention=softmax,fourier", f"runs_root={tmp_path}") == 0
     capsys.readouterr()

@@ -53,6 +53,13 @@ def test_states_and_time_left(root):
     assert (begun.state, begun.step, begun.seconds_left) == ("running", None, None)
 
 
+def test_a_run_that_is_measuring_has_no_time_left_to_show(tmp_path):
+    write(tmp_path, "m-softmax-s1-aaaaaaaa", state="running", step=400, steps=400, seconds=50.0)
+    (one,) = [progress_of(run, NOW) for run in collect(tmp_path)]
+    assert (one.state, one.seconds_left, one.remark) == ("running", None, "measuring")
+    assert summary_line([one]) == "1 running"
+
+
 def test_the_last_line_counts(root):
     line = summary_line([progress_of(run, NOW) for run in collect(root)])
     assert line == "1 failed, 3 running, 2 stalled; the last running one ends in 2 min 30 s"

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,6 +123,21 @@ def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
 
 
 @pytest.mark.full("a process that is killed while it waits")
+def test_an_evaluation_during_which_an_online_run_was_stopped_is_logged_after_it(run_dir, monkeypatch):
+    """After the row of step 100, wandb asks for step 101."""
+    logged = []
+    run = SimpleNamespace(url="", resumed=True, step=101, log=lambda row, step: logged.append((step, sorted(row))))
+    monkeypatch.setattr("wandb.init", lambda **_: run)
+    monkeypatch.setattr(tracking_wandb, "choose_mode", lambda mode: ("online", ""))
+    tracker = WandbTracker(**SETTINGS, dir=run_dir)
+    tracker.log({"step": 90, "train_loss": 2.0})
+    tracker.log({"step": 100, "train_loss": 1.0})
+    tracker.log({"step": 100, "valid_ppl": 9.0})
+    tracker.log({"step": 101, "train_loss": 1.0})
+    keys = ["step", "tokens"]
+    assert logged == [(101, [*keys, "valid_ppl"]), (101, [*keys[:1], "tokens", "train_loss"])]
+
+
 def test_a_kill_loses_about_a_second(run_dir):
     code = """
         import json, os, signal, sys, time
