@@ -11,6 +11,7 @@ results/measured/gpu_*.csv, all of them as tables in gpu_summary.md. Exit code 0
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import signal
@@ -85,6 +86,7 @@ def command_of(name: str, seconds: float, args: argparse.Namespace) -> list[str]
 def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
     """Run a part, for `seconds` at most."""
     print(f"\n== {name}: {seconds:.0f} s at most", flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     if missing := [module for module in NEEDS[name] if not importlib.util.find_spec(module)]:
         packages = " ".join(missing).replace("hydra", "hydra-core")
         return Part(name, "failed", f"not installed: pip install {packages}", 0.0)
@@ -103,13 +105,13 @@ def run(name: str, seconds: float, args: argparse.Namespace) -> Part:
 
 def end(process: subprocess.Popen) -> None:
     """End a process with all processes it started; first as by Ctrl-C, after which pytest writes its counts."""
-    for number, patience in ((signal.SIGINT, GRACE), (signal.SIGKILL, None)):
-        if process.poll() is None:
-            os.killpg(process.pid, number)
-            try:
-                process.wait(patience)
-            except subprocess.TimeoutExpired:
-                continue
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+    with contextlib.suppress(ProcessLookupError):  # of those that outlive it
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def report_of(name: str, args: argparse.Namespace) -> Path:

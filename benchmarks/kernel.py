@@ -174,7 +174,8 @@ def with_ratios(rows: list[dict]) -> list[dict]:
             against = next((r for r in rows if (r["name"], r["what"]) == (base, row["what"])), None)
             if f"time {label}" not in row:  # on a CPU taken in turns with softmax
                 compared[-1][f"time {label}"] = row["ms"] / against["ms"] if against else None
-            compared[-1][f"memory {label}"] = row["MiB"] / against["MiB"] if against else None
+            sizes = row["MiB"], against["MiB"] if against else None
+            compared[-1][f"memory {label}"] = sizes[0] / sizes[1] if all(sizes) else None
     return compared
 
 

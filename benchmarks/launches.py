@@ -265,7 +265,7 @@ def time_variants(items: list[tuple]) -> Iterator[dict]:
             )
 
 
-def main() -> None:
+def main() -> int:
     parser = Parser(__doc__)
     parser.add_argument("--tiles", action="store_true", help="the sweep")
     parser.add_argument("--kernel", action="append", choices=KERNELS, help="of the sweep; default: all")
@@ -289,10 +289,17 @@ def main() -> None:
     else:
         compile_all([(*setting, kernel, None) for setting in SETTINGS for kernel in ("both", "queries")], math.inf)
         parts = [apart(launches, *setting) for setting in SETTINGS]
-    for row in itertools.chain(*parts):
-        rows.append(row)
-        write_csv(out, rows, head)
-        print(", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
+    failed = 0
+    for part in parts:
+        try:
+            for row in part:
+                rows.append(row)
+                write_csv(out, rows, head)
+                print(", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
+        except Ended as error:  # the other settings are still measured
+            print(error, flush=True)
+            failed += 1
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

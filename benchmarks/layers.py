@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.clocks import peak_mebibytes, take_turns, times_cpu, times_cuda
 from fourierformer.attention import Geometry, build, mechanism, refusal
-from fourierformer.errors import short
+from fourierformer.errors import SetupError, short
 from fourierformer.training.precision import autocast
 
 FIT_FROM = 2048  # tokens; below, costs that do not grow with N flatten the slope
@@ -161,11 +161,15 @@ def bench(args: argparse.Namespace, limits: Limits) -> Iterator[Row]:
             rows = [Row(name, mask, tokens, what) for what in WHAT]
             layer = None
             if not all(limits.reason(row) for row in rows):
-                if reason := refusal(mechanism(name), mask == "causal", grid=False):
+                reason = refusal(mechanism(name), mask == "causal", grid=True)
+                try:
+                    layer = None if reason else Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device)
+                except SetupError as error:  # of its sizes
+                    reason = str(error)
+                if reason:
                     refused.add((name, mask))
                     yield Row(name, mask, None, "", f"refused: {reason}")
                     continue
-                layer = Layer(name, mask == "causal", tokens, args.dim, args.heads, args.device)
             for row in rows:
                 attempt(row, layer, peer, of_peer.get(row.what), limits, args)
                 if name == PEER and row.measured:
@@ -181,7 +185,9 @@ def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | No
         return
     try:
         measure(row, layer, peer, of_peer, args.seconds, args.repeats)
-    except RuntimeError as error:  # torch.OutOfMemoryError is one; on a CPU it has no class of its own
+    except (
+        Exception
+    ) as error:  # torch.OutOfMemoryError is one; on a CPU it is a RuntimeError without a class of its own
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             reason = limits.ended[row.key] = f"out of memory at N = {row.tokens}"
             row.status = f"skipped: {reason}"

@@ -226,7 +226,8 @@ def cases(args: argparse.Namespace) -> list[Case]:
 
 def tile_of(text: str) -> Tile:
     """A tile from its argument. Triton needs powers of two, and matrix instructions at least 16 rows and columns."""
-    numbers = [int(part) for part in text.split(",") if part.isdecimal() and len(part) < 5]
+    parts = text.split(",")
+    numbers = [int(part) for part in parts] if all(part.isdecimal() and len(part) < 5 for part in parts) else []
     sizes = numbers[:3]
     powers = len(sizes) == 3 and all(n.bit_count() == 1 for n in sizes) and min(sizes[:2]) >= 16 and sizes[2] <= 32
     if not powers or len(numbers) > 5 or not all(numbers) or numbers[4:] not in ([], [1], [2], [4], [8], [16]):

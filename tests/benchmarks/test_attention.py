@@ -12,6 +12,7 @@ from benchmarks import attention, layers
 from benchmarks.clocks import take_turns
 from benchmarks.layers import Layer, Limits, Row, claims_linear, expected, exponent, exponents, measure
 from fourierformer.attention import available, mechanism
+from fourierformer.attention.mechanisms.softmax import Softmax
 from tests.helpers.command_line import REPOSITORY
 
 COLUMNS = (
@@ -191,6 +192,24 @@ def test_an_error_that_poisons_a_gpu_is_a_row_too(monkeypatch):
     args = SimpleNamespace(device="cuda", seconds=1, repeats=1)
     layers.attempt(row, SimpleNamespace(milliseconds=poisoned), None, None, Limits(60, 60, 1000), args)
     assert row.status == "failed: RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def test_images_have_a_grid_and_a_refused_size_or_an_error_leaves_the_others_measured(bench, monkeypatch):
+    mix = Softmax.mix
+
+    def broken(self, q, *arguments, **options):
+        if q.shape[-2] == 128 and not self.geometry.causal:
+            raise ValueError("Boom")
+        return mix(self, q, *arguments, **options)
+
+    monkeypatch.setattr(Softmax, "mix", broken)
+    good, _, rows = bench("--quick", "--full", "--dim", "48", "--heads", "2", "--only", "axial,aft_conv")
+    assert not good
+    states = {(row["attention"], row["tokens"]): row["status"] for row in rows}
+    assert states["softmax", "128"] == "failed: ValueError: Boom"
+    assert states["aft_conv", ""].startswith("refused: attention.aft_heads must divide")
+    assert all(row["status"] == "measured" for row in rows if row["attention"] == "axial")
+    assert sum(row["attention"] == "axial" for row in rows) >= 4
 
 
 def test_a_real_run_writes_columns_origin_refusals_and_plots(bench, tmp_path, capsys):

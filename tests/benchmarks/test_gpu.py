@@ -4,7 +4,9 @@ import csv
 import os
 import subprocess
 import sys
+import time
 from itertools import chain, product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -122,9 +124,10 @@ def test_bad_input_is_one_line(arguments, words, monkeypatch, capsys):
     assert words in line
 
 
-def test_a_part_whose_packages_are_missing_names_them(monkeypatch):
+def test_a_part_whose_packages_are_missing_names_them(monkeypatch, tmp_path):
     monkeypatch.setitem(gpu.NEEDS, "training", ("hydra", "no_such_module"))
-    part = gpu.run("training", 1.0, SimpleNamespace())
+    part = gpu.run("training", 1.0, SimpleNamespace(out=tmp_path / "made"))
+    assert (tmp_path / "made").is_dir()
     assert (part.outcome, part.detail) == ("failed", "not installed: pip install no_such_module")
 
 
@@ -144,6 +147,28 @@ def test_a_part_that_fails_or_hangs_is_named_and_leaves_the_others(tmp_path, mon
     assert outcomes[1][:2] == ("kernel", "stopped")
     assert outcomes[2] == ("training", "done", "exit code 0")
     assert "kernel: stopped" in capsys.readouterr().err
+
+
+def test_a_part_that_ends_leaves_no_process_behind(tmp_path):
+    """Its child ignores Ctrl-C."""
+    child = (
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    )
+    leader = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
+    leader += "; import time; time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", leader], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    lines = {process.stdout.readline().strip(), process.stdout.readline().strip()}
+    (number,) = lines - {"on"}
+    gpu.end(process)
+    for _ in range(100):  # a killed process may wait for its parent to ask
+        state = Path(f"/proc/{number}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the child lives")
 
 
 def test_the_parts_fit_into_the_time():

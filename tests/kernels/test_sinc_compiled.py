@@ -1,5 +1,6 @@
 """The compiled CPU kernel as a torch operator: tracing, compiling, exporting, mapping, counting, many threads."""
 
+import math
 import threading
 
 import pytest
@@ -136,6 +137,62 @@ def test_forward_mode_is_refused():
     (q, k, v, radius), _ = leaves_of()
     with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
         torch.func.jvp(lambda q: sinc_attention(q, k, v, radius), (q,), (q,))
+
+
+def test_derivatives_of_a_mapped_call_are_refused_in_the_same_words():
+    (q, k, v, radius), _ = leaves_of()
+    stacked = torch.stack([q, 2 * q])
+    mapped = torch.vmap(lambda q: sinc_attention(q, k, v, radius))
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(mapped, (stacked,), (stacked,))
+    with pytest.raises(NotImplementedError, match=r"by torch\.func"):
+        torch.func.grad(lambda q: mapped(q).sum())(stacked)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0)])
+def test_the_operators_take_no_tokens(queries, keys):
+    """An exported graph calls them without the question of `sinc_attention`."""
+    operators = torch.ops.fourierformer
+    q, k, v, radius = (
+        torch.ones(2, 2, queries, 4),
+        torch.ones(2, 2, keys, 4),
+        torch.ones(2, 2, keys, 3),
+        torch.ones(2, 2, 4),
+    )
+    given = (q, k, v, radius)
+    output, norm = operators.sinc_attention_cpu(*given, *SETTINGS)
+    assert torch.equal(output, torch.zeros(2, 2, queries, 3))
+    gradients = operators.sinc_attention_cpu_backward(output, *given, None, output, norm, *OPTIONS.values())
+    assert all(torch.equal(gradient, torch.zeros_like(t)) for gradient, t in zip(gradients, given, strict=True))
+    masks = (None, torch.ones(2, 2, queries, keys, dtype=torch.bool), None)
+    output, log_total = operators.sinc_attention_portable(*given, *masks, 4, 1e-6, False, 0.0)
+    assert torch.equal(output, torch.zeros(2, 2, queries, 3))
+    saved = (*given, *masks, output, log_total)
+    gradients = operators.sinc_attention_portable_backward(output, *saved, 4, False, 0.0, False)
+    assert all(torch.equal(gradient, torch.zeros_like(t)) for gradient, t in zip(gradients[:4], given, strict=True))
+
+
+@pytest.mark.parametrize("number", [math.inf, 3e38, math.nan])
+def test_later_values_reach_no_gradient_of_an_earlier_query(number):
+    (q, k, v, radius), _ = leaves_of(tokens=20)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    sinc_attention(*leaves, radius, backend="compiled", **OPTIONS)[:, :, :8].mul(100).sum().backward()
+    expected = leaves[0].grad[:, :, :8].clone()
+    v[:, :, 9:] = number
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    output = sinc_attention(*leaves, radius, backend="compiled", **OPTIONS)
+    (gradient,) = torch.autograd.grad(output[:, :, :8].mul(100).sum(), leaves[0])
+    assert torch.equal(gradient[:, :, :8], expected)
+
+
+@pytest.mark.parametrize(("dtype", "widest"), [(torch.float32, 2048), (torch.float64, 256)])
+def test_heads_whose_exponents_do_not_fit_are_left_to_portable(dtype, widest):
+    assert choose_backend(torch.zeros(1, 1, 2, widest, dtype=dtype))[0] == "compiled"
+    assert choose_backend(torch.zeros(1, 1, 2, widest + 1, dtype=dtype))[0] == "portable"
+    torch.manual_seed(0)
+    q, k = (30 / 2**0.5 * torch.randn(1, 1, n, 4 * widest, dtype=dtype) for n in (2, 3))
+    v = torch.randn(1, 1, 3, 2, dtype=dtype)
+    assert sinc_attention(q, k, v, torch.ones(()), power=4, eps=0.0, causal=False).abs().min() > 0
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev])

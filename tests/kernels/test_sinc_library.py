@@ -78,7 +78,7 @@ def test_two_processes_build_it_once(compiler, cache):
     assert printed == [str(path) for path in 2 * libraries(cache)]
 
 
-@pytest.mark.parametrize("damage", ["half", "no sum", "nothing"])
+@pytest.mark.parametrize("damage", ["half", "no sum", "no text", "nothing"])
 def test_half_a_library_is_built_again(compiler, cache, damage):
     compiler()
     path = Path(library.load()._name)
@@ -88,9 +88,43 @@ def test_half_a_library_is_built_again(compiler, cache, damage):
         path.write_bytes(Path(shutil.copy(os.environ["CXX"], path)).read_bytes()[:100])
     if damage == "no sum":
         path.with_suffix(".sha256").unlink()
+    if damage == "no text":
+        path.with_suffix(".sha256").write_bytes(b"\xff\xfe")
     library.load()
     assert compiler.calls() == 2
     assert library._open(path) is not None
+
+
+def test_without_a_compiler_any_whole_library_is_taken(compiler, cache, monkeypatch):
+    compiler()
+    path = Path(library.load()._name)
+    library.load.cache_clear()
+    parts = path.name.removesuffix(".so").split("-")
+    damaged = path.with_name("-".join([*parts[:-1], "0" * 12]) + ".so")
+    assert damaged < path
+    damaged.write_bytes(b"half")
+    damaged.with_suffix(".sha256").write_text("0")
+    monkeypatch.setattr(library, "find_compiler", lambda: None)
+    assert Path(library.load()._name) == path
+
+
+def test_a_user_without_a_home_has_a_folder_among_the_temporary_files(compiler, cache, tmp_path, monkeypatch):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    compiler()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(library.Path, "expanduser", homeless)
+    assert Path(library.load()._name).parent == tmp_path / "temporary" / f"fourierformer-{os.getuid()}"
+
+
+def test_a_file_system_without_locks_is_a_reason(compiler, cache, monkeypatch):
+    def none(self):
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    compiler()
+    monkeypatch.setattr(library.FileLock, "__enter__", none)
+    assert "file system without locks (set XDG_CACHE_HOME)" in library.why_unavailable()
 
 
 def test_a_cache_that_cannot_be_written_is_passed_over(compiler, cache, tmp_path):

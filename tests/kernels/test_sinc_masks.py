@@ -107,6 +107,23 @@ def test_calls_that_overlap_in_threads_compute_in_full_precision_and_restore_the
         matmul.fp32_precision = before
 
 
+def test_a_setting_that_was_inherited_stays_so():
+    """Else a later change of the general setting would not reach the products any more."""
+    general, matmul = torch.backends.fp32_precision, torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "none"
+        torch.backends.fp32_precision = "tf32"
+        inherited = matmul.fp32_precision
+        with full_precision(torch.device("cpu")):
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == inherited
+        torch.backends.fp32_precision = "ieee"
+        assert matmul.fp32_precision == "ieee"
+    finally:
+        torch.backends.fp32_precision, matmul.fp32_precision = general, before
+
+
 def test_grouped_heads_are_repeated_heads():
     q, k, v, radius, _ = leaves()
     few_k, few_v = k[:, :2], v[:, :2]

@@ -43,7 +43,21 @@ def test_a_training_refuses_one(override, tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "tile", ["0", "128,64", "128,64,8,0", "128,64,8,1,4,4", "100,64,8", "8,64,8", "128,64,64", "a,b,c", LONG]
+    "tile",
+    [
+        "0",
+        "128,64",
+        "128,64,8,0",
+        "128,64,8,1,4,4",
+        "100,64,8",
+        "8,64,8",
+        "128,64,64",
+        "a,b,c",
+        "64,foo,64,4",
+        "64,64,4,99999",
+        "64,64,4,-2",
+        LONG,
+    ],
 )
 def test_a_tile_that_is_none_is_refused(tile, monkeypatch, capfd):
     pytest.importorskip("triton")

@@ -93,7 +93,7 @@ def why_not_compiled(q: Tensor, power: int = 4) -> str | None:
     """The reason why the compiled CPU kernel cannot run for such a tensor; None if it can. Builds it where needed."""
     if q.device.type != "cpu":
         return f"it runs on a CPU, q is on '{q.device.type}'"
-    return compiled.why_not(power, q.shape[-1]) or library.why_unavailable()
+    return compiled.why_not(power, q.shape[-1], q.dtype) or library.why_unavailable()
 
 
 def why_not_fused(q: Tensor, width: int = 0) -> str | None:
@@ -130,16 +130,23 @@ def _widest(q: Tensor) -> int:
 
 def _refuse_transforms(*tensors: Tensor) -> None:
     """NotImplementedError for derivatives that torch would silently take to be 0, or refuse in words about itself."""
+    if not torch.compiler.is_compiling():  # which cannot trace these questions; vmap may stand between
+        tensors = tuple(map(_without_batches, tensors))
     if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise NotImplementedError(
             "Fourier attention has no forward-mode derivative (torch.func.jvp, jacfwd): use reverse mode, "
             "torch.autograd.grad"
         )
-    # torch.compile cannot trace this question
     if not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_gradtrackingtensor, tensors)):
         raise NotImplementedError(
             "Fourier attention has no derivative by torch.func (grad, vjp, jacrev): use torch.autograd.grad"
         )
+
+
+def _without_batches(tensor: Tensor) -> Tensor:
+    while torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _compute_capability_major(device: torch.device) -> int:

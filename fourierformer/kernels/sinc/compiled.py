@@ -12,6 +12,10 @@ from fourierformer.kernels.sinc.operators import count_operations, direct_operat
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
 NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "disc", "threads")
+WIDEST, WIDEST_DOUBLE = (
+    2048,
+    256,
+)  # the exponents of a weight add up over its coordinates; less than 2^-2^15 counts as 0
 LARGEST_EXPONENT = 2**30  # of a weight; a factor of 0 takes 2^16 from it (native/tiles.h), once per eight coordinates
 
 
@@ -101,6 +105,8 @@ def sinc_backward(
     doutput, q, k, v, radius, output = map(_contiguous_rows, (doutput, q, k, v, radius, output))
     dq, dk, dv = (_token_major(t, t.shape[3]) for t in (q, k, v))
     dradius = radius.new_empty(radius.shape)
+    if 0 in (*q.shape, k.shape[2]):  # in an exported graph: `sinc_attention` returns before
+        return dq.zero_(), dk.zero_(), dv.zero_(), dradius.zero_()
     arrays = dict(zip(ARRAYS, (q, k, v, radius, output, doutput, dq, dk, dv, dradius), strict=True))
     _call("backward", norm.contiguous(), keep, power, eps, causal, disc, **arrays)
     return dq, dk, dv, dradius
@@ -119,9 +125,10 @@ count_operations(torch.ops.fourierformer.sinc_attention_cpu, per_coordinate=18, 
 count_operations(torch.ops.fourierformer.sinc_attention_cpu_backward, per_coordinate=40, per_value=4, first=1)
 
 
-def why_not(power: int, width: int) -> str | None:
+def why_not(power: int, width: int, dtype: torch.dtype = torch.float32) -> str | None:
     """The reason why the kernel cannot compute with this power and width; None if it can."""
-    fits = power * 2**16 * (width + 7) // 8 < LARGEST_EXPONENT
+    widest = WIDEST_DOUBLE if dtype == torch.float64 else WIDEST
+    fits = power * 2**16 * (width + 7) // 8 < LARGEST_EXPONENT and width <= widest
     return None if fits else f"it cannot hold the exponents of weights of power {power} in {width} coordinates"
 
 

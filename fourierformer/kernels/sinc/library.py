@@ -52,9 +52,9 @@ def load() -> ctypes.CDLL:
     folders = cache_folders()
     for folder in filter(_trusted, folders):
         # without a compiler, a library that any compiler made for this machine
-        path = folder / name if compiler else next(iter(sorted(folder.glob(name))), None)
-        if path and (library := _open(path)):
-            return library
+        for path in [folder / name] if compiler else sorted(folder.glob(name)):
+            if library := _open(path):
+                return library
     if compiler is None:
         raise Unavailable(
             f"no C++ compiler found ({', '.join(COMPILERS)}): install one, for example with 'apt install g++' or "
@@ -91,8 +91,10 @@ def find_compiler() -> str | None:
 
 def cache_folders() -> list[Path]:
     """The user's cache, then a folder of the user's own among the temporary files, in case the first is read-only."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folders = [Path(home) / "fourierformer"]
+    folders = []
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        folders.append(Path(home) / "fourierformer")
     with contextlib.suppress(FileNotFoundError):  # a read-only system may have no folder for temporary files
         folders.append(Path(tempfile.gettempdir()) / f"fourierformer-{os.getuid()}")
     return folders
@@ -144,7 +146,7 @@ def _open(path: Path) -> ctypes.CDLL | None:
         if not _trusted(path):  # it may have been planted while others could write the folder
             return None
         return ctypes.CDLL(str(path)) if path.with_suffix(".sha256").read_text() == file_sha256(path) else None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 
@@ -158,6 +160,8 @@ def _build_once(path: Path, compiler: str) -> ctypes.CDLL:
         raise Unavailable(
             f"another process has been building it for {PATIENCE} s, wait for it or end it ({lock.lock_file})"
         ) from None
+    except NotImplementedError:  # of some versions of filelock
+        raise Unavailable(f"{path.parent} is on a file system without locks (set XDG_CACHE_HOME)") from None
     except OSError as error:
         raise Unavailable(f"it cannot be written to {path.parent}: {error.strerror or error}") from None
 

@@ -143,7 +143,9 @@ def full_precision(device: torch.device):
         with _lock:
             restored = before.pop()
             if not before:
-                matmul.fp32_precision = restored
+                matmul.fp32_precision = "none"  # the general setting, which later changes of it then still reach
+                if matmul.fp32_precision != restored:
+                    matmul.fp32_precision = restored
 
 
 @torch.library.custom_op("fourierformer::sinc_attention_portable", mutates_args=())
@@ -158,6 +160,8 @@ def sinc_forward(
     log_eps = math.log(eps) if eps > 0 else -math.inf
     out.zero_()
     log_totals.fill_(math.inf)  # rows without any weight keep this: exp(score - inf) = 0
+    if 0 in (*q.shape, k.shape[2]):  # in an exported graph: `sinc_attention` returns before
+        return output, log_total
     with full_precision(q.device):
         tiles = Tiles(q, k, radius, power, Pairs(causal, keep, mask, dropout, seed))
         for number, (heads, rows, columns) in enumerate(tiles):
@@ -188,6 +192,9 @@ def sinc_backward(
     seed: Tensor | None, output: Tensor, log_total: Tensor, power: int, causal: bool, dropout: float, of_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, radius, and of a float mask (an empty tensor unless `of_mask`)."""
+    if 0 in (*q.shape, k.shape[2]):
+        dq, dk, dv, dradius = (t.new_zeros(t.shape) for t in (q, k, v, radius))
+        return dq, dk, dv, dradius, _empty_mask_gradient(q, k, of_mask).zero_()
     with full_precision(q.device):
         along = (doutput * output).sum(-1, keepdim=True).flatten(0, 1)
         doutputs, values, log_totals = doutput.flatten(0, 1), v.flatten(0, 1), log_total.flatten(0, 1)[..., None]

@@ -191,8 +191,11 @@ struct Backward {
           shares[r] = visible<S>(seen[r], j) ? shares[r] : V{};
         }
         add_products(values + j * call.value_width, dvalues + j * call.value_width, shares, dscores);
-        EACH_ROW(r) dscores[r] = shares[r] * (dscores[r] - row_delta[r]) * S(call.power);
-        if (any_unknown) clear_hidden(seen, j, dscores);
+        EACH_ROW(r) {  // 0 times the infinity of a hidden key's value is not 0
+          dscores[r] = shares[r] * (dscores[r] - row_delta[r]) * S(call.power);
+          dscores[r] = visible<S>(seen[r], j) ? dscores[r] : V{};
+        }
+        if (any_unknown) clear_hidden_slopes(seen, j);
         add_slopes(dkeys + j * call.width, dscores);
       }
       for (int r = 0; r < ROWS && i + r < call.queries; r++) {
@@ -201,11 +204,10 @@ struct Backward {
       }
     }
 
-    // Clears hidden pairs: 0 times NaN is not 0.
-    void clear_hidden(const int* seen, int j, V* dscores) {
+    // 0 times NaN is not 0.
+    void clear_hidden_slopes(const int* seen, int j) {
       for (int r = 0; r < ROWS; r++) {
         auto seen_here = visible<S>(seen[r], j);
-        dscores[r] = seen_here ? dscores[r] : V{};
         for (int64_t d = 0; d < call.width; d++)
           slopes[d * ROWS + r] = seen_here ? slopes[d * ROWS + r] : V{};
       }

@@ -20,7 +20,7 @@ struct Forward {
     blocks = (call.queries + ROWS - 1) / ROWS;
     bool many_heads = call.batch * call.heads >= 4 * call.threads;
     blocks_per_task = many_heads || blocks < 16 ? blocks : 16;
-    tasks_per_head = (blocks + blocks_per_task - 1) / blocks_per_task;
+    tasks_per_head = blocks ? (blocks + blocks_per_task - 1) / blocks_per_task : 0;
     padded_keys = (call.keys + W - 1) / W * W;
     padded_values = (call.value_width + 2 * W - 1) / (2 * W) * 2 * W;
     least_shift = call.eps > 0 ? (int64_t)std::ceil(std::log2(call.eps)) : HIDDEN;
