@@ -149,16 +149,12 @@ def test_a_part_that_fails_or_hangs_is_named_and_leaves_the_others(tmp_path, mon
     assert "kernel: stopped" in capsys.readouterr().err
 
 
-def test_a_part_that_ends_leaves_no_process_behind(tmp_path):
+def test_a_part_that_ends_leaves_no_process_behind():
     """Its child ignores Ctrl-C."""
-    child = (
-        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
-    )
+    child = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
     leader = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
-    leader += "; import time; time.sleep(60)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", leader], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    command = [sys.executable, "-c", f"{leader}; import time; time.sleep(60)"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     lines = {process.stdout.readline().strip(), process.stdout.readline().strip()}
     (number,) = lines - {"on"}
     gpu.end(process)
