@@ -185,9 +185,7 @@ def attempt(row: Row, layer: Layer | None, peer: Layer | None, of_peer: Row | No
         return
     try:
         measure(row, layer, peer, of_peer, args.seconds, args.repeats)
-    except (
-        Exception
-    ) as error:  # torch.OutOfMemoryError is one; on a CPU it is a RuntimeError without a class of its own
+    except Exception as error:  # out of memory, on a CPU, is a RuntimeError without a class of its own
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
             reason = limits.ended[row.key] = f"out of memory at N = {row.tokens}"
             row.status = f"skipped: {reason}"

@@ -28,10 +28,12 @@ PATIENCE = timedelta(days=2)
 START_PATIENCE = timedelta(minutes=10)  # for all processes to start: nodes may first fetch an image of a container
 
 
-def started_again() -> bool:
-    """Whether Slurm or torchrun has started this command again, which goes on with what it began."""
-    counts = (os.environ.get(name) for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
-    return any(count not in (None, "", "0") for count in counts)
+def started_again(slurm_job: str | None) -> bool:
+    """Whether torchrun has started this command again, or Slurm the job of this number."""
+    by_torchrun, by_slurm = (
+        os.environ.get(name) not in (None, "", "0") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    )
+    return by_torchrun or (by_slurm and slurm_job is not None and slurm_job == os.environ.get("SLURM_JOB_ID"))
 
 
 def own_share(what: str, size: int, rank: int, world: int) -> slice:

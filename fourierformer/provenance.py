@@ -21,7 +21,7 @@ CONFIGS = SHARE / "configs"
 MEASURED = SHARE / "results" / "measured"  # committed measurements
 PACKAGES = ("fourierformer", "torch", "triton", "numpy", "hydra-core", "omegaconf", "timm", "wandb", "datasets")
 RESULTS = (":!results/measured", ":!studies")  # written after runs: a new result must not mark the next run as dirty
-SECRET = "(?:key|token|secret|password)"  # ends of names whose values are secrets
+SECRET = "(?:key|(?<!previous_)token|secret|password)"  # ends of names whose values are secrets
 COMMIT = re.compile("[0-9a-f]{40}")
 LARGEST_DIFF = 1_000_000  # characters; a larger diff is data and not kept
 
@@ -140,7 +140,7 @@ def machine(device: str = "cpu") -> str:
 def without_folders(command: str) -> str:
     """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
     words = map(_masked, split_words(command))
-    return shlex.join(re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/]+?)/?(["']?)$""", r"\1\2\3\4", word) for word in words)
+    return shlex.join(re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/"']+)/*(["']?)$""", r"\1\2\3\4", word) for word in words)
 
 
 def without_secrets(command: str) -> str:
@@ -158,9 +158,9 @@ def split_words(command: str) -> list[str]:
 
 
 def _masked(word: str) -> str:
-    """A word of a command line, +hydra.job.env_set.WANDB_API_KEY=... or +env={API_KEY: ...}, without secrets. Values of
-    attention and data, such as data.previous_token, are none."""
-    if re.match(r"\+*(attention|data)[.=]", word):
+    """A word of a command line, +hydra.job.env_set.WANDB_API_KEY=... or +env={API_KEY: ...}, without secrets. Knobs of
+    attentions, such as attention.keys_per_token, are none."""
+    if word.startswith("attention"):
         return word
     if of_key := re.match(rf"[-+~\w.@/]*{SECRET}=", word, re.IGNORECASE):
         return f"{of_key[0]}***"

@@ -8,7 +8,6 @@ python scripts/evaluate.py runs/imagenet_deit_tiny/... --checkpoint last --weigh
 """
 
 import argparse
-import json
 import os
 
 from fourierformer.data.text.spec import SWAPPED
@@ -69,7 +68,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def evaluate_published(arguments: argparse.Namespace) -> None:
-    from fourierformer.runs.launch import composed
+    from fourierformer.runs.launch import composed, quoted
     from fourierformer.runs.parts import pick_device
     from fourierformer.runs.spec import read_command, task_of
     from fourierformer.tracking.console import ConsoleTracker
@@ -83,7 +82,7 @@ def evaluate_published(arguments: argparse.Namespace) -> None:
         raise SetupError(f"--{others[0].replace('_', '-')} is for runs: leave it out for a model of transformers")
     check_range("--limit", arguments.limit, 100)  # as for a run
     words = [f"data={arguments.data or 'wikitext2'}"]
-    words += [f"data.root={json.dumps(os.path.expanduser(arguments.data_root))}"] if arguments.data_root else []
+    words += [f"data.root={quoted(os.path.expanduser(arguments.data_root))}"] if arguments.data_root else []
     spec = read_command(composed("train_lm", words))
     name, split, protocol = str(arguments.run)[3:], arguments.split or "test", arguments.protocol or "overlapping"
     if protocol not in (known := ("segment", "overlapping", "sliding")):

@@ -37,20 +37,27 @@ def main() -> None:
     with exit_on_user_error():
         is_run = any((Path(arguments.what) / name).is_file() for name in ("config.yaml", "model.safetensors"))
         if arguments.text is not None:
+            refuse(arguments, ("tokens", "grid", "layers", "split", "sequences"), "not read with --text")
             if arguments.more:
                 raise SetupError(f"--text shows one model: {arguments.what}, without {' '.join(arguments.more)}")
             echo(write_text_maps(Path(arguments.what), arguments.text, arguments.out))
             return
         if not is_run and ("/" in arguments.what or Path(arguments.what).is_dir()):
             from_yaml(Path(arguments.what) / "config.yaml")  # says what the folder is
-        unread = ("tokens", "grid") if is_run else ("layers", "split", "sequences")
-        if given := [option for option in unread if getattr(arguments, option) is not None]:
-            what = "of a pattern, and {} is a run" if is_run else "of runs, and {} is an attention"
-            raise SetupError(f"--{given[0]} is {what.format(arguments.what)}: leave it out")
+        if is_run:
+            refuse(arguments, ("tokens", "grid"), f"of a pattern, and {arguments.what} is a run")
+        else:
+            refuse(arguments, ("layers", "split", "sequences"), f"of runs, and {arguments.what} is an attention")
         show = (show_runs if arguments.more else show_run) if is_run else show_pattern
         pictures, folder = show(arguments)
         for picture in pictures:
             echo("\n".join(map(str, picture.save(own_folder(folder)))))
+
+
+def refuse(arguments: argparse.Namespace, options: tuple[str, ...], reason: str) -> None:
+    """SetupError for options that would not be read."""
+    if given := [option for option in options if getattr(arguments, option) is not None]:
+        raise SetupError(f"--{given[0]} is {reason}: leave it out")
 
 
 def show_pattern(arguments: argparse.Namespace):
@@ -58,6 +65,8 @@ def show_pattern(arguments: argparse.Namespace):
     from fourierformer.report.patterns import pattern_picture
 
     needs_grid = mechanism(arguments.what).needs_grid
+    if needs_grid or arguments.grid:
+        refuse(arguments, ("tokens",), "rows * columns of --grid here")
     grid = grid_of(arguments.grid) if arguments.grid else (8, 8) if needs_grid else None
     tokens = grid[0] * grid[1] if grid else 64 if arguments.tokens is None else arguments.tokens
     check_range("rows * columns of --grid" if grid else "--tokens", tokens, 1, 2049)

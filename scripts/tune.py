@@ -60,7 +60,7 @@ def search(arguments: argparse.Namespace) -> int:
     task = task_of(spec)
     primary = task.primary(spec)
     maximise = next(metric.higher_is_better for metric in task.metrics if metric.key == primary)
-    file = Path(spec.runs_root).expanduser() / "tune" / f"{arguments.name}.db"
+    file = Path(spec.runs_root) / "tune" / f"{arguments.name}.db"
     file.parent.mkdir(parents=True, exist_ok=True)
     options = {"direction": "maximize" if maximise else "minimize", "load_if_exists": True}
     try:

@@ -91,6 +91,8 @@ def test_secrets_of_a_command_line_are_masked(word, masked, monkeypatch):
         ("/home/me/runs/evidence/", "evidence"),  # as the tab key writes it
         ("data.root=/data/wikitext-103/", "data.root=wikitext-103"),
         ('data.root="/home/me/my data"', 'data.root="my data"'),
+        ('data.root="/home/me/my data/"', 'data.root="my data"'),
+        ("/home/me/runs//", "runs"),
         ("runs/evidence/", "runs/evidence/"),  # not of this machine alone
         ("1/255", "1/255"),
     ],

@@ -79,7 +79,7 @@ def render(runs: list[Run], made: str, sections: list[Section] | None = None) ->
         finished=_lines(finished, labels),
         many=len(finished) > MANY_RUNS,
         states=STATES,
-        origin=origin(runs),
+        origin=origin([*finished, *unfinished]),
         set_aside=_lines([run for run in runs if run.state == "set aside"], labels),
         commands=commands([*finished, *unfinished]),
         words=WORDS,
@@ -159,7 +159,7 @@ def _facts(run: Run) -> dict[str, str]:
     meta = run.meta
     versions = known if isinstance(known := meta.get("versions"), dict) else {}
     gpus = Counter(map(str, meta.get("gpus") or [])) if isinstance(meta.get("gpus"), list) else {}
-    changed = " with uncommitted changes (dirty.diff in the run directory)" if meta.get("dirty") else ""
+    changed = " with uncommitted changes (dirty.diff in the run directory)" if run.dirty else ""
     facts = {
         "commit": str(meta.get("commit") or UNKNOWN) + changed,
         "GPU": ", ".join(f"{count} x {name}" for name, count in gpus.items()) or "none",

@@ -208,7 +208,7 @@ def headline(table: Table) -> str:
     compare."""
     for column in quoted_columns(table.rows[0].task):
         cells = [(row, cell.mean) for row in table.rows if (cell := row.cell(column))]
-        finite = [(row, mean) for row, mean in cells if math.isfinite(mean)]
+        finite = [(row, mean) for row, mean in cells if math.isfinite(mean) and not row.diverged]
         protocols = {protocol for row in table.rows for protocol in row.protocols(column)}
         if len(finite) > 1 and len(protocols) == 1 and not several_models(table.rows):
             return _sentence(table, column, finite)

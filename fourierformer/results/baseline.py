@@ -83,8 +83,9 @@ def significance_lines(rows: list[Row], columns: Iterable[Column], *, across_set
     for _, group in groupby(compared, key=lambda pair: id(pair.row)):
         of_row = list(group)
         row = of_row[0].row
-        baseline = labels[id(baselines_of(row, rows, across_settings=across_settings)[0])]
-        lines.append(f"{labels[id(row)]} - {baseline}: {'; '.join(map(_pair_text, of_row))}")
+        (softmax,) = baselines_of(row, rows, across_settings=across_settings)
+        survivors = " (of the seeds that have not diverged)" if row.diverged or softmax.diverged else ""
+        lines.append(f"{labels[id(row)]} - {labels[id(softmax)]}{survivors}: {'; '.join(map(_pair_text, of_row))}")
     tested = sum(pair.p is not None for pair in compared)
     unit = "points" if metric(rows[0].primary).unit == "%" else "%"
     how = (
@@ -154,10 +155,11 @@ def best_settings(rows: list[Row], column: Column) -> Choice:
     measure = f"{column_text(column)} {metric(rows[0].primary).name}"
     used = f"each attention at its own best settings, chosen by mean {measure}: {', '.join(lines)} tried"
     same_seeds = "the seeds that chose are those that are compared: trust numbers of test, not of valid"
+    otherwise = [row for row in measured if row not in alike]
     reasons = {
-        "tried at one setting only": single,
+        f"tried at one setting only{', of those scored alike' if otherwise else ''}": single,
         "some of its seeds diverged": diverged,
-        "scored differently": [row for row in measured if row not in alike],
+        "scored differently": otherwise,
         f"without {measure}": [row for row in rows if row not in measured],
     }
     left_out = [

@@ -93,7 +93,7 @@ def _training(run: Run) -> str:
         "steps": summary.get("steps"),
         summary.get("unit", "samples"): summary.get(summary.get("unit", "")),
         "command": f"`{without_folders(meta['command'])}`" if meta.get("command") else None,
-        "commit": f"{meta.get('commit')}{' with uncommitted changes' if meta.get('dirty') else ''}",
+        "commit": f"{meta.get('commit')}{' with uncommitted changes' if run.dirty else ''}",
         "versions": versions,
         "hardware": ", ".join(meta.get("gpus") or []) or meta.get("cpu"),
         "training time": f"{summary['seconds']:,.0f} s" if summary.get("seconds") else None,
@@ -115,14 +115,16 @@ def _results(run: Run, step: int, last: bool, averaged: bool) -> str:
         return "This run is not finished, or was not measured."
     best = run.summary.get("best")
     are_best = not averaged and (not last or (isinstance(best, dict) and best.get("step") == step))
-    other = "These weights were not measured. The numbers are those of the run's best checkpoint:\n\n"
+    others = "other weights of the run" if task.protocol_column else "the run's best checkpoint"
+    other = f"These weights were not measured. The numbers are those of {others}:\n\n"
     warning = "" if are_best else other
     if task.protocol_column:  # each protocol has its own weights
         own = {(False, False): "best", (True, False): "last", (True, True): "ema_last"}.get((last, averaged))
         of_these = {column: numbers for column, numbers in measured.items() if column[1] == own}
         measured, warning = (of_these, "") if of_these else (measured, warning)
     rows = comparison(collect(run.path.parent))
-    row = next((row for row in rows if row.group == run.field("group")), None)  # None for a run that was set aside
+    # None for a run that was set aside
+    row = next((row for row in rows if run.path in [other.path for other in row.runs]), None)
     lines = []
     for column in sorted(measured, key=column_order):
         numbers, cell = measured[column], row.cell(column) if row else None

@@ -159,6 +159,11 @@ def _given_twice() -> list[str]:
     return [key for key, count in counts.items() if count > 1]
 
 
+def quoted(value: str) -> str:
+    """A value of an override that Hydra reads as this text."""
+    return "'" + value.replace("'", "\\'") + "'"
+
+
 def with_home(word: str) -> str:
     """An override with the home in the place of ~, which Hydra's grammar takes in quotes only."""
     key, _, value = word.partition("=")

@@ -15,7 +15,7 @@ from fourierformer.provenance import describe
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import check_device, config_notes, pick_device
 from fourierformer.runs.spec import attention_of, task_of
-from fourierformer.runs.state import State, state_of
+from fourierformer.runs.state import State, begins_anew, state_of
 from fourierformer.runs.sweep import hours_text
 from fourierformer.tasks import AnyCorpus
 from fourierformer.training.checkpoint import Checkpoints
@@ -70,7 +70,7 @@ def _state(spec: RunSpec) -> State:
     """What the command would find: with fresh=true it moves an earlier run aside."""
     directory = RunDirectory(spec.directory)
     directory.check_ours()
-    return State("new", "") if spec.fresh else state_of(directory, spec)
+    return State("new", "") if begins_anew(spec, directory) else state_of(directory, spec)
 
 
 class _WithoutWeights(TorchFunctionMode):
@@ -122,7 +122,8 @@ def _hours(spec: RunSpec, corpus) -> tuple[float | None, str]:
         return None, ""
     for path in sorted(spec.directory.parent.glob("*/summary.json")):
         if seconds := _seconds_per_step(path.parent, spec, device, here):
-            trained = 0 if spec.fresh else Checkpoints(RunDirectory(spec.directory).checkpoints).newest_step()
+            directory = RunDirectory(spec.directory)
+            trained = 0 if begins_anew(spec, directory) else Checkpoints(directory.checkpoints).newest_step()
             hours = seconds * max(0, spec.trainer.in_steps(epoch or 1).steps - trained) / 3600
             return hours, f"{hours_text(hours, _kind(spec))}: {seconds:.3g} s per step, as in {path.parent.name}"
     return None, ""

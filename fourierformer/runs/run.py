@@ -16,13 +16,13 @@ from omegaconf import DictConfig
 from fourierformer.config import RunSpec
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, interruption_behind, out_of_memory_text
 from fourierformer.printing import echo
-from fourierformer.processes import Processes, already_reported, find_processes, join_processes, started_again
+from fourierformer.processes import Processes, already_reported, find_processes, join_processes
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.job_names import Name, named_attention, values_of_command
 from fourierformer.runs.spec import check_mechanism, read_command, stored_spec, task_of
-from fourierformer.runs.state import State, state_of
+from fourierformer.runs.state import State, begins_anew, state_of
 from fourierformer.runs.sweep import NOT_BEGUN, Job, SweepRecord, choices, end_with_parent, in_sweep, show
 from fourierformer.tasks import task_named, tasks
 from fourierformer.training.signals import StopSignal, exit_code, stop_if_noted
@@ -135,8 +135,11 @@ def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextli
     task_of(spec).check_available(spec)
     directory.check_ours()
     _check_origin(spec, directory)
-    if spec.fresh and not started_again() and (aside := directory.set_aside()):
-        name.say(f"fresh=true: the earlier run is now {aside}")
+    if begins_anew(spec, directory):
+        if aside := directory.set_aside():
+            name.say(f"fresh=true: the earlier run is now {aside}")
+    elif spec.fresh:
+        name.say("fresh=true: this job was started again and goes on with its run")
     stack.enter_context(directory.lock())
     state = _state(directory, spec)
     name.say(state.sentence)
@@ -145,7 +148,7 @@ def _locked(directory: RunDirectory, spec: RunSpec, name: Name, stack: contextli
 
 def _check_origin(spec: RunSpec, directory: RunDirectory) -> None:
     """SetupError where init_from= is no run. A run that resumes needs it no more."""
-    if spec.init_from and (spec.fresh or not directory.checkpoints.is_dir()):
+    if spec.init_from and (begins_anew(spec, directory) or not directory.checkpoints.is_dir()):
         stored_spec(Path(spec.init_from))
 
 

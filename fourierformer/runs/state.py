@@ -13,6 +13,7 @@ from typing import Literal
 from fourierformer.config import RunSpec, differences, from_yaml
 from fourierformer.errors import SetupError
 from fourierformer.printing import echo
+from fourierformer.processes import started_again
 from fourierformer.provenance import code_since, packages_since
 from fourierformer.runs.directory import RunDirectory, readable
 from fourierformer.runs.spec import task_of
@@ -57,6 +58,11 @@ def state_of(directory: RunDirectory, spec: RunSpec) -> State:
     at = f" at step {step:,}" + (f" of {steps:,}" if isinstance(steps, int) else "") if step else " from the beginning"
     why = f" to measure {', '.join(missing)}" if ended else "" if step else ", it has no checkpoint yet"
     return State("resumes", "\n".join([*damaged, f"resumes {path}{at}{why}: {same} (fresh=true starts over)"]))
+
+
+def begins_anew(spec: RunSpec, directory: RunDirectory) -> bool:
+    """Whether fresh=true moves aside what is there: not where Slurm or torchrun has started again what began it."""
+    return spec.fresh and not started_again(readable(directory.meta).get("slurm_job"))
 
 
 def measured_in(stored: dict) -> dict[str, dict[str, dict]]:

@@ -107,7 +107,8 @@ class Job:
 
 def _name_of(number: int, record: Path, values: dict) -> Name:
     """The name of the job with these values: shuffle() gives them another order here than in the record."""
-    names, of_jobs = read_names(record), _read_jobs(record).get("values")
+    record_of_jobs = _read_jobs(record)
+    names, of_jobs = _names_in(record_of_jobs), record_of_jobs.get("values")
     if not number < len(names):
         return Name(str(number + 1), "")
     place = of_jobs.index(values) if isinstance(of_jobs, list) and values in of_jobs else number
@@ -130,8 +131,12 @@ def read_record(record: Path) -> list[dict]:
 
 def read_names(record: Path) -> list[Name]:
     """The names of all jobs of a sweep; none if they could not be written."""
+    return _names_in(_read_jobs(record))
+
+
+def _names_in(jobs: dict) -> list[Name]:
     try:
-        return [Name(*name) for name in _read_jobs(record)["names"]]
+        return [Name(*name) for name in jobs["names"]]
     except (KeyError, TypeError):
         return []
 

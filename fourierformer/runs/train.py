@@ -113,7 +113,8 @@ def _describe(spec: RunSpec, directory: RunDirectory) -> dict:
     chosen = [values for key, values in spec.values.items() if key.endswith("attention") and isinstance(values, dict)]
     names = [name for values in chosen for name in (values["name"], *(values.get("pattern") or []))]  # of `hybrid`
     code = code_of_packages(names)
-    return directory.write_meta(**identity(spec), **({"attention_code": code} if code else {}))
+    further = {"attention_code": code, "slurm_job": os.environ.get("SLURM_JOB_ID")}
+    return directory.write_meta(**identity(spec), **{key: value for key, value in further.items() if value})
 
 
 def ignore(*arguments) -> None:

@@ -112,17 +112,30 @@ def test_run_dir_with_another_config_is_refused_with_the_difference(copied, smok
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"])
-def test_a_command_with_fresh_that_is_started_again_goes_on(smoke, copied, capfd, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("again", "began", "goes_on"),
+    [
+        ({"TORCHELASTIC_RESTART_COUNT": "1"}, None, True),
+        ({"SLURM_RESTART_COUNT": "1", "SLURM_JOB_ID": "7"}, "7", True),
+        ({"SLURM_RESTART_COUNT": "1", "SLURM_JOB_ID": "8"}, "7", False),  # another job began the run that is there
+        ({"SLURM_RESTART_COUNT": "1", "SLURM_JOB_ID": "8"}, None, False),
+        ({"SLURM_RESTART_COUNT": "0", "SLURM_JOB_ID": "7"}, "7", False),
+    ],
+)
+def test_a_command_with_fresh_that_is_started_again_goes_on(smoke, copied, capfd, monkeypatch, again, began, goes_on):
     """By Slurm after its time limit, or by torchrun: else it would begin at step 0 again every time."""
     root, run = copied
-    monkeypatch.setenv(name, "1")
+    meta = read_json(run / "meta.json")
+    write_json(run / "meta.json", meta | ({"slurm_job": began} if began else {}))
+    for name, value in again.items():
+        monkeypatch.setenv(name, value)
     assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 0
-    assert "already done" in capfd.readouterr().out
-    assert not list(run.parent.glob("*.old-*"))
-    monkeypatch.setenv(name, "0")
-    assert train_lm(*smoke, f"runs_root={root}", "fresh=true") == 0
-    assert list(run.parent.glob("*.old-*"))
+    printed = capfd.readouterr().out
+    assert ("this job was started again and goes on with its run" in printed) is goes_on
+    assert ("already done" in printed) is goes_on
+    assert bool(list(run.parent.glob("*.old-*"))) is not goes_on
+    if not goes_on:
+        assert read_json(run / "meta.json").get("slurm_job") == again.get("SLURM_JOB_ID")
 
 
 @pytest.mark.parametrize("fresh", ["fresh=false", "fresh=true"])

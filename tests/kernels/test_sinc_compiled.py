@@ -236,6 +236,26 @@ def test_only_leaves_that_require_a_gradient_get_one(number_of_leaf):
     assert torch.equal(leaves[number_of_leaf].grad, gradients[number_of_leaf])
 
 
+@pytest.mark.parametrize(
+    ("radius", "offset", "which", "low", "high"),
+    [
+        (0.43, 0, 0, 0, 1e-6),
+        (0.43, 1e3, 0, 0, 1e-5),
+        (0.43, 1e4, 0, 1e-5, 1e-3),
+        (1e-6, 0, 1, 0, 1e-4),
+        (1e-8, 0, 1, 1e-4, 1e-2),
+    ],
+)
+def test_what_an_offset_of_all_tokens_and_a_tiny_radius_cost(radius, offset, which, low, high):
+    """The errors that the README states, of the output and of dq."""
+    (q, k, v, scale), doutput = inputs(queries=48, width=16, radius=radius, scale=1.0)
+    rounded = [(q + offset).float(), (k + offset).float(), v.float(), scale.float()]
+    options = {"power": 4, "eps": 1e-6, "causal": False, "keep": None}
+    truth = run(sinc_attention_reference, [t.double() for t in rounded], doutput, **options)
+    ours = run(compiled.sinc_attention_compiled, rounded, doutput, torch.float32, **options)
+    assert low <= error(ours[which], truth[which]) <= high
+
+
 def test_exponents_that_do_not_fit_are_left_to_portable():
     q = torch.zeros(1, 1, 4, 64)
     assert choose_backend(q, power=1000)[0] == "compiled"

@@ -8,9 +8,8 @@ from test_report import Page, two_by_three
 
 from fourierformer.errors import SetupError
 from fourierformer.provenance import MEASURED
-from fourierformer.report import committed_sections, render, write_report
+from fourierformer.report import committed_sections, maps, render, write_report
 from fourierformer.report.curves import comparison_chart, layer_curves, metric_curves
-from fourierformer.report.maps import map_charts
 from fourierformer.report.page import MANY_RUNS, pictures
 from fourierformer.report.picture import Picture
 from fourierformer.report.runs import run_sections
@@ -299,15 +298,19 @@ def test_debug_runs_are_folded_away(tmp_path):
     assert "debug runs, no measurement" in words_of(tmp_path)
 
 
-@pytest.mark.full("trains two models")
-def test_models_of_other_lengths_do_not_look_at_the_same_sequence(tmp_path):
-    for attention, length in (("softmax", 64), ("fourier", 32)):
-        config = {"attention.name": attention, "model.length": length}
+@pytest.mark.parametrize("length", [64, 32])
+def test_only_models_of_one_length_look_at_the_same_sequence(tmp_path, monkeypatch, length):
+    drawn = []
+    monkeypatch.setattr(maps, "_picture", lambda runs, anchor: drawn.append(sorted(runs)))
+    for attention, of_model in (("softmax", 64), ("fourier", length)):
+        config = {"attention.name": attention, "model.length": of_model}
         run = write_run(tmp_path / attention, attention, changes={"config": config, "group": attention})
         (run / "checkpoints").mkdir()
-    assert map_charts(comparison(collect(tmp_path)), "anchor") == []
+    maps.map_charts(comparison(collect(tmp_path)), "anchor")
+    assert len(drawn) == (length == 64)
 
 
+@pytest.mark.full("trains two models")
 def test_the_heads_of_two_trained_models_look_at_the_same_sequence(tmp_path, capsys):
     assert train_lm("-m", "debug=smoke", "attention=softmax,fourier", f"runs_root={tmp_path}") == 0
     capsys.readouterr()

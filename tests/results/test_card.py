@@ -82,7 +82,19 @@ def test_a_card_of_an_image_classifier_has_the_numbers_of_its_own_weights(tmp_pa
         card = model_card(run, 540, {}, **options)
         assert [line.split(" | ")[0] for line in card.splitlines() if line.startswith("| valid")] == [f"| valid {own}"]
         assert "not measured" not in card
-    assert "These weights were not measured" in model_card(run, 540, {}, averaged=True)
+    assert "not measured. The numbers are those of other weights of the run" in model_card(run, 540, {}, averaged=True)
+
+
+def test_a_card_has_all_seeds_though_a_number_was_written_in_two_ways_and_says_that_a_start_was_dirty(tmp_path):
+    for seed, decay in ((1, 0), (2, 0), (3, 0.0)):
+        config = {"optim.weight_decay": decay, "attention.name": "fourier"}
+        changes = {"group": f"fourier{decay}", "config": config}
+        run = write_run(tmp_path, "fourier", seed, 60.0 + seed, changes=changes)
+    meta = json.loads((run / "meta.json").read_text())
+    (run / "meta.json").write_text(json.dumps(meta | {"earlier": [{"commit": "89ab", "dirty": True}]}))
+    cards = [model_card(found, 540, {}) for found in collect(tmp_path)]
+    assert all("| 62.00 ± 2.48 | 3 |" in card for card in cards)
+    assert ["with uncommitted changes" in card for card in cards] == [False, False, True]
 
 
 def test_a_card_of_a_run_that_was_set_aside_has_its_own_numbers(tmp_path):

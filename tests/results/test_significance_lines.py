@@ -7,6 +7,7 @@ import re
 import pytest
 from scipy import stats
 
+from fourierformer.report.runs import headline
 from fourierformer.results import collect, comparison, tables
 from fourierformer.results.baseline import pairs, significance_lines, without_baseline
 from fourierformer.results.comparison import Cell
@@ -307,7 +308,11 @@ def test_settings_at_which_a_seed_diverged_are_not_the_best(tmp_path):
     (table,) = best_tables(rows)
     assert [row.config["optim.lr"] for row in table.rows] == [0.001, 0.001]
     assert "left out, since some of its seeds diverged: softmax lr=0.002" in table.notes
+    (line,) = (line for line in significance_lines(rows, TEST) if line.startswith("fourier lr=0.002"))
+    assert line.startswith("fourier lr=0.002 - softmax lr=0.002 (of the seeds that have not diverged): ")
     (whole,) = tables(rows)
+    assert "softmax lr=0.001" in headline(whole) or "fourier" in headline(whole).split(" with ")[0]
+    assert "softmax lr=0.002" not in headline(whole)
     assert not any(whole.body[line][0] == "softmax lr=0.002" for line, _ in whole.best)
 
 

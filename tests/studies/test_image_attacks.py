@@ -1,50 +1,74 @@
-"""The table of image models under attack: intervals of ratios, and what too few seeds leave out."""
+"""The check of image models under attack: the accuracy kept, its test and what is missing."""
 
 import math
 
+import pandas as pd
 import pytest
 from scipy import stats
 
-from fourierformer.files import write_csv
-from studies.real_data.attacks import ATTACKED, attack_table
+from studies.real_data.attacks import ATTACKED, attack_table, comparisons, kept
 
-CLEAN = {"softmax": [60.0, 61.0, 62.0], "fourier": [47.0, 48.0, 48.5]}
-KEPT = {"softmax": [0.97, 0.98, 0.975], "fourier": [0.55, 0.71, 0.48]}
-
-
-@pytest.fixture
-def table(tmp_path):
-    def make(kept=KEPT) -> list[str]:
-        rows = []
-        for name, clean in CLEAN.items():
-            for seed, share in enumerate(kept[name], 1):
-                top1 = clean[seed - 1]
-                run = {"run": f"{name}-{seed}", "attention": name, "seed": seed}
-                rows.append(run | {"attack": "clean", "level": 0.0, "top1": top1})
-                rows.append(run | {"attack": "fgm", "level": 1.0, "top1": top1 * share})
-        write_csv(tmp_path / f"{ATTACKED}.csv", rows)
-        return attack_table(tmp_path).splitlines()
-
-    return make
+CLEAN = {"softmax": {1: 60.0, 2: 61.0, 3: 62.5}, "fourier": {1: 48.0, 2: 46.5, 3: 47.0}}
+SHARES = {"softmax": {1: 0.98, 2: 0.97, 3: 0.975}, "fourier": {1: 0.882, 2: 0.8731, 3: 0.8775}}  # 0.9 of softmax's
 
 
-def test_the_interval_is_that_of_the_ratio(table):
-    (line,) = (line for line in table() if line.startswith("| FGM | `fourier`"))
-    logs = [math.log(ours / theirs) for ours, theirs in zip(KEPT["fourier"], KEPT["softmax"], strict=True)]
-    test = stats.ttest_1samp(logs, 0)
-    low, high = (100 * math.expm1(end) for end in test.confidence_interval(0.95))
-    change = 100 * math.expm1(sum(logs) / 3)
-    assert f"| {change:+.1f} % ({low:+.1f} to {high:+.1f}) |" in line
-    assert "undecided" in line
+def lines(attack: str, names=tuple(CLEAN), seeds=(1, 2, 3)) -> list[dict]:
+    found = []
+    for name in names:
+        for seed in seeds:
+            run = {"run": f"{name}-s{seed}", "attention": name, "seed": seed}
+            clean, share = CLEAN[name][seed], SHARES[name][seed]
+            found.append(run | {"attack": "clean", "level": 0.0, "top1": clean})
+            found += [run | {"attack": attack, "level": level, "top1": clean * share**level} for level in (1.0, 2.0)]
+    return found
 
 
-def test_an_attention_with_fewer_seeds_has_no_verdict(table):
-    lines = table(KEPT | {"fourier": KEPT["fourier"][:2]})
-    (line,) = (line for line in lines if line.startswith("| FGM | `fourier`"))
-    assert line.endswith("(2 seeds) |  |  |")
-    assert any(line.startswith("Not measured with all seeds: `fourier` under FGM") for line in lines)
+def test_the_accuracy_kept_is_relative_to_the_clean_one_of_the_same_run():
+    shares = kept(pd.DataFrame(lines("fgm")))
+    assert shares["fgm", "fourier", 1.0].values == pytest.approx(SHARES["fourier"])
+    assert shares["fgm", "softmax", 2.0].values[2] == pytest.approx(0.97**2)
 
 
-def test_nothing_kept_is_no_number(table):
-    (line,) = (line for line in table(KEPT | {"fourier": [0.5, 0.0, 0.4]}) if line.startswith("| FGM | `fourier`"))
-    assert line.endswith("|  |  |")
+def test_a_difference_is_paired_over_seeds_and_corrected_for_the_six_of_the_plan():
+    ((key, (difference, p)),) = comparisons(kept(pd.DataFrame(lines("fgm")))).items()
+    assert key == ("fgm", "fourier")
+    assert difference.mean == pytest.approx(math.log(0.9) * 2 / 3 + math.log(0.8731 / 0.97) / 3)
+    assert p == pytest.approx(6 * difference.p)
+
+
+def test_attentions_without_the_seeds_of_softmax_are_named_and_not_compared(tmp_path):
+    rows = [*lines("fgm"), *lines("pgd", ["softmax"]), *lines("pgd", ["fourier"], [1, 2])]
+    pd.DataFrame(rows).drop_duplicates().to_csv(tmp_path / f"{ATTACKED}.csv", index=False)
+    table = attack_table(tmp_path)
+    assert "| FGM | `fourier` | 47.2 % | 87.8 % ± 0.4 |" in table
+    assert "keeps less" in table
+    assert "`fourier` under PGD" in table.split("Not measured with all seeds: ")[1]
+    assert "`fourier` under FGM" not in table.split("Not measured with all seeds: ")[1]
+
+
+def line_of(folder, shares: dict[int, float]) -> str:
+    """The line of fourier under FGM, of which it keeps these shares."""
+    rows = [
+        row | {"top1": 47.0 * shares[row["seed"]]} if (row["attention"], row["level"]) == ("fourier", 1.0) else row
+        for row in lines("fgm")
+        if row["attention"] == "softmax" or row["seed"] in shares
+    ]
+    rows = [row | {"top1": 47.0} if (row["attention"], row["level"]) == ("fourier", 0.0) else row for row in rows]
+    pd.DataFrame(rows).to_csv(folder / f"{ATTACKED}.csv", index=False)
+    (line,) = (line for line in attack_table(folder).splitlines() if line.startswith("| FGM | `fourier`"))
+    return line
+
+
+def test_the_interval_is_that_of_the_ratio(tmp_path):
+    kept_here = {1: 0.55, 2: 0.71, 3: 0.48}
+    line = line_of(tmp_path, kept_here)
+    logs = [math.log(kept_here[seed] / SHARES["softmax"][seed]) for seed in (1, 2, 3)]
+    low, high = (100 * math.expm1(end) for end in stats.ttest_1samp(logs, 0).confidence_interval(0.95))
+    assert f"| {100 * math.expm1(sum(logs) / 3):+.1f} % ({low:+.1f} to {high:+.1f}) |" in line
+
+
+def test_fewer_seeds_and_nothing_kept_have_no_verdict(tmp_path):
+    fewer = line_of(tmp_path, {1: 0.5, 2: 0.6})
+    assert "| 55.0 % ± 7.1 (2 seeds) |" in fewer
+    assert fewer.endswith("|  |  |")
+    assert line_of(tmp_path, {1: 0.5, 2: 0.0, 3: 0.4}).endswith("|  |  |")

@@ -1,7 +1,7 @@
 """Attention by one explicit matrix of weights: the base of mechanisms that change logits, masks or weights.
 
-The formula is computed exactly, in memory quadratic in the number of tokens: a subclass
-defines `weights`; causality, padding, other sequences and maps follow from the mask that it gets.
+The formula is computed exactly, in memory quadratic in the number of tokens: a subclass defines `weights`; causality,
+padding, other sequences and maps follow from the mask that it gets.
 """
 
 import math

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import posixpath
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,8 +138,11 @@ def _index(paths: list[Path], entries: list[Entry]) -> TarIndex:
 
 def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], list[int], list[str]]:
     """Images, labels and classes from class folders, sorted by class and path like an unpacked folder. A class is a
-    folder in the one that all images have in common: n01440764 of train/n01440764/images/x.JPEG."""
-    images = [entry for entry in entries if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
+    folder in the one that all images have in common: n01440764 of train/n01440764/images/x.JPEG. Of a single class the
+    images have to be in one folder."""
+    # archives of macOS have a second file ._NAME beside, or in __MACOSX/, for each
+    own = (entry for entry in entries if not re.search(r"(^|/)(\._|__MACOSX/)", entry.name))
+    images = [entry for entry in own if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
     if not images:
         raise SetupError(f"{paths[0]} holds no images")
     paths_in = [posixpath.normpath(entry.name).lstrip("/") for entry in images]
@@ -147,10 +151,9 @@ def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], li
     below = [path[len(root) :].lstrip("/").partition("/") for path in paths_in]  # (class, "/", path in its folder)
     order = sorted(range(len(images)), key=below.__getitem__)
     if loose := next((image for image, (_, slash, _) in zip(images, below, strict=True) if not slash), None):
-        raise SetupError(
-            f"{paths[loose.file]} has no labels: {loose.name} is not in a class folder (as in ILSVRC2012_img_val.tar: "
-            "unpack it, sort the images into val/<class>/, and use that folder)"
-        )
+        example = "as in ILSVRC2012_img_val.tar: unpack it, sort the images into val/<class>/, and use that folder"
+        reason = f"is not in a class folder ({example})" if len(folders) == 1 else f"is above the folders in {root}"
+        raise SetupError(f"{paths[loose.file]} has no labels: {loose.name} {reason}")
     classes = sorted({name for name, _, _ in below})
     numbers = {name: number for number, name in enumerate(classes)}
     return [images[i] for i in order], [numbers[below[i][0]] for i in order], classes

@@ -12,10 +12,7 @@ from fourierformer.kernels.sinc.operators import count_operations, direct_operat
 
 ARRAYS = ("q", "k", "v", "radius", "output", "doutput", "dq", "dk", "dv", "dradius")
 NUMBERS = ("batch", "heads", "queries", "keys", "width", "value_width", "power", "causal", "disc", "threads")
-WIDEST, WIDEST_DOUBLE = (
-    2048,
-    256,
-)  # the exponents of a weight add up over its coordinates; less than 2^-2^15 counts as 0
+WIDEST, WIDEST_DOUBLE = 2048, 256  # exponents of a weight add up over its coordinates; below -2^15 it counts as absent
 LARGEST_EXPONENT = 2**30  # of a weight; a factor of 0 takes 2^16 from it (native/tiles.h), once per eight coordinates
 
 

@@ -128,7 +128,8 @@ _before: dict[str, list[str]] = {"cuda": [], "mkldnn": []}  # for each call insi
 def full_precision(device: torch.device):
     """Disable autocast and float32 products in reduced precision: errors of many factors multiply up.
 
-    Threads share torch's setting: the first of several calls at a time changes it, the last one restores it.
+    Threads share torch's setting: the first of several calls at a time changes it, the last one restores it. A setting
+    that is equal to the general one counts as inherited from it.
     """
     # the backend's setting, because torch refuses to read the general one once a user has set a backend's
     name = "cuda" if device.type == "cuda" else "mkldnn"
