@@ -11,7 +11,7 @@ EXTRAS ?= dev
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
-INSTALL := $(if $(UV),$(UV) pip install -q --python $(PY),$(PY) -m pip install -q --disable-pip-version-check) -c constraints.txt -e
+INSTALL := $(if $(UV),"$(UV)" pip install -q --python $(PY),$(PY) -m pip install -q --disable-pip-version-check) -c constraints.txt -e
 
 setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else pip); EXTRAS=dev,docs adds extras later
 	$(if $(filter command,$(origin EXTRAS)),$(INSTALL) '.[$(EXTRAS)]')
@@ -19,7 +19,7 @@ setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else
 # 5.6 GB with PyTorch's CUDA build, which also runs on a CPU. --seed: a uv environment gets pip too.
 $(VENV)/.ok: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (PyTorch with CUDA: about 6 GB, one to a few minutes)"
-	$(if $(UV),$(UV) venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
+	$(if $(UV),"$(UV)" venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
 	$(INSTALL) '.[$(EXTRAS)]'
 	-$(PY) -c 'from fourierformer.kernels.sinc.library import build_now; build_now()'
 	@touch $@
@@ -71,7 +71,7 @@ bench-gpu: setup ## one GPU in nine minutes: first contact, kernel times, traini
 DATA ?= data/wikitext-2
 PIECE ?= 9
 evidence-gpu: setup ## Table 1 at WikiText-2 length, three seeds, nine minutes at a time: again until all is done
-	@timeout $(PIECE)m $(PY) train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3 data.root=$(DATA) $(ARGS); code=$$?; \
+	@timeout --foreground $(PIECE)m $(PY) train_lm.py sweep=table1 scale=wikitext2 seed=1,2,3 'data.root="$(DATA)"' $(ARGS); code=$$?; \
 	case $$code in 0) echo "all is done";; 124) echo "the time is up: the same command continues";; *) exit $$code;; esac
 
 report: setup ## one HTML page over everything in runs/, its charts as PNG and SVG beside it
@@ -84,7 +84,7 @@ docs: setup ## write the generated parts of README.md and docs/: parts of the st
 	$(PY) scripts/make_tables.py --docs
 
 docs-site: setup ## the documents as a web site in build/site (installs MkDocs into .venv; serve it with `mkdocs serve`)
-	$(if $(UV),$(UV) pip install -q --python $(PY) -c constraints.txt -e '.[docs]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]')
+	$(if $(UV),"$(UV)" pip install -q --python $(PY) -c constraints.txt -e '.[docs]',$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]')
 	$(PY) -m mkdocs build --quiet --strict
 
 PYTHONS ?= python3.11 python3.12 python3.13

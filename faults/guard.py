@@ -9,13 +9,13 @@ from faults.trials import ACCEPTED, LEAKED, OUTSIDE, REFUSED, Verdict, crashed
 SECRET = "hf_" + 5 * "a1b2"  # in the environment, and in no file: not as a word, which a diff of this file would have
 ESCAPES = "\x1b]0;renamed\x07\x1b[2J\u202e"
 SCRIPTS = {
-    "evaluate": ("{run}", "--device", "cpu", "--limit", "50"),
+    "evaluate": ("{run}", "--device", "cpu", "--limit", "100"),
     "export": ("{run}", "--to", "{out}/model"),
     "generate": ("{run}", "--device", "cpu", "--tokens", "3"),
     "head_redundancy": ("{run}", "--sequences", "2"),
     "make_tables": ("{run}",),
     "report": ("{run}",),
-    "robustness": ("{run}", "--limit", "50", "--levels", "0.1", "--out", "{out}/robustness"),
+    "robustness": ("{run}", "--limit", "100", "--levels", "0.1", "--out", "{out}/robustness"),
     "show_attention": ("{run}", "--sequences", "2"),
     "sweep_status": ("{run}",),
 }

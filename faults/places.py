@@ -37,7 +37,7 @@ JUNK: tuple[tuple[str, ...], ...] = (
     ("scripts/release_check", "{junk}"),
     ("scripts/report", "{run}", "--figures", "{junk}"),
     ("scripts/report", "{run}", "--out", "{junk}"),
-    ("scripts/robustness", "{run}", "--limit", "50", "--out", "{junk}"),
+    ("scripts/robustness", "{run}", "--limit", "100", "--out", "{junk}"),
     ("scripts/show_attention", "{run}", "--out", "{junk}"),
     ("scripts/tune", "lm", "data.root={junk}"),
     ("outside/__main__", "--only", "zoology", "--suites", "{junk}"),

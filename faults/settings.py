@@ -168,7 +168,7 @@ def read_by_programs(root: Path, page: bool = True) -> int:
 def write_text(folder: Path) -> None:
     folder.mkdir(parents=True)
     draw = random.Random(0)
-    words = [f"word{number}" for number in range(50)]
+    words = [f"word{number}" for number in range(50)] + ["<unk>"]  # into which robustness.py swaps words
     for split, lines in {"train": 300, "valid": 40, "test": 40}.items():
         text = "\n".join(" ".join(draw.choices(words, k=9)) for _ in range(lines))
         (folder / f"wiki.{split}.tokens").write_text(text + "\n")

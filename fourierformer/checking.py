@@ -104,7 +104,8 @@ def type_text(hint: typing.Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_text(a) for a in arguments)
     if origin is list:
-        examples = typing.get_args(arguments[0]) or (("0.1", "0.2") if arguments[0] is float else ("a", "b"))
+        numbers = {float: ("0.1", "0.2"), int: ("1", "2")}
+        examples = typing.get_args(arguments[0]) or numbers.get(arguments[0], ("a", "b"))
         return f"a list of {type_text(arguments[0])}, e.g. [{','.join(map(str, examples[:2]))}]"
     if origin is dict:
         return "a mapping"

@@ -168,8 +168,9 @@ def read_csv(path: Path) -> CsvFile:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     comments = list(takewhile(lambda line: line.startswith("#"), lines))
     rows = csv.DictReader(lines[len(comments) :])
+    rows.fieldnames = list(map(_unquoted, rows.fieldnames or ()))
     read = [{key: _unquoted(value) for key, value in row.items()} for row in rows]
-    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames or ()), read)
+    return CsvFile([line[1:].strip() for line in comments], list(rows.fieldnames), read)
 
 
 def write_csv(
@@ -178,8 +179,9 @@ def write_csv(
     """Replace a CSV file by these rows, below the comment lines `head` (see provenance.header). Columns are those of
     the first row unless given; numbers have `digits` digits, None and NaN are empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns or rows[0]), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    columns = list(columns or rows[0])
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writerow({column: _written(column, digits) for column in columns})
     writer.writerows({key: _written(value, digits) for key, value in row.items()} for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

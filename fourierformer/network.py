@@ -6,6 +6,8 @@ import threading
 import urllib.request
 from urllib.parse import SplitResult, urlsplit
 
+from fourierformer.errors import SetupError
+
 
 def reachable(host: str, port: int, seconds: float) -> bool:
     """Whether the host accepts a connection in this time. In a thread, because a name look-up has no time limit."""
@@ -26,5 +28,10 @@ def first_hop(url: SplitResult) -> tuple[str, int]:
     proxies, host = urllib.request.getproxies(), url.hostname or ""
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if proxy and not urllib.request.proxy_bypass(host):
-        url = urlsplit(proxy if "//" in proxy else f"//{proxy}")  # curl, urllib and httpx take HOST:PORT, too
+        try:
+            url = urlsplit(proxy if "//" in proxy else f"//{proxy}")  # curl, urllib and httpx take HOST:PORT, too
+            _ = url.port
+        except ValueError:  # its text may have a part of a password
+            way_out = "write HTTPS_PROXY=http://user:password@host:port, with %23 for # in a password"
+            raise SetupError(f"the proxy in the environment is no address: {way_out}") from None
     return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

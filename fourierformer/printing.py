@@ -5,7 +5,9 @@ from typing import Any
 
 # control characters but tab and line end, line separators, marks that change the direction of writing, and bytes of a
 # file's name that are no UTF-8, which a strict stream refuses
-UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def visible(text: object) -> str:

@@ -139,8 +139,13 @@ def machine(device: str = "cpu") -> str:
 
 def without_folders(command: str) -> str:
     """A command line in which every absolute path is cut to its last part: the folders exist on this machine only."""
-    words = map(_masked, split_words(command))
-    return shlex.join(re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/"']+)/*(["']?)$""", r"\1\2\3\4", word) for word in words)
+    return shlex.join(map(_without_folder, map(_masked, split_words(command))))
+
+
+def _without_folder(word: str) -> str:
+    if re.search(r"[\[{]", word):  # hydra.searchpath=[file:///home/me/conf,/data/x]
+        return re.sub(r"""([\[{,:(\s"']|file://)/(?:[^\],}"'\s]*/)?([^\],}"'/\s]+)/*""", r"\1\2", word)
+    return re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/"']+)/*(["']?)$""", r"\1\2\3\4", word)
 
 
 def without_secrets(command: str) -> str:
@@ -164,7 +169,7 @@ def _masked(word: str) -> str:
         return word
     if of_key := re.match(rf"[-+~\w.@/]*{SECRET}=", word, re.IGNORECASE):
         return f"{of_key[0]}***"
-    return re.sub(rf"""({SECRET}['"]?\s*:\s*)("[^"]*"|'[^']*'|[^,}}\s]+)""", r"\1***", word, flags=re.IGNORECASE)
+    return re.sub(rf"""({SECRET}['"]?\s*[:=]\s*)("[^"]*"|'[^']*'|[^,}}\]"']+)""", r"\1***", word, flags=re.IGNORECASE)
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

@@ -8,6 +8,7 @@ which is deleted afterwards. PIP_CONSTRAINT=FILE, a variable of pip, chooses oth
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,8 @@ print(f"Python {platform.python_version()}, torch {torch.__version__}, hydra-cor
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="a program, such as python3.12")
-    pythons = parser.parse_args().pythons
+    # absolute, since they run in other folders; not resolved: that of an environment is a link
+    pythons = [str(Path(shutil.which(name) or name).absolute()) for name in parser.parse_args().pythons]
     with exit_on_user_error():
         missing = [python for python in pythons if not starts(python)]
         if len(missing) == len(pythons):

@@ -32,6 +32,7 @@ def test_control_characters_become_text():
         visible("ordinary text, π ± 2 %,\n\tsecond line — 'ö' 漢字")
         == "ordinary text, π ± 2 %,\n\tsecond line — 'ö' 漢字"
     )
+    assert visible("a\u200eb\u200fc\u061cd") == r"a\u200eb\u200fc\u061cd"  # marks of direction
     assert visible(7) == "7"
     assert visible(b"a\xff".decode(errors="surrogateescape")) == r"a\udcff"  # a file's name that is no UTF-8
 

@@ -63,6 +63,11 @@ def test_a_commit_from_a_file_is_no_option_of_git(repository, tmp_path_factory, 
         ("--password=abc=def", "--password=***"),
         ("+a.client_secret=a,b", "+a.client_secret=***"),
         (
+            'hydra.launcher.setup=["export WANDB_API_KEY=abc123",ls]',
+            'hydra.launcher.setup=["export WANDB_API_KEY=***",ls]',
+        ),
+        ("+hydra.job.env_set={HF_TOKEN: hf_a b, X: 1}", "+hydra.job.env_set={HF_TOKEN: ***, X: 1}"),
+        (
             "+hydra.job.env_set={A_KEY: abc, B: 1, C_TOKEN: 'a, b'}",
             "+hydra.job.env_set={A_KEY: ***, B: 1, C_TOKEN: ***}",
         ),
@@ -94,6 +99,8 @@ def test_secrets_of_a_command_line_are_masked(word, masked, monkeypatch):
         ('data.root="/home/me/my data/"', 'data.root="my data"'),
         ("/home/me/runs//", "runs"),
         ("runs/evidence/", "runs/evidence/"),  # not of this machine alone
+        ("hydra.searchpath=[file:///home/me/conf,/data/x/]", "hydra.searchpath=[file://conf,x]"),
+        ("a={b: /home/me/c, d: 1/255}", "a={b: c, d: 1/255}"),
         ("1/255", "1/255"),
     ],
 )

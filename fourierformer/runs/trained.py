@@ -163,7 +163,7 @@ def _folder(name: Path | str) -> Path:
 
     try:
         return Path(huggingface_hub.snapshot_download(str(name), allow_patterns=[WEIGHTS, CONFIG, FACTS, "README.md"]))
-    except (OSError, ValueError) as error:  # not found, no network, no such name
+    except Exception as error:  # not found, no network, a wrong proxy: the client's errors have no common base
         raise SetupError(f"{name}: no such folder, and downloading it failed: {first_line(error)}") from None
 
 

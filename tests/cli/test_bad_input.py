@@ -51,6 +51,7 @@ WRONG = {
     "trainer.steps:20": "'trainer.steps:20' has no value: write trainer.steps=20",
     "trainer.steps=1e3": "trainer.steps=1000.0: expected a whole number or null. Write trainer.steps=1000\n",
     "seed=range(1,3)": "seed names several values: add -m",
+    "data.cutoffs=5": "expected a list of a whole number, e.g. [1,2]",
     "evaluation.splits=valid": "expected a list of 'train' or 'valid' or 'test', e.g. [train,valid]",
     "optim.betas=0.9": "e.g. [0.1,0.2]",
     "data.root=/tëxt": """quotes of its own: 'data.root="/tëxt"'""",

@@ -151,6 +151,15 @@ def test_the_first_hop_is_the_proxy_of_that_scheme_unless_the_host_is_excepted(m
     assert first_hop(urlsplit(endpoint)) == first
 
 
+@pytest.mark.parametrize("proxy", ["http://me:p#w@proxy:8080", "http://proxy:abc", "http://proxy:99999", "http://[::1"])
+def test_a_proxy_that_is_no_address_is_one_line_without_its_password(monkeypatch, proxy):
+    without_proxies(monkeypatch)
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(SetupError, match=r"the proxy in the environment is no address: .* %23 for #") as error:
+        first_hop(urlsplit("https://huggingface.co"))
+    assert "p#w" not in str(error.value)
+
+
 def test_a_failing_download_is_one_sentence_and_leaves_nothing(data, monkeypatch):
     import datasets
 

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fourierformer.data.text import prepare as preparing
@@ -18,7 +19,7 @@ from fourierformer.data.text import prepared
 from fourierformer.data.text.corpus import TextData, check_available, load_corpus, quick_fingerprint
 from fourierformer.data.text.sources import local_source
 from fourierformer.errors import SetupError
-from fourierformer.files import checksum
+from fourierformer.files import checksum, file_sha256
 from tests.helpers.networks import silent_network
 
 MISSING = object()
@@ -104,6 +105,19 @@ def test_damage_is_refused_with_the_folder_to_delete(small, harm, text_is_there)
     if text_is_there:  # the way out works
         shutil.rmtree(folder)
         assert len(load_corpus(small).splits["train"]) == 18
+
+
+def test_ids_beyond_the_vocabulary_are_refused_though_every_sum_is_right(small):
+    """They would end the training in the embedding, on a GPU with the whole process."""
+    folder = load_corpus(small).folder
+    manifest, path = json.loads((folder / "manifest.json").read_text()), folder / "train.bin"
+    tokens, words = np.fromfile(path, manifest["dtype"]), manifest["counts"]["vocabulary"]
+    tokens[3] = words
+    tokens.tofile(path)
+    facts = {"size": path.stat().st_size, "sha256": file_sha256(path)}
+    forge(folder, json.dumps(manifest), "outputs.train.bin", facts)
+    with pytest.raises(SetupError, match=f"train.bin has the id {words} of a vocabulary of {words}"):
+        load_corpus(small)
 
 
 WRONG = [None, [], [1], {}, "text", 7, -1, math.nan, {"train": None}, {"a": {"b": []}}]

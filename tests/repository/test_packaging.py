@@ -95,7 +95,7 @@ def test_evidence_runs_table_1_on_the_given_data(tmp_path):
         "sweep=table1",
         "scale=wikitext2",
         "seed=1,2,3",
-        "data.root=/some/where",
+        'data.root="/some/where"',
         "trainer.save_every=50",
     ]
 

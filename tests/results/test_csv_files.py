@@ -41,6 +41,13 @@ def test_a_cell_is_no_formula(tmp_path):
     assert [row["name"] for row in read_csv(tmp_path / "rows.csv").rows] == names
 
 
+def test_the_name_of_a_column_is_no_formula(tmp_path):
+    write_csv(tmp_path / "x.csv", [{"run": "a", '=HYPERLINK("x")': 1}])
+    assert (tmp_path / "x.csv").read_text().splitlines()[0] == """run,"'=HYPERLINK(""x"")\""""
+    assert read_csv(tmp_path / "x.csv").columns == ["run", '=HYPERLINK("x")']
+    assert read_csv(tmp_path / "x.csv").rows == [{"run": "a", '=HYPERLINK("x")': "1"}]
+
+
 def test_a_carriage_return_begins_neither_a_formula_nor_a_line(tmp_path):
     write_csv(tmp_path / "rows.csv", [{"name": "\r=1", "other": "a\r=2"}])
     assert (tmp_path / "rows.csv").read_bytes() == rb"name,other" + b"\n" + rb"\r=1,a\r=2" + b"\n"

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from fourierformer.checking import has_type, type_text
 from fourierformer.data.location import Say
 from fourierformer.data.text.sources import SPLITS, Source
@@ -23,6 +25,7 @@ from fourierformer.errors import LARGEST_COUNT, SetupError
 from fourierformer.files import checksum, file_sha256, open_own, require_small
 
 FORMAT = 1
+BLOCK = 2**24  # tokens that are read at a time
 WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4}  # bytes of a token by dtype
 # the keys of a manifest that are read, with their types
 FORM: dict[str, object] = {
@@ -133,6 +136,11 @@ def open_prepared(data: TextData, folder: Path, thorough: bool = True) -> dict:
             raise refuse(folder, f"is damaged: {name} has {size:,} bytes instead of {facts['size']:,}")
         if thorough and file_sha256(folder / name) != facts["sha256"]:
             raise refuse(folder, f"is damaged: the content of {name} does not match its sha256")
+    words = manifest["counts"]["vocabulary"]
+    for split in SPLITS if thorough else ():  # anybody can compute a right sha256
+        tokens = np.memmap(folder / f"{split}.bin", manifest["dtype"], "r")
+        if (highest := max(int(tokens[i : i + BLOCK].max()) for i in range(0, len(tokens), BLOCK))) >= words:
+            raise refuse(folder, f"is damaged: {split}.bin has the id {highest:,} of a vocabulary of {words:,}")
     return manifest
 
 

@@ -44,8 +44,9 @@ def measure_published(
     if corpus.unit != "word":
         raise SetupError(f"--data {corpus.name}: perplexity per word needs words, as in --data wikitext2")
     try:  # no pickled weights and no code of the repository
-        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True).to(device).eval()
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        own_code = {"trust_remote_code": False}  # else it asks, and a pipe may answer
+        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **own_code).to(device).eval()
+        tokenizer = AutoTokenizer.from_pretrained(name, **own_code)
     except (ImportError, OSError, ValueError) as error:
         way_out = "name a causal model of the hub (hf:gpt2), or a folder of save_pretrained"
         raise SetupError(f"hf:{name} cannot be loaded ({first_line(error)}): {way_out}") from None
