@@ -30,7 +30,8 @@ def first_hop(url: SplitResult) -> tuple[str, int]:
     if proxy and not urllib.request.proxy_bypass(host):
         try:
             url = urlsplit(proxy if "//" in proxy else f"//{proxy}")  # curl, urllib and httpx take HOST:PORT, too
-            _ = url.port
+            if (url.port is None and not url.hostname) or "@" in f"{url.path}{url.query}{url.fragment}":
+                raise ValueError
         except ValueError:  # its text may have a part of a password
             way_out = "write HTTPS_PROXY=http://user:password@host:port, with %23 for # in a password"
             raise SetupError(f"the proxy in the environment is no address: {way_out}") from None

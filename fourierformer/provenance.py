@@ -143,9 +143,9 @@ def without_folders(command: str) -> str:
 
 
 def _without_folder(word: str) -> str:
-    if re.search(r"[\[{]", word):  # hydra.searchpath=[file:///home/me/conf,/data/x]
-        return re.sub(r"""([\[{,:(\s"']|file://)/(?:[^\],}"'\s]*/)?([^\],}"'/\s]+)/*""", r"\1\2", word)
-    return re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/"']+)/*(["']?)$""", r"\1\2\3\4", word)
+    if re.match(r"[^=/]*=?[\[{]", word):  # a list or a mapping: hydra.searchpath=[file:///home/me/conf,/data/x]
+        return re.sub(r"""([\[{,(\s"']|:(?!//)|file://)/(?!/)(?:[^\],}"'\s]*/)?([^\],}"'/\s]+)/*""", r"\1\2", word)
+    return re.sub(r"""(^|=)(["']?)/(?:.*/)?([^/]*[^/"'])/*(["']?)$""", r"\1\2\3\4", word)
 
 
 def without_secrets(command: str) -> str:
@@ -165,11 +165,13 @@ def split_words(command: str) -> list[str]:
 def _masked(word: str) -> str:
     """A word of a command line, +hydra.job.env_set.WANDB_API_KEY=... or +env={API_KEY: ...}, without secrets. Knobs of
     attentions, such as attention.keys_per_token, are none."""
-    if word.startswith("attention"):
+    if re.match(r"[+~]*(\w+_)?attention\b", word):
         return word
     if of_key := re.match(rf"[-+~\w.@/]*{SECRET}=", word, re.IGNORECASE):
         return f"{of_key[0]}***"
-    return re.sub(rf"""({SECRET}['"]?\s*[:=]\s*)("[^"]*"|'[^']*'|[^,}}\]"']+)""", r"\1***", word, flags=re.IGNORECASE)
+    end = r"""(?=["'\s]*(?:,|}|\]*$))"""
+    inside = rf"""({SECRET}['"]?\s*[:=]\s*)(?:"[^"]*"|'[^']*'|[^,}}]+?){end}"""
+    return re.sub(inside, r"\1***", word, flags=re.IGNORECASE)
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

@@ -27,8 +27,7 @@ print(f"Python {platform.python_version()}, torch {torch.__version__}, hydra-cor
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("pythons", nargs="+", metavar="PYTHON", help="a program, such as python3.12")
-    # absolute, since they run in other folders; not resolved: that of an environment is a link
-    pythons = [str(Path(shutil.which(name) or name).absolute()) for name in parser.parse_args().pythons]
+    pythons = parser.parse_args().pythons
     with exit_on_user_error():
         missing = [python for python in pythons if not starts(python)]
         if len(missing) == len(pythons):
@@ -37,7 +36,9 @@ def main() -> None:
             wheel = build(Path(folder), Path("dist").absolute())
         for python in [python for python in pythons if python not in missing]:
             with tempfile.TemporaryDirectory() as folder:
-                echo(f"{python}: {train_with(wheel, python, Path(folder))}", flush=True)
+                # absolute, since it runs in another folder; not resolved: that of an environment is a link
+                program = str(Path(shutil.which(python) or python).absolute())
+                echo(f"{python}: {train_with(wheel, program, Path(folder))}", flush=True)
         if missing:
             echo(f"not tried, because they do not start here: {', '.join(missing)}")
 

@@ -62,6 +62,10 @@ def test_a_commit_from_a_file_is_no_option_of_git(repository, tmp_path_factory, 
         ("++env.HF_TOKEN='a b'", "++env.HF_TOKEN=***"),
         ("--password=abc=def", "--password=***"),
         ("+a.client_secret=a,b", "+a.client_secret=***"),
+        ("+env={API_KEY: abc]def}", "+env={API_KEY: ***}"),
+        ("+env={HF_TOKEN: a'b}", "+env={HF_TOKEN: ***}"),
+        ('setup=["export A_KEY=\\"abc\\""]', 'setup=["export A_KEY=***""]'),
+        ("++attention.keys_per_token=4", "++attention.keys_per_token=4"),
         (
             'hydra.launcher.setup=["export WANDB_API_KEY=abc123",ls]',
             'hydra.launcher.setup=["export WANDB_API_KEY=***",ls]',
@@ -101,6 +105,11 @@ def test_secrets_of_a_command_line_are_masked(word, masked, monkeypatch):
         ("runs/evidence/", "runs/evidence/"),  # not of this machine alone
         ("hydra.searchpath=[file:///home/me/conf,/data/x/]", "hydra.searchpath=[file://conf,x]"),
         ("a={b: /home/me/c, d: 1/255}", "a={b: c, d: 1/255}"),
+        ("a=[pkg://foo.bar/conf,https://host/a/b]", "a=[pkg://foo.bar/conf,https://host/a/b]"),
+        ("hydra.run.dir=/data/me/${now:%Y}", "hydra.run.dir=${now:%Y}"),
+        ("runs_root=/home/me/[x]/runs", "runs_root=runs"),
+        ("/home/me/a{b}/run", "run"),
+        ("data.root=/home/me/it's", "data.root=it's"),
         ("1/255", "1/255"),
     ],
 )

@@ -123,8 +123,10 @@ def _results(run: Run, step: int, last: bool, averaged: bool) -> str:
         of_these = {column: numbers for column, numbers in measured.items() if column[1] == own}
         measured, warning = (of_these, "") if of_these else (measured, warning)
     rows = comparison(collect(run.path.parent))
-    # None for a run that was set aside
-    row = next((row for row in rows if run.path in [other.path for other in row.runs]), None)
+    here, group = run.path.resolve(), run.field("group")
+    found = [row for row in rows if here in [other.path.resolve() for other in (*row.runs, *row.others)]]
+    found += [row for row in rows if row.group == group]  # of a second run of a seed, which is counted once
+    row = found[0] if found else None  # none for a run that was set aside
     lines = []
     for column in sorted(measured, key=column_order):
         numbers, cell = measured[column], row.cell(column) if row else None

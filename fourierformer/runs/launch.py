@@ -161,7 +161,7 @@ def _given_twice() -> list[str]:
 
 def quoted(value: str) -> str:
     """A value of an override that Hydra reads as this text."""
-    return "'" + value.replace("'", "\\'") + "'"
+    return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", value).replace("'", r"\'") + "'"
 
 
 def with_home(word: str) -> str:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,6 +28,7 @@ from fourierformer.checking import has_type
 from fourierformer.config import RunSpec, flatten
 from fourierformer.errors import SetupError, UserError, first_line, short
 from fourierformer.files import atomic_write_text, file_sha256, open_own, read_json, replacing
+from fourierformer.network import first_hop
 from fourierformer.printing import echo
 from fourierformer.results.card import model_card
 from fourierformer.results.collection import collect
@@ -161,6 +163,7 @@ def _folder(name: Path | str) -> Path:
         raise SetupError(f"{name}: no such folder, and not the name of a repository of the hub (owner/name)")
     import huggingface_hub
 
+    first_hop(urlsplit(huggingface_hub.constants.ENDPOINT))  # the client's message of a wrong proxy has its password
     try:
         return Path(huggingface_hub.snapshot_download(str(name), allow_patterns=[WEIGHTS, CONFIG, FACTS, "README.md"]))
     except Exception as error:  # not found, no network, a wrong proxy: the client's errors have no common base

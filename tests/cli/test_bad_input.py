@@ -5,8 +5,10 @@ import resource
 import sys
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fourierformer.runs import launch
+from fourierformer.runs.launch import quoted, with_home
 from tests.helpers.command_line import MODEL, start, train_lm, train_vit
 
 WRONG = {
@@ -354,3 +356,26 @@ def test_another_python_is_told_the_way_into_the_environment(monkeypatch):
     monkeypatch.delitem(sys.modules, "fourierformer.runs.launch", raising=False)
     with pytest.raises(SystemExit, match=r"no hydra-core\..*`make setup`, then `source .venv/bin/activate`"):
         importlib.import_module("fourierformer.runs.launch")
+
+
+@pytest.mark.parametrize(
+    "path", ["/data/wörter", "/a (b)/c", "it's", "a\\b", "a\\", "a\\'b", "~/x", "a,b", '"q"', "${x}"]
+)
+def test_a_quoted_value_is_read_as_it_is(path):
+    (override,) = OverridesParser.create().parse_overrides([f"data.root={quoted(path)}"])
+    assert override.value() == path
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        ("runs_root=~/x", "{home}/x"),
+        ('runs_root="~/x y"', "{home}/x y"),
+        ("data.root='~/x'", "{home}/x"),
+        ("runs_root=/a", "/a"),
+        ("model=~/x", "~/x"),
+    ],
+)
+def test_a_home_is_expanded_also_in_quotes(word, read, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert with_home(word).partition("=")[2].strip("\"'") == read.format(home="/home/me")

@@ -93,6 +93,29 @@ def test_a_tar_has_the_classes_of_the_folder_it_was_made_from_also_with_folders_
     assert tar.fingerprint == fingerprint
 
 
+@pytest.mark.parametrize("form", ["folder", "tar", "tar_of_tars"])
+def test_the_second_files_of_macos_are_no_images(small, form, tmp_path):
+    made = files()
+    expected = load_images(small(form)).fingerprint
+    shutil.rmtree(tmp_path / form)
+    for split in made:
+        for name in list(made[split]):
+            folder, image = name.split("/")
+            made[split][f"{folder}/._{image}"] = b"no image"
+            if form != "tar_of_tars":
+                made[split][f"__MACOSX/{folder}/._{image}"] = b"no image"
+    assert load_images(small(form, made)).fingerprint == expected
+
+
+def test_an_image_above_the_class_folders_is_named(small):
+    data = small("tar")
+    images = {f"train/{name}": content for name, content in files()["train"].items()}
+    (path,) = Path(data.root).glob("*train*.tar")
+    path.write_bytes(tar_of(images | {"train/preview.png": b"x"}))
+    with pytest.raises(SetupError, match=r"train/preview.png is above the class folders in train: move it into one"):
+        load_images(data)
+
+
 def test_the_dogs_of_imagenets_third_task_are_no_second_copy(small):
     data = small("tar")
     (tar,) = Path(data.root).glob("*train*.tar")

@@ -44,5 +44,6 @@ def test_a_plan_is_older_than_its_rows():
             continue
         command = ["git", "log", "--follow", "--diff-filter=A", "--format=%cI", "--", str(plan)]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-        committed = min(done.stdout.split())
-        assert committed < min(str(run.meta["started"]) for path in files for run in read_measured(path))
+        dates = done.stdout.split()
+        assert dates, f"{plan} is not committed: commit it before the first run"
+        assert min(dates) < min(str(run.meta["started"]) for path in files for run in read_measured(path))

@@ -20,7 +20,7 @@ class FolderSet(ImageSet):
     """Images in class folders, folder/<class>/**/<image>: classes and paths are sorted."""
 
     def __init__(self, folder: Path):
-        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name != "__MACOSX")
         counts: list[int] = []
         self.folder = folder
         self.names = Names.pack(self._walk(classes, counts))
@@ -35,7 +35,7 @@ class FolderSet(ImageSet):
                 os.path.relpath(os.path.join(parent, file), self.folder)
                 for parent, _, files in self._folders(name)
                 for file in files
-                if os.path.splitext(file)[1].lower() in EXTENSIONS
+                if os.path.splitext(file)[1].lower() in EXTENSIONS and not file.startswith("._")  # of macOS
             )
             counts.append(len(paths))
             yield from paths

@@ -27,9 +27,10 @@ from fourierformer.data.location import Say
 from fourierformer.errors import SetupError
 from fourierformer.files import checksum, replacing, require_small
 
-FORMAT = 2  # of an index: those of the first one took nested folders for classes
+FORMAT = 3  # of an index: those of the first took nested folders for classes, of the second macOS's files for images
 LABELS = (".cls", ".json")
 LARGEST_INDEX = 2**33  # bytes; a hundred for each image
+OF_MACOS = r"(^|/)(\._|__MACOSX/)"  # it adds a second file ._NAME beside each one, or in a folder of their own
 COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
 
 
@@ -111,7 +112,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
                 f"{path}: {member.name} is a link, whose images would be left out: make the tar again with files in "
                 "the place of links (tar --dereference --hard-dereference)"
             )
-        if member.isfile():
+        if member.isfile() and not re.search(OF_MACOS, member.name):
             yield member
         # the tar would keep all members in memory, a gigabyte for ImageNet; typeshed lacks `members`
         tar.members.clear()  # type: ignore[attr-defined]
@@ -140,9 +141,7 @@ def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], li
     """Images, labels and classes from class folders, sorted by class and path like an unpacked folder. A class is a
     folder in the one that all images have in common: n01440764 of train/n01440764/images/x.JPEG. Of a single class the
     images have to be in one folder."""
-    # archives of macOS have a second file ._NAME beside, or in __MACOSX/, for each
-    own = (entry for entry in entries if not re.search(r"(^|/)(\._|__MACOSX/)", entry.name))
-    images = [entry for entry in own if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
+    images = [entry for entry in entries if posixpath.splitext(entry.name)[1].lower() in EXTENSIONS]
     if not images:
         raise SetupError(f"{paths[0]} holds no images")
     paths_in = [posixpath.normpath(entry.name).lstrip("/") for entry in images]
@@ -151,8 +150,9 @@ def _by_folder(paths: list[Path], entries: list[Entry]) -> tuple[list[Entry], li
     below = [path[len(root) :].lstrip("/").partition("/") for path in paths_in]  # (class, "/", path in its folder)
     order = sorted(range(len(images)), key=below.__getitem__)
     if loose := next((image for image, (_, slash, _) in zip(images, below, strict=True) if not slash), None):
-        example = "as in ILSVRC2012_img_val.tar: unpack it, sort the images into val/<class>/, and use that folder"
-        reason = f"is not in a class folder ({example})" if len(folders) == 1 else f"is above the folders in {root}"
+        reason = "is not in a class folder (as in ILSVRC2012_img_val.tar: unpack it, sort the images into val/<class>/)"
+        if len(folders) > 1:
+            reason = f"is above the class folders in {root or 'it'}: move it into one"
         raise SetupError(f"{paths[loose.file]} has no labels: {loose.name} {reason}")
     classes = sorted({name for name, _, _ in below})
     numbers = {name: number for number, name in enumerate(classes)}
