@@ -46,6 +46,17 @@ def test_attentions_without_the_seeds_of_softmax_are_named_and_not_compared(tmp_
     assert "`fourier` under FGM" not in table.split("Not measured with all seeds: ")[1]
 
 
+def test_runs_on_cpus_stand_in_for_an_attack_that_the_first_ones_lack(tmp_path):
+    first = [*lines("fgm"), *lines("pgd", ["softmax"])]
+    again = [*lines("fgm", ["fourier"]), *lines("pgd", ["fourier"])]
+    again = [row | {"top1": row["top1"] / 2} for row in again]  # of other checkpoints
+    for name, rows in ((ATTACKED, first), (f"{ATTACKED}_cpu", again)):
+        pd.DataFrame(rows).drop_duplicates().to_csv(tmp_path / f"{name}.csv", index=False)
+    table = attack_table(tmp_path)
+    assert "| FGM | `fourier` | 47.2 % | 87.8 % ± 0.4 |" in table
+    assert "| PGD | `fourier` (CPUs) | 23.6 % | 87.8 % ± 0.4 |" in table
+
+
 def line_of(folder, shares: dict[int, float]) -> str:
     """The line of fourier under FGM, of which it keeps these shares."""
     rows = [
