@@ -113,15 +113,7 @@ def _results(run: Run, step: int, last: bool, averaged: bool) -> str:
     measured = {column: numbers for column, numbers in evaluations(run).items() if primary in numbers}
     if not measured:
         return "This run is not finished, or was not measured."
-    best = run.summary.get("best")
-    are_best = not averaged and (not last or (isinstance(best, dict) and best.get("step") == step))
-    others = "other weights of the run" if task.protocol_column else "the run's best checkpoint"
-    other = f"These weights were not measured. The numbers are those of {others}:\n\n"
-    warning = "" if are_best else other
-    if task.protocol_column:  # each protocol has its own weights
-        own = {(False, False): "best", (True, False): "last", (True, True): "ema_last"}.get((last, averaged))
-        of_these = {column: numbers for column, numbers in measured.items() if column[1] == own}
-        measured, warning = (of_these, "") if of_these else (measured, warning)
+    measured, remark = _of_these_weights(task, run, measured, step, last, averaged)
     rows = comparison(collect(run.path.parent))
     here, group = run.path.resolve(), run.field("group")
     found = [row for row in rows if here in [other.path.resolve() for other in (*row.runs, *row.others)]]
@@ -139,7 +131,19 @@ def _results(run: Run, step: int, last: bool, averaged: bool) -> str:
         value = metric_text(numbers[primary], primary, unit=True)
         lines.append((column_text(column), scored, value, over_seeds, str(cell.n if cell else 1)))
     header = ("evaluation", "scored", metric(primary).name, "mean over seeds, 95 % interval", "seeds")
-    return warning + markdown_grid(header, lines, (True, True, False, False, False))
+    return remark + markdown_grid(header, lines, (True, True, False, False, False))
+
+
+def _of_these_weights(task: Task, run: Run, measured: dict, step: int, last: bool, averaged: bool) -> tuple[dict, str]:
+    """The evaluations of these weights; where there are none, those of others with a remark."""
+    remark = "These weights were not measured. The numbers are those of {}:\n\n"
+    if task.protocol_column:  # each protocol has its own weights
+        own = {(False, False): "best", (True, False): "last", (True, True): "ema_last"}.get((last, averaged))
+        of_these = {column: numbers for column, numbers in measured.items() if column[1] == own}
+        return (of_these, "") if of_these else (measured, remark.format("other weights of the run"))
+    best = run.summary.get("best")
+    is_best = not last or (isinstance(best, dict) and best.get("step") == step)
+    return measured, "" if is_best and not averaged else remark.format("the run's best checkpoint")
 
 
 def _task(run: Run) -> Task:

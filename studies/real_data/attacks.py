@@ -14,6 +14,7 @@ RUNS, ATTACKED = "evidence_vit_attacked", "evidence_vit_robustness"
 ON_CPUS = "_cpu"  # ends the names of the files of runs that were trained again, for what the first ones lack
 BASELINE, COMPARED = "softmax", ("fourier", "fourier_matched", "gaussian")
 NAMES = {"fgm": "FGM", "pgd": "PGD"}
+SEEDS = 3  # of the plan
 TESTED = 1.0  # in 255ths of the normalised images: the published level
 Kept = dict[tuple[str, str, float], Cell]
 
@@ -92,8 +93,8 @@ def _verdict(tested: tuple[Difference, float] | None) -> list[str]:
 def _percent(cell: Cell | None) -> str:
     if cell is None:
         return DASH
-    spread = f"(seed {next(iter(cell.values))})" if cell.sd is None else f"± {100 * cell.sd:.1f}"
-    return f"{100 * cell.mean:.1f} % {spread}" + (" (2 seeds)" if cell.n == 2 else "")
+    spread = "" if cell.sd is None else f" ± {100 * cell.sd:.1f}"
+    return f"{100 * cell.mean:.1f} %{spread}" + ("" if cell.n == SEEDS else f" ({cell.n} of {SEEDS} seeds)")
 
 
 def _logs(cell: Cell) -> Cell:

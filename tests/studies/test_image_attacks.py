@@ -80,6 +80,6 @@ def test_the_interval_is_that_of_the_ratio(tmp_path):
 
 def test_fewer_seeds_and_nothing_kept_have_no_verdict(tmp_path):
     fewer = line_of(tmp_path, {1: 0.5, 2: 0.6})
-    assert "| 55.0 % ± 7.1 (2 seeds) |" in fewer
+    assert "| 55.0 % ± 7.1 (2 of 3 seeds) |" in fewer
     assert fewer.endswith("|  |  |")
     assert line_of(tmp_path, {1: 0.5, 2: 0.0, 3: 0.4}).endswith("|  |  |")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, listed
+from fourierformer.data.images.sets import EXTENSIONS, OF_MACOS, ImageSet, Names, listed
 from fourierformer.errors import SetupError
 from fourierformer.files import require_small
 
@@ -20,7 +20,8 @@ class FolderSet(ImageSet):
     """Images in class folders, folder/<class>/**/<image>: classes and paths are sorted."""
 
     def __init__(self, folder: Path):
-        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name != "__MACOSX")
+        folders = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+        classes = sorted(name for name in folders if not OF_MACOS.search(f"{name}/"))
         counts: list[int] = []
         self.folder = folder
         self.names = Names.pack(self._walk(classes, counts))
@@ -35,7 +36,7 @@ class FolderSet(ImageSet):
                 os.path.relpath(os.path.join(parent, file), self.folder)
                 for parent, _, files in self._folders(name)
                 for file in files
-                if os.path.splitext(file)[1].lower() in EXTENSIONS and not file.startswith("._")  # of macOS
+                if os.path.splitext(file)[1].lower() in EXTENSIONS and not OF_MACOS.search(file)
             )
             counts.append(len(paths))
             yield from paths

@@ -6,6 +6,7 @@ into each of them, so names are one block of bytes and labels one array.
 
 import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image
 
 from fourierformer.errors import SetupError
 
+OF_MACOS = re.compile(r"(^|/)(\._|__MACOSX/)")  # paths: archives of macOS have a second file ._NAME for each one
 SAMPLED = 64  # images of a split whose bytes are in its fingerprint: reading all of ImageNet takes minutes
 MOST_CLASSES = 2**20  # a larger label is a damaged one: ImageNet-21k has 21,841
 EXTENSIONS = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"))

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import posixpath
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fourierformer.data.images.sets import EXTENSIONS, ImageSet, Names, checked_labels
+from fourierformer.data.images.sets import EXTENSIONS, OF_MACOS, ImageSet, Names, checked_labels
 from fourierformer.data.images.spec import ImageData
 from fourierformer.data.location import Say
 from fourierformer.errors import SetupError
@@ -30,7 +29,6 @@ from fourierformer.files import checksum, replacing, require_small
 FORMAT = 3  # of an index: those of the first took nested folders for classes, of the second macOS's files for images
 LABELS = (".cls", ".json")
 LARGEST_INDEX = 2**33  # bytes; a hundred for each image
-OF_MACOS = r"(^|/)(\._|__MACOSX/)"  # it adds a second file ._NAME beside each one, or in a folder of their own
 COLUMNS = ("files", "offsets", "sizes", "labels")  # the arrays of a TarIndex
 
 
@@ -112,7 +110,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
                 f"{path}: {member.name} is a link, whose images would be left out: make the tar again with files in "
                 "the place of links (tar --dereference --hard-dereference)"
             )
-        if member.isfile() and not re.search(OF_MACOS, member.name):
+        if member.isfile() and not OF_MACOS.search(member.name):
             yield member
         # the tar would keep all members in memory, a gigabyte for ImageNet; typeshed lacks `members`
         tar.members.clear()  # type: ignore[attr-defined]
