@@ -213,3 +213,10 @@ class ViTConfig(Switches):
             dim=self.dim, heads=self.heads, length=side * side + prefix, causal=False, bias=True, grid=(side, side),
             prefix=prefix, layer=layer, seed=seed, **self._switches(),
         )  # fmt: skip
+
+
+def attention_layers(config: Any) -> int:
+    """The number of attention layers of a model."""
+    if isinstance(config, ViTConfig):
+        return config.depth
+    return config.layers * (3 if isinstance(config, Seq2SeqConfig) else 1)

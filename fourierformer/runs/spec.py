@@ -27,6 +27,7 @@ from fourierformer.config import (
 )
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
+from fourierformer.models.config import attention_layers
 from fourierformer.processes import find_processes, own_share
 from fourierformer.tasks import Task, task_named, tasks
 
@@ -48,6 +49,7 @@ def read_command(config: DictConfig) -> RunSpec:
     for section in vars(spec).values():  # a stored run may have such values, and is still read
         if reason := getattr(section, "without_effect", None):
             raise SetupError(reason)
+    _check_pattern(spec)
     return spec
 
 
@@ -59,6 +61,19 @@ def check_mechanism(spec: RunSpec) -> None:
     check_section("attention.", spec.values["attention"], {"name": str, **types_of(knobs(name))})
     task_of(spec).check_attention(spec)
     meta_layers(spec)
+
+
+def _check_pattern(spec: RunSpec) -> None:
+    """SetupError if `hybrid` names more mechanisms than the model has layers: no layer would have the last ones."""
+    pattern = spec.attention.knobs.get("pattern")
+    if spec.attention.name != "hybrid" or not isinstance(pattern, list):  # checked later, with torch
+        return
+    if len(pattern) > (layers := attention_layers(spec.model)):
+        count, unused = f"{layers} layer{'s' * (layers > 1)}", ", ".join(map(str, pattern[layers:]))
+        raise SetupError(
+            f"attention.pattern names {len(pattern)} mechanisms for {count}: there would be no {unused}. Shorten it, "
+            "or choose a model with more layers"
+        )
 
 
 def stored_spec(run: Path) -> RunSpec:

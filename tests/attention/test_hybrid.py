@@ -8,6 +8,9 @@ from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from fourierformer.files import read_json
+from fourierformer.models.config import attention_layers
+from fourierformer.runs.launch import composed
+from fourierformer.runs.spec import attention_of, read_command, task_of
 from tests.helpers.command_line import MODEL, train_lm
 
 HYBRID = (
@@ -66,6 +69,25 @@ def test_a_refusal_of_a_later_layer_comes_before_the_data(tmp_path, capfd):
     pattern = "attention.pattern=[softmax,softmax,fnet]"
     assert train_lm(*HYBRID, pattern, f"run_dir={tmp_path / 'run'}", "dry_run=true") == 2
     assert "error: attention 'fnet' cannot be causal: " in capfd.readouterr().err
+
+
+def test_a_pattern_longer_than_the_model_is_refused(tmp_path, capfd):
+    pattern = "attention.pattern=[softmax,fourier,gaussian,mgk,none]"
+    assert train_lm(*HYBRID, pattern, f"run_dir={tmp_path / 'run'}", "dry_run=true") == 2
+    assert "names 5 mechanisms for 3 layers: there would be no mgk, none." in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("experiment", "layers"), [("recall", 1), ("builtin_vit", 3), ("builtin_seq2seq", 6), ("wt103_small", 16)]
+)
+def test_attention_layers_are_those_of_the_whole_model(experiment, layers):
+    spec = read_command(
+        composed("train_vit" if experiment.endswith("vit") else "train_lm", [f"experiment={experiment}"])
+    )
+    with torch.device("meta"):
+        model = task_of(spec).build_model(spec, attention_of(spec), None)
+    assert attention_layers(spec.model) == layers
+    assert sum(isinstance(module, attention.Attention) for module in model.modules()) == layers
 
 
 def test_a_run_trains_and_is_loaded_with_the_knobs_of_each_layer(tmp_path):
