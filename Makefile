@@ -37,7 +37,7 @@ faults: setup ## inject faults for half an hour, into results/measured/faults.cs
 	OMP_NUM_THREADS=1 $(PY) -m faults --minutes 30
 
 # SUITES: a folder with checkouts of others' repositories, which `python -m outside --help` lists
-validate-outside: setup ## run other people's test suites on this package, into results/measured/outside.csv
+validate-outside: setup ## run other people's test suites on this package; with SUITES=FOLDER into results/measured/outside.csv
 	OMP_NUM_THREADS=1 $(PY) -m outside $(if $(SUITES),--suites $(SUITES))
 
 lint: setup ## style, import rules and types

@@ -4,7 +4,7 @@ python -m outside --suites FOLDER
 
 FOLDER has any of timm, transformers, flash-linear-attention, zoology, transformer-mgk, robust_transformer,
 Elliptical-Attention, FourierFormer_NeurIPS: checkouts of these repositories, or for transformers its source archive.
-A suite that is not there has a row that says so. Nothing of them is copied.
+A suite that is not there has a row that says so. Nothing of them is copied. The table is written with --suites only.
 """
 
 import os
@@ -69,7 +69,7 @@ def main() -> None:
     rows = [row(suite, root, arguments.verbose) for suite in chosen]
     for line in rows:
         echo("  ".join(f"{key} {value}" for key, value in line.items() if key != "shows"))
-    if not arguments.only:
+    if root and not arguments.only:  # without checkouts most rows would lose their numbers
         libraries = ("torch", "timm", "transformers")
         write_csv(MEASURED / "outside.csv", rows, header("-m outside", libraries, machine=machine()))
     if any(int(line["failed"]) for line in rows):
