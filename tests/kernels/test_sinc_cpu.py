@@ -147,6 +147,23 @@ def test_other_rows_of_a_batch_do_not_change_a_bit(backend):
     assert not changed_bits(backend, change, (slice(0, 1),))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [5, 16, 20])
+def test_far_tokens_do_not_change_a_bit_of_near_ones(backend, dtype, width):
+    """`compiled` computes tiles without a distance of a quarter turn in another way, in the same bits: here those of
+    queries beside a far one, and of keys beside hidden ones."""
+    tensors, doutput = inputs(queries=12, keys=40, width=width, radius=0.43, scale=0.5)
+    far = [t.clone() for t in tensors]
+    far[0][:, :, 5] *= 100
+    far[1][:, :, 36:] *= 100  # seen by the last four queries only
+    options = {"power": 4, "eps": 1e-6, "causal": True, "backend": backend}
+    doutput[:, :, 8:] = 0
+    runs = [run(sinc_attention, case, doutput, dtype, **options)[:2] for case in (tensors, far)]
+    others = [0, 1, 2, 3, 4, 6, 7]
+    for with_near, with_far in zip(*runs, strict=True):
+        assert torch.equal(with_near[:, :, others], with_far[:, :, others])
+
+
 @settings(max_examples=25)
 @given(
     heads=st.integers(1, 3),

@@ -74,6 +74,7 @@ struct Backward {
     Reader<S> read{call};
     bool any_unknown = false;  // a key or value of the block has a NaN
     Buffer<S> queries{call.width * 2 * ROWS}, doutputs{call.value_width * ROWS}, delta{call.queries};
+    Buffer<S> query_range{2 * padded(call.width)}, key_ranges{plan.block_keys / W * 2 * padded(call.width)};
     Buffer<S> keys{plan.block_keys * call.width * 2}, values{plan.block_keys * call.value_width};
     Buffer<S> dkeys{plan.block_keys * call.width}, dvalues{plan.block_keys * call.value_width};
     Buffer<V> slopes{call.width * ROWS}, dqueries{call.width * ROWS};
@@ -134,7 +135,7 @@ struct Backward {
 
     void block_of_keys(int64_t task, int64_t b, int64_t h, int first, int count, double* moment) {
       const int32_t* at = kept.at.data() + first;
-      read.keys(b, h, at, count, keys);
+      read.keys(b, h, at, count, keys, key_ranges);
       int64_t padded = (count + W - 1) / W * W;
       std::memset(values, 0, padded * call.value_width * sizeof(S));
       std::memset(dkeys, 0, padded * call.width * sizeof(S));
@@ -175,7 +176,7 @@ struct Backward {
       }
       most = most < count ? most : count;
       if (most <= 0) return;
-      read.queries(b, h, i, queries);
+      read.queries(b, h, i, queries, query_range);
       for (int r = 0; r < ROWS; r++) {
         const S* dy = row<S>(call.doutput, b, h, i + r < call.queries ? i + r : call.queries - 1);
         for (int64_t e = 0; e < call.value_width; e++) doutputs[e * ROWS + r] = dy[e];
@@ -183,9 +184,10 @@ struct Backward {
       for (int64_t d = 0; d < call.width * ROWS; d++) dqueries[d] = V{};
       for (int j = 0; j < most; j += W) {
         V shares[ROWS], dscores[ROWS];
-        const S* panel = keys + j * call.width * 2;
-        Weights<S> w = call.disc ? disc_tile<S, true>(queries, panel, call.width, call.power, slopes)
-                                 : backward_tile<S>(queries, panel, call.width, call.power, slopes);
+        Tokens<S> x{queries, query_range};
+        Tokens<S> y{keys + j * call.width * 2, key_ranges + j / W * 2 * padded(call.width)};
+        Weights<S> w = call.disc ? disc_tile<S, true>(x, y, call.width, call.power, slopes)
+                                 : backward_tile<S>(x, y, call.width, call.power, slopes);
         EACH_ROW(r) {
           shares[r] = scaled<S>(w.mantissa[r], w.exponent[r] - row_shift[r]) * row_scale[r];
           shares[r] = visible<S>(seen[r], j) ? shares[r] : V{};

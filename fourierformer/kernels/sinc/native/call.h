@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "numbers.h"
+#include "tiles.h"
 
 extern "C" {
 struct Array {
@@ -115,7 +115,7 @@ INLINE S not_a_number_in(const S* x, int64_t width) {  // 0 if there is none
   return total;
 }
 
-// Writes queries and keys in the order in which the tiles read them.
+// Writes queries and keys in the order in which the tiles read them, with their ranges.
 template <class S>
 struct Reader {
   static constexpr int W = Simd<S>::W;
@@ -123,21 +123,35 @@ struct Reader {
   Buffer<S> coarse, fine;
   explicit Reader(const Call& call) : call(call), coarse(call.width), fine(call.width) {}
   // ROWS queries from `first` on as (width, 2, ROWS).
-  void queries(int64_t b, int64_t h, int64_t first, S* out) {
+  void queries(int64_t b, int64_t h, int64_t first, S* out, S* range) {
+    start(range);
     for (int r = 0; r < ROWS; r++) {
       const S* x = row<S>(call.q, b, h, first + r < call.queries ? first + r : call.queries - 1);
-      write(x, b, h, false, out + r, ROWS);
+      write(x, b, h, false, out + r, ROWS, range);
     }
   }
   // `count` kept keys as panels of (width, 2, W), the last one padded.
-  void keys(int64_t b, int64_t h, const int32_t* at, int count, S* out) {
+  void keys(int64_t b, int64_t h, const int32_t* at, int count, S* out, S* ranges) {
     for (int j = 0; j < (count + W - 1) / W * W; j++) {
       const S* x = row<S>(call.k, b, h, at[j < count ? j : count - 1]);
-      write(x, b, h, true, out + (size_t)(j / W) * W * call.width * 2 + j % W, W);
+      S* range = ranges + (size_t)(j / W) * 2 * padded(call.width);
+      if (j % W == 0) start(range);
+      write(x, b, h, true, out + (size_t)(j / W) * W * call.width * 2 + j % W, W, range);
     }
   }
-  void write(const S* x, int64_t b, int64_t h, bool is_key, S* out, int stride) {
+  void start(S* range) {
+    for (int64_t d = 0; d < padded(call.width); d++) {
+      range[d] = d < call.width ? Real<S>::largest : S(0);
+      range[padded(call.width) + d] = -range[d];
+    }
+  }
+  void write(const S* x, int64_t b, int64_t h, bool is_key, S* out, int stride, S* __restrict low) {
     in_half_turns<S>(x, row<S>(call.radius, b, h, 0), call.width, is_key, coarse, fine);
+    S* __restrict high = low + padded(call.width);
+    for (int64_t d = 0; d < call.width; d++) {
+      low[d] = coarse[d] < low[d] ? coarse[d] : low[d];
+      high[d] = coarse[d] > high[d] ? coarse[d] : high[d];
+    }
     for (int64_t d = 0; d < call.width; d++) out[2 * d * stride] = coarse[d], out[(2 * d + 1) * stride] = fine[d];
   }
 };

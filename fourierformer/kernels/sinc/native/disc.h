@@ -50,14 +50,6 @@ struct BesselCoefficients {
 template <class S>
 const BesselCoefficients<S> bessel_coefficients;
 
-template <class I>
-INLINE bool any(I mask) {
-  int64_t parts[sizeof(I) / 8], found = 0;
-  std::memcpy(parts, &mask, sizeof mask);
-  for (int64_t part : parts) found |= part;
-  return found != 0;
-}
-
 // sqrt(u) of a query and key i of a panel. In double: float has too few digits of its phase.
 template <class S>
 INLINE double distance(const S* query, const S* keys, int i) {
@@ -124,8 +116,9 @@ static __attribute__((noinline)) void far_factors(const float* query, const floa
 
 // As forward_tile, and where `with_slopes` as backward_tile. Not inlined: the loops for squares keep their registers.
 template <class S, bool with_slopes>
-__attribute__((noinline)) Weights<S> disc_tile(const S* x, const S* y, int D, int power,
+__attribute__((noinline)) Weights<S> disc_tile(Tokens<S> queries, Tokens<S> keys, int D, int power,
                                                typename Simd<S>::V* slopes = nullptr) {
+  const S *x = queries.at, *y = keys.at;
   typedef typename Simd<S>::V V;
   constexpr int W = Simd<S>::W;
   typedef Bessel<S> B;

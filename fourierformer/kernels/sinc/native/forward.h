@@ -37,6 +37,7 @@ struct Forward {
     Kept kept{call, 0};
     Reader<S> read{call};
     Buffer<S> queries{call.width * 2 * ROWS}, keys{plan.padded_keys * call.width * 2};
+    Buffer<S> query_range{2 * padded(call.width)}, key_ranges{plan.padded_keys / W * 2 * padded(call.width)};
     Buffer<S> values{call.keys * plan.padded_values}, weights{plan.padded_keys * ROWS}, unknown{plan.padded_keys};
     Buffer<Int> exponents{plan.padded_keys * ROWS};
     explicit Worker(const Forward& plan) : plan(plan) {}
@@ -51,7 +52,7 @@ struct Forward {
     }
 
     void read_keys_and_values(int64_t b, int64_t h) {
-      read.keys(b, h, kept.at.data(), kept.count(), keys);
+      read.keys(b, h, kept.at.data(), kept.count(), keys, key_ranges);
       std::memset(unknown, 0, plan.padded_keys * sizeof(S));
       for (int j = 0; j < kept.count(); j++) {
         unknown[j] = not_a_number_in(row<S>(call.k, b, h, kept.at[j]), call.width);
@@ -72,11 +73,12 @@ struct Forward {
         unknown_query[r] = unknown_radius + not_a_number_in(row<S>(call.q, b, h, i), call.width);
         highest[r] = I{} + HIDDEN;
       }
-      read.queries(b, h, first, queries);
+      read.queries(b, h, first, queries, query_range);
       for (int j = 0; j < most; j += W) {
-        const S* panel = keys + j * call.width * 2;
-        Weights<S> w = call.disc ? disc_tile<S, false>(queries, panel, call.width, call.power)
-                                 : forward_tile<S>(queries, panel, call.width, call.power);
+        Tokens<S> x{queries, query_range};
+        Tokens<S> y{keys + j * call.width * 2, key_ranges + j / W * 2 * padded(call.width)};
+        Weights<S> w = call.disc ? disc_tile<S, false>(x, y, call.width, call.power)
+                                 : forward_tile<S>(x, y, call.width, call.power);
         V unknown_keys = load<V>(unknown + j);
         EACH_ROW(r) {
           I seen_here = visible<S>(seen[r], j);

@@ -90,6 +90,14 @@ INLINE S sum(V x) {
   }
 }
 
+template <class I>
+INLINE bool any(const I& mask) {
+  int64_t parts[sizeof(I) / 8], found = 0;
+  std::memcpy(parts, &mask, sizeof mask);
+  for (int64_t part : parts) found |= part;
+  return found != 0;
+}
+
 // nearest: rounding to integers. estimate: 1 / x to 12 (AVX2) or 14 bits.
 #if defined(__AVX512F__)
 INLINE Floats nearest(Floats x) { return (Floats)_mm512_roundscale_ps((__m512)x, 0); }
