@@ -237,7 +237,8 @@ def draw(rows: pd.DataFrame, by_rate: pd.DataFrame) -> None:
         top.plot(means.index, means["test"], label=name, **style)
         bottom.plot(means.index, means["least_share"], marker=".", **style)
         runs = rows[(rows["name"] == name) & rows["seed"].isin(CHOICE)]
-        top.scatter(runs["lr"], runs["test"], s=10, color=COLOURS[name])
+        faces = "none" if name == "matched, eps 0" else COLOURS[name]  # its colour is that of matched
+        top.scatter(runs["lr"], runs["test"], s=10, facecolors=faces, edgecolors=COLOURS[name])
         best = means["valid"].idxmin()
         top.scatter([best], [means.loc[best, "test"]], s=120, facecolors="none", edgecolors=COLOURS[name])
     top.set(xscale="log", yscale="log", ylabel="test perplexity")
