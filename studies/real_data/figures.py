@@ -105,6 +105,7 @@ def picture_of(evidence: Evidence) -> Picture:
         draw(axes, evidence, looks)
         axes.tick_params(labelsize=8)
         axes.title.set(fontsize=9, color=INK.fixed)
+        axes.xaxis.label.set(fontsize=8, color=INK.fixed)
     keys = [Key(colour, label, style) for label, (colour, style) in looks.items()]
     title = f"{evidence.rows[0].model} on {evidence.rows[0].data}: mean over seeds, band: lowest to highest seed"
     return Picture(figure, evidence.name, title, keys, description=fingerprint(evidence))
@@ -165,6 +166,7 @@ def _draw_differences(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
     axes.margins(x=0.08)
+    axes.set_xlabel(f"difference in {evidence.kind.axis}")
     axes.set_title(f"{evidence.column[0]} {evidence.kind.axis} minus {BASELINE}'s, 95 % interval{beyond}")
 
 
@@ -174,7 +176,8 @@ def _draw_against_tokens(axes, evidence: Evidence, looks: dict[str, Line]) -> No
     assert steps is not None  # every summary has both
     assert samples is not None
     _draw_curves(axes, evidence, looks, lambda curve: curve.steps * samples.mean / steps.mean / 1e6)
-    axes.set_title(f"validation {evidence.kind.axis} against millions of {row.task.unit}")
+    axes.set_xlabel(f"millions of {row.task.unit}")
+    axes.set_title(f"validation {evidence.kind.axis}")
 
 
 def _draw_against_time(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
@@ -189,7 +192,8 @@ def _draw_against_time(axes, evidence: Evidence, looks: dict[str, Line]) -> None
         return None if speed is None else curve.steps / steps.mean / speed
 
     _draw_curves(axes, evidence, looks, time)
-    axes.set_title(f"the same against time{f'; 1: the training of {BASELINE}' if timed else ': not timed yet'}")
+    axes.set_xlabel(f"time / time of {BASELINE}'s training")
+    axes.set_title(f"validation {evidence.kind.axis} against time{'' if timed else ': not timed yet'}")
 
 
 def _draw_curves(axes, evidence: Evidence, looks: dict[str, Line], places: Callable) -> None:
@@ -217,6 +221,7 @@ def _draw_shares(axes, evidence: Evidence, looks: dict[str, Line]) -> None:
     axes.set_xticks(range(max(map(len, found.values()), default=1)))
     axes.margins(x=0.05)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}".replace("e-0", "e-")))
+    axes.set_xlabel("layer")
     axes.set_title("attended share of each layer: sum w / (eps + sum w)")
 
 
