@@ -16,15 +16,15 @@ INSTALL := $(if $(UV),"$(UV)" pip install -q --python $(PY),$(PY) -m pip install
 setup: $(VENV)/.ok ## create .venv and install everything (uv when present, else pip); EXTRAS=dev,docs adds extras later
 	$(if $(filter command,$(origin EXTRAS)),$(INSTALL) '.[$(EXTRAS)]')
 
-# 5.6 GB with PyTorch's CUDA build, which also runs on a CPU. --seed: a uv environment gets pip too.
+# 7 GB with PyTorch's CUDA build, which also runs on a CPU. --seed: a uv environment gets pip too.
 $(VENV)/.ok: pyproject.toml constraints.txt
-	@echo "installing into $(VENV) (PyTorch with CUDA: about 6 GB, one to a few minutes)"
+	@echo "installing into $(VENV) (PyTorch with CUDA: 7 GB, three minutes or more)"
 	$(if $(UV),"$(UV)" venv -q --clear --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv --clear $(VENV))
 	$(INSTALL) '.[$(EXTRAS)]'
 	-$(PY) -c 'from fourierformer.kernels.sinc.library import build_now; build_now()'
 	@touch $@
 
-train: setup ## quick comparison on built-in data: softmax against Fourier, table and report (about 2 minutes)
+train: setup ## quick comparison on built-in data: softmax against Fourier, table and report (2 to 4 minutes)
 	$(PY) train_lm.py sweep=quickstart
 
 test: setup ## the fast tier of tests, on two processes
