@@ -65,6 +65,15 @@ def test_gradients_through_a_mask_and_through_dropout():
     assert torch.autograd.gradcheck(dropped, tensors[:4], fast_mode=True)
 
 
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 5, 7), (2, 0, 7), (2, 5, 0)])
+def test_where_nothing_is_to_compute_a_learned_mask_has_the_gradient_0(batch, queries, keys):
+    q, k = torch.ones(batch, 4, queries, 3), torch.ones(batch, 4, keys, 3)
+    learned = torch.ones(4, 1, 1, requires_grad=True)
+    fourier_attention(q, k, k, 1.0, attn_mask=learned).sum().backward()
+    assert learned.grad is not None
+    assert not learned.grad.any()
+
+
 def test_a_mask_of_keys_alone_is_keep_and_every_backend_has_it():
     q, k, v, radius, _ = leaves()
     keep = torch.tensor([[True] * KEYS, [True, False, True, True, False, True, True]])

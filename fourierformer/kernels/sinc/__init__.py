@@ -190,7 +190,7 @@ def sinc_attention(
         _announced.add((name, reason))
         log.info("Fourier attention backend: %s (%s)", name, reason)
     if 0 in (*q.shape, *v.shape):  # no queries, no keys, or values of no width
-        nothing = sum(t.flatten()[:0].sum() for t in (q, k, v, radius))  # 0, and part of the graph
+        nothing = sum(t.flatten()[:0].sum() for t in differentiated)  # 0, and part of the graph
         return q.new_zeros(*q.shape[:3], v.shape[3]) + nothing
     options: dict[str, Any] = {"mask": mask, "dropout": dropout} if masked else {"disc": True} if disc else {}
     return BACKENDS[name](q, k, v, radius, power=power, eps=eps, causal=causal, keep=keep, **options)
