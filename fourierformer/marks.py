@@ -5,8 +5,10 @@ attributes of the old ones.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,16 @@ def marks_of(model: nn.Module) -> dict[str, Mark]:
         ['0.radius']
     """
     marks = {
-        getattr(module, name): mark
+        parameter: mark
         for module in model.modules()
         for name, mark in getattr(module, "parameter_marks", {}).items()
+        for parameter in _parameters(module, name)
     }
     return {name: marks.get(parameter, Mark()) for name, parameter in model.named_parameters()}
+
+
+def _parameters(module: Any, name: str) -> list[nn.Parameter]:
+    """The parameter `name`, or those that torch.nn.utils.parametrize computes it from."""
+    if is_parametrized(module, name):
+        return list(module.parametrizations[name].parameters(recurse=False))
+    return [getattr(module, name)]

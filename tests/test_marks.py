@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from fourierformer import attention
 from fourierformer.marks import Mark, mark, marks_of
@@ -38,6 +39,14 @@ def test_marks_outlive_copies(copied):
     assert marks.pop("0.radius") == RADIUS
     assert set(marks.values()) == {Mark()}
     assert set(marks) == {"0.qkv.weight", "0.proj.weight", "1.weight", "1.bias"}
+
+
+def test_a_mark_holds_for_what_a_parameter_is_computed_from():
+    layer = attention.build("fourier_head", GEOMETRY, radius_lr_multiplier=3.0)
+    parametrize.register_parametrization(layer, "radius", nn.Softplus())
+    marks = marks_of(layer)
+    assert marks["parametrizations.radius.original"] == RADIUS
+    assert marks["qkv.weight"] == Mark()
 
 
 def test_a_parameter_in_two_modules_is_marked_by_either():
