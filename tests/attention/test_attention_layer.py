@@ -52,6 +52,15 @@ def test_it_starts_as_sharp_as_softmax():
     assert FourierAttention(64, 4, radius=1.5, radius_shape="head").radius.tolist() == [[1.5]] * 4
 
 
+def test_a_layer_made_without_memory_gets_its_radius_where_torch_resets_parameters():
+    with torch.device("meta"):
+        layer = FourierAttention(8, 4, radius=1.5, radius_shape="head")
+    layer.to_empty(device="cpu")
+    for module in layer.modules():
+        module.reset_parameters()
+    assert layer.radius.tolist() == [[1.5]] * 4
+
+
 @pytest.mark.parametrize(("shape", "size"), [("scalar", ()), ("head", (4, 1)), ("coordinate", (1, 2))])
 def test_a_radius_has_its_shape_and_does_not_decay(shape, size):
     layer = FourierAttention(8, 4, radius_shape=shape)
