@@ -233,7 +233,10 @@ def test_what_it_cannot_do_is_said():
         forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, softcap=50.0)
 
 
-@pytest.mark.parametrize("name", ["bloom", "deberta-v2", "openai-gpt", "xlm", "yoso", "longt5", "bigbird_pegasus"])
+OWN = ["bloom", "deberta-v2", "openai-gpt", "xlm", "yoso", "longt5", "bigbird_pegasus", "pegasus_x"]
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_a_model_that_would_run_its_own_attention_is_refused(name):
     """BLOOM masks its own scores, and without a mask would see the future; the others never ask for a mask."""
     with torch.device("meta"), pytest.raises(SetupError, match=f"{name} has an attention of its own"):

@@ -105,7 +105,8 @@ def fourier_mask(
     )  # fmt: skip
 
 
-PARTLY_OWN = ("longt5", "bigbird_pegasus")  # encoders that run an attention of their own beside decoders that do not
+# encoders that run an attention of their own beside decoders that do not
+PARTLY_OWN = ("longt5", "bigbird_pegasus", "pegasus_x")
 
 
 def _refusing_own(choose: Callable) -> Callable:
@@ -114,7 +115,7 @@ def _refusing_own(choose: Callable) -> Callable:
 
     @functools.wraps(choose)
     def get_correct_attn_implementation(model, requested_attention, *arguments, **options):
-        partly = model.config.model_type in PARTLY_OWN and not model.config.is_decoder
+        partly = model.config.model_type in PARTLY_OWN and not getattr(model.config, "is_decoder", False)
         if requested_attention == "fourier" and (partly or not model._can_set_attn_implementation()):
             own = "has an attention of its own, which transformers cannot replace"
             raise SetupError(f"{model.config.model_type} {own}: use a model such as gpt2, llama or bert")
