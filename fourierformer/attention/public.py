@@ -62,14 +62,14 @@ class FourierAttention(nn.Module):
         self.k_proj = nn.Linear(dim, kv_heads * self.width, bias=bias)
         self.v_proj = nn.Linear(dim, kv_heads * self.width, bias=bias)
         self.out_proj = nn.Linear(dim, dim, bias=bias)
-        self.start = matched_radius(self.width, power) if radius == "matched" else _number(radius)
+        self.initial_radius = matched_radius(self.width, power) if radius == "matched" else _number(radius)
         shape = {"scalar": (), "head": (heads, 1), "coordinate": (1, self.width)}[radius_shape]
-        self.radius = nn.Parameter(torch.full(shape, self.start))
+        self.radius = nn.Parameter(torch.full(shape, self.initial_radius))
         mark(self, "radius", no_weight_decay=True)
 
     def reset_parameters(self) -> None:
         """Set the radius to its initial value, as after `to_empty`; the projections have a method of this name too."""
-        nn.init.constant_(self.radius, self.start)
+        nn.init.constant_(self.radius, self.initial_radius)
 
     def forward(
         self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, *,

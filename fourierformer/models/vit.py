@@ -110,6 +110,12 @@ class ViT(VisionTransformer):
         marked = {name for name, mark in marks_of(self).items() if mark.no_weight_decay}
         return super().no_weight_decay() | marked
 
+    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
+        """As timm after construction; SetupError to start again, which would leave the mechanisms' parameters out."""
+        if needs_reset:
+            raise SetupError("attentions are initialised when they are built: build the model again, or load weights")
+        super().init_weights(mode, needs_reset)
+
     def set_input_size(self, *_, **__) -> None:
         """SetupError: timm would resize the positions, but our attentions are made for one grid of patches."""
         raise SetupError("the size of the images cannot be changed: build the model again with img_size=")

@@ -48,6 +48,13 @@ def test_shapes_are_deits_and_one_radius_per_layer(name, peer):
     assert {key: ours[key].shape for key in ours.keys() - added} == {key: p.shape for key, p in theirs.items()}
 
 
+def test_a_model_made_without_memory_is_not_initialised_in_part():
+    with torch.device("meta"):
+        model = create()
+    with pytest.raises(SetupError, match="build the model again, or load weights"):
+        model.to_empty(device="cpu").init_weights()
+
+
 def test_timms_usual_arguments():
     model = create(in_chans=1, num_classes=7, drop_rate=0.2, drop_path_rate=0.3, img_size=(32, 32))
     assert model(torch.randn(2, 1, 32, 32)).shape == (2, 7)
