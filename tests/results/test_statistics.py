@@ -14,6 +14,7 @@ from fourierformer.results.statistics import (
     Equivalence,
     change_text,
     compare,
+    corrected,
     dunnett,
     equivalence,
     half_width,
@@ -110,8 +111,15 @@ def test_holm_by_hand():
     # 4 tests. Sorted: 0.005 x 4 = 0.02, 0.01 x 3 = 0.03, 0.03 x 2 = 0.06, 0.04 x 1 = 0.04 -> raised to 0.06
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.5]) == [1.0, 1.0]
+    assert holm([0.7, 0.6]) == [1.0, 1.0]  # a probability: 0.6 x 2 is cut
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
+
+
+def test_a_p_of_0_was_tested_and_is_corrected():
+    """Student's t of a difference a million times its error: the p underflows, and it still counts."""
+    found = corrected([Difference(1.0, p=0.0), Difference(1.0, reason=NO_CLAIM), Difference(1.0, p=0.4)])
+    assert found == [0.0, None, 0.4]
 
 
 def test_holm_lies_between_no_correction_and_bonferroni():
@@ -134,6 +142,7 @@ def test_a_verdict_needs_p_below_005(key, mean, said, p, claims):
     ("p", "said"),
     [
         (0.00003, "p < 0.0001"),
+        (0.0001, "p = 0.0001"),
         (0.0123, "p = 0.012"),
         (0.0499, "p = 0.0499"),
         (0.049996, "p = 0.049996"),
@@ -301,3 +310,78 @@ def test_a_tie_has_no_minus():
 @pytest.mark.parametrize(("value", "baseline", "change"), [(-0.5, 0.0, "-0.500"), (-1.0, -2.0, "+1.000")])
 def test_a_change_from_zero_or_below_is_no_share_of_it(value, baseline, change):
     assert change_text(value, baseline, "loss") == change
+
+
+# -- what cannot be stated ---------------------------------------------------------------------------------------------
+
+
+def test_rounding_of_equal_values_is_no_difference_to_test():
+    """0.1 + 0.2 is 0.3 up to its last bit: a difference of 6e-17 with one seed and of 0 with the other."""
+    found = compare(Cell({1: 0.1 + 0.2, 2: 1.0}), Cell({1: 0.3, 2: 1.0}))
+    assert (found.p, found.test) == (None, "")
+    assert "same difference" in found.reason
+
+
+def test_large_values_vary_where_their_last_bits_do_not():
+    """Counts of 1e9 that differ by 1 in their last bits only, as all do up to 1e-9 of themselves."""
+    found = compare(Cell({1: 1e9 + 0.5, 2: 1e9}), Cell({3: 1e9 + 0.25, 4: 1e9}))
+    assert (found.p, found.reason) == (None, "values do not vary: no test")
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_side_that_varies_is_enough_for_a_test():
+    """Welch's test of a constant is the test of one sample against that number."""
+    found = compare(by_seed([61.0, 61.0, 61.0]), by_seed([60.0, 60.5, 60.1], first=11))
+    expected = stats.ttest_1samp([60.0, 60.5, 60.1], 61.0)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.p, found.half_width) == pytest.approx((expected.pvalue, (high - low) / 2))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, 0.0, -0.5])
+@pytest.mark.parametrize("first", [1, 11])
+def test_a_value_without_a_logarithm_is_equivalent_to_nothing_on_either_side(wrong, first):
+    cells = by_seed([0.5, 0.6, 0.7]), by_seed([0.5, wrong, 0.7], first)
+    for one, other in (cells, cells[::-1]):
+        assert equivalence(one, other, "mse") == Equivalence()
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_that_do_not_vary_are_equivalent_to_nothing():
+    """Neither paired nor by Welch, whose degrees of freedom are 0 / 0."""
+    for first in (1, 11):
+        assert equivalence(by_seed([60.0, 60.0]), by_seed([60.0, 60.0], first), "ppl") == Equivalence()
+
+
+def test_the_margin_is_the_callers():
+    """With twice the margin, log 1.02, the same shift of 1.2 % is equivalent, which with log 1.01 it is not."""
+    logs = [0.0121, 0.0119, 0.0120, 0.0122]
+    cells = by_seed([math.exp(d) for d in logs]), by_seed([1.0] * 4)
+    assert equivalence(*cells, "ppl").p > 0.5
+    expected = stats.ttest_1samp(logs, math.log(1.02), alternative="less").pvalue
+    assert equivalence(*cells, "ppl", margin=0.02).p == pytest.approx(expected)
+
+
+def test_dunnett_of_nothing_is_none():
+    assert dunnett({}, by_seed([60.0, 61.0]), "ppl") is None
+    assert dunnett({"one": by_seed([60.0])}, by_seed([60.0, 61.0]), "ppl") is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_spread_of_groups_of_unequal_size_is_that_of_sample_deviations():
+    """(1, 2): sd = sqrt(1 / 2). (1, 2, 3): sd = 1. With n in place of n - 1 it would be 1.63, not 1.41."""
+    pair, triple = by_seed([1.0, 2.0]), by_seed([1.0, 2.0, 3.0])
+    found = dunnett({"other": triple}, pair, "top1")
+    assert found.spread == pytest.approx(math.sqrt(2))
+    # distances from the medians, 1.5 and 2: two of 0.5, and 1, 0, 1
+    assert found.p_spread == pytest.approx(stats.f_oneway([0.5, 0.5], [1.0, 0.0, 1.0]).pvalue)
+    solved = dunnett({"solved": by_seed([100.0] * 3)}, triple, "top1")
+    assert solved.spread == math.inf
+
+
+def test_a_detectable_difference_is_printed_in_its_unit():
+    found = Equivalence(0.5, 0.0234)
+    assert verdict(Difference(1.0), "ppl", 0.5, found) == "undecided: finds 2.3 %"
+    assert verdict(Difference(1.0), "top1", 0.5, Equivalence(0.5, 1.26)) == "undecided: finds 1.3 points"
+    at_the_level = Equivalence(0.05, 0.0234)  # equivalent is p below 0.05, not at it
+    assert verdict(Difference(1.0), "ppl", 0.5, at_the_level) == "undecided: finds 2.3 %"
