@@ -49,7 +49,7 @@ def comparisons(shares: Kept) -> dict[tuple[str, str], tuple[Difference, float]]
         cells = [shares.get((attack, each, TESTED)) for each in (name, BASELINE)]
         if not all(cells) or not all(value > 0 for cell in cells for value in cell.values.values()):
             continue
-        if cells[0].values.keys() == cells[1].values.keys():
+        if cells[0].values.keys() == cells[1].values.keys() and cells[0].n == SEEDS:
             found[attack, name] = compare(*(_logs(cell) for cell in cells))
     missing = [Difference(p=1.0)] * (len(planned) - len(found))
     p_values = corrected([*found.values(), *missing])[: len(found)]

@@ -228,10 +228,18 @@ class _Interleaved:
         return Image.new("RGB", (4, 4)), index % 10
 
 
-def test_a_limited_evaluation_sees_all_classes_whatever_their_order():
+class _Sorted(_Interleaved):
+    """Class by class, as folders are read: the first 1,000 images are all of one."""
+
+    def read(self, index):
+        return Image.new("RGB", (4, 4)), index // 1000
+
+
+@pytest.mark.parametrize("ordered", [_Interleaved, _Sorted])
+def test_a_limited_evaluation_sees_all_classes_whatever_their_order(ordered):
     data = image_data("builtin_images")
     shown = {"batch": 100, "workers": 0, "rank": 0, "world": 1, "limit": 500}
-    batches = list(evaluation_batches(_Interleaved(), eval_transform(data, augmentation("digits"), 4), **shown))
+    batches = list(evaluation_batches(ordered(), eval_transform(data, augmentation("digits"), 4), **shown))
     counts = np.bincount(torch.cat([batch.labels for batch in batches]).numpy())
     assert counts.sum() == 500
     assert counts.min() > 25  # 50 are expected, with a standard deviation of 6.5

@@ -41,6 +41,15 @@ def test_without_repeats_an_epoch_shows_no_image_twice():
     assert sorted(np.concatenate([whole.indices(step) for step in range(10)])) == list(range(960))
 
 
+def test_a_batch_of_all_images_is_an_epoch_of_one_step():
+    ours = order(96, 96, repeats=1, mixing=False)
+    assert ours.steps_per_epoch == 1
+    assert [sorted(ours.indices(step)) for step in (0, 1)] == [list(range(96))] * 2
+    assert not np.array_equal(ours.indices(0), ours.indices(1))
+    with pytest.raises(SetupError, match="at most 95"):
+        order(95, 96, repeats=1, mixing=False)
+
+
 def test_with_three_repeats_a_third_of_the_images_is_shown_three_times():
     ours = order(3072, 1024)
     counts = np.bincount(np.concatenate([ours.indices(step) for step in range(3)]), minlength=3072)

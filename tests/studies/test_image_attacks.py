@@ -83,3 +83,30 @@ def test_fewer_seeds_and_nothing_kept_have_no_verdict(tmp_path):
     assert "| 55.0 % ± 7.1 (2 of 3 seeds) |" in fewer
     assert fewer.endswith("|  |  |")
     assert line_of(tmp_path, {1: 0.5, 2: 0.0, 3: 0.4}).endswith("|  |  |")
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+def test_softmax_with_fewer_seeds_than_planned_is_no_baseline(tmp_path, seeds):
+    """One seed has no p, and two are fewer than the plan's three: both count as p = 1."""
+    rows = [*lines("fgm", seeds=seeds), *lines("pgd")]
+    shares = kept(pd.DataFrame(rows).drop_duplicates())
+    ((key, (difference, p)),) = comparisons(shares).items()
+    assert key == ("pgd", "fourier")
+    assert p == pytest.approx(6 * difference.p)
+    pd.DataFrame(rows).drop_duplicates().to_csv(tmp_path / f"{ATTACKED}.csv", index=False)
+    missing = attack_table(tmp_path).split("Not measured with all seeds: ")[1]
+    assert missing.startswith("`fourier` under FGM, ")
+
+
+def test_the_level_of_the_comparison_is_the_published_one():
+    """At 1/255 fourier keeps more than softmax, at 2/255 less: the first one counts."""
+    rows = pd.DataFrame(lines("fgm"))
+    turned = rows.assign(top1=rows["top1"].where(rows["level"] != 1.0, 60 - rows["top1"] + rows["seed"]))
+    shares = kept(turned)
+    logs = [
+        math.log(shares["fgm", "fourier", 1.0].values[s] / shares["fgm", "softmax", 1.0].values[s]) for s in (1, 2, 3)
+    ]
+    ((_, (difference, p)),) = comparisons(shares).items()
+    assert difference.mean == pytest.approx(sum(logs) / 3)
+    assert difference.mean > 0
+    assert p == pytest.approx(min(1.0, 6 * stats.ttest_1samp(logs, 0).pvalue))
