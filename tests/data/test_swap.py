@@ -106,6 +106,35 @@ def test_stop_words_and_signs_stay_and_unknown_words_are_unk():
     assert swapped.tolist() == [1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0]
 
 
+def test_the_share_is_of_all_words_and_stop_words_among_them_count():
+    """Ten of twenty are stop words: 30 % are six of the other ten, not three."""
+    corpus = corpus_of(" ".join(f"the w{number}" for number in range(10)) + "\n", "AAA")
+    tokens, swapped = swap_words(corpus, "test", 0.3)
+    assert swapped.sum() == 6
+    assert lines(corpus, tokens)[0].count("the") == 10
+
+
+def test_all_words_of_a_token_are_swapped_in_their_places():
+    """Words that are shorter and longer than AAA: the places behind a swapped one move."""
+    for word, expected in {"3.5": "AAA.AAA", "1,000.25": "AAA,AAA.AAA", "thousands/x": "AAA/AAA"}.items():
+        corpus = corpus_of(f"{word}\n", "AAA", UNK, expected)
+        assert lines(corpus, swap_words(corpus, "test", 1.0)[0]) == [[expected]]
+
+
+def test_lines_of_the_same_length_lose_other_words():
+    corpus = corpus_of(TEXT, "AAA")
+    by_line = swap_words(corpus, "test", 0.2)[1].reshape(12, 21)
+    assert len({tuple(line) for line in by_line.tolist()}) == 12  # of 4,845 choices of 4 words out of 20
+
+
+def test_a_last_line_without_an_end_loses_its_words_too():
+    corpus = corpus_of(TEXT, "AAA")
+    whole = swap_words(corpus, "test", 0.2)[1]
+    corpus.splits["test"] = corpus.splits["test"][:-1]
+    assert (swap_words(corpus, "test", 0.2)[1] == whole[:-1]).all()
+    assert whole[-21:].sum() == 4
+
+
 def test_a_vocabulary_without_aaa_has_unk_in_its_place():
     corpus = corpus_of("cats\n", UNK)
     assert lines(corpus, swap_words(corpus, "test", 0.1)[0]) == [[UNK]]

@@ -57,6 +57,16 @@ def test_a_row_of_the_rule_has_these_shares():
     assert masked.float().mean().item() == pytest.approx(0.8, abs=spread)
     assert changed.float().mean().item() == pytest.approx(0.9 - 0.1 / WORDS, abs=spread)
     assert chosen.float().mean(0).max() < 0.25  # at no position of all rows
+    drawn = seen[chosen][changed & ~masked]  # some 585 words: each of the vocabulary is among them
+    assert set(drawn.tolist()) == set(range(WORDS))
+
+
+@pytest.mark.parametrize(("length", "count"), [(18, 3), (16, 2), (3, 1), (1, 1)])
+def test_the_number_of_masked_words_is_rounded_and_at_least_one(length, count):
+    """15 % of 18 are 2.7, of 16 are 2.4, of 3 are 0.45."""
+    _, positions = mask_tokens(torch.zeros(2, length, dtype=torch.int64), [0, 1], 0.15, WORDS)
+    assert len(positions) == 2 * count
+    assert ((positions >= length).sum(), positions.max() < 2 * length) == (count, True)
 
 
 def test_masks_of_training_depend_on_seed_step_and_row_only():
