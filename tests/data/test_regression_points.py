@@ -78,6 +78,24 @@ def test_the_error_of_the_posterior_is_its_variance():
     assert 0.2 < variance.mean() < 0.6
 
 
+def test_the_posterior_of_one_pair_shrinks_its_value_by_the_noise():
+    """k(q, x) y / (k(x, x) + noise^2): by hand for a noise of 0.5, where a wrong power would make it 0.5 for 0.25."""
+    config = data(context=1, noise=0.5)
+    points = draw(config, 50, seed=5).double()
+    squares = (points.queries - points.features).square().sum(-1)
+    expected = torch.exp(-squares / 2) * points.values / (1 + 0.5**2)
+    torch.testing.assert_close(baselines.posterior_mean(config, points), expected, rtol=1e-5, atol=0)
+
+
+def test_the_seed_of_the_data_decides_rotation_and_held_out_sequences():
+    one, other = (data(covariance="rotated", seed=seed, held_out=3) for seed in (0, 1))
+    assert torch.equal(covariance_root(one), covariance_root(data(covariance="rotated", seed=0)))
+    assert not torch.allclose(covariance_root(one), covariance_root(other))
+    held_out = [RegressionCorpus(config).splits["test"].noisy for config in (data(), data(), data(seed=1))]
+    assert torch.equal(held_out[0], held_out[1])
+    assert not torch.equal(held_out[0], held_out[2])
+
+
 def test_the_posterior_beats_the_mean_of_the_context():
     points = draw(data(context=40), 300, seed=2).double()
     assert torch.equal(baselines.mean_of_context(points)[7], points.values[7].mean().expand(4))
