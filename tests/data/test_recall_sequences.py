@@ -45,6 +45,13 @@ def written_out(length, pairs, vocabulary, power, rng):
     return inputs, labels
 
 
+def test_keys_and_values_are_any_of_their_half_of_the_vocabulary():
+    """In 1,600 draws of 31 keys and of 32 values none is left out; 0 is no key."""
+    drawn = draw(data(layout="stream"), 200, seed=1)
+    assert set(drawn.tokens[:, :16:2].flatten().tolist()) == set(range(1, 32))
+    assert set(drawn.tokens[:, 1:16:2].flatten().tolist()) == set(range(32, 64))
+
+
 def test_a_stream_has_the_layout_of_zoology():
     drawn = draw(data(layout="stream", length=64), 200, seed=1)
     for tokens, places, answers in zip(drawn.tokens, drawn.places, drawn.answers, strict=True):

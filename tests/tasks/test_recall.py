@@ -61,6 +61,15 @@ def test_longer_sequences_are_measured(protocol, length):
     assert found["sequences"] == 320 // length
 
 
+def test_of_eight_pairs_three_are_asked_for_and_counted():
+    _, model = parts()
+    options = {"micro_batch_size": None, "device": torch.device("cpu")}
+    objective = RecallObjective(RecallCorpus(data(queries=3)), model, global_batch_size=8, **options)
+    found = objective.measure(Answering(), "test", "1x", *STILL)
+    assert (found["pairs"], found["queries"], found["sequences"]) == (8, 3, 4)
+    assert found["recall"] == pytest.approx(100 * 2 / 3)  # all but the first of each sequence
+
+
 def test_the_loss_of_a_step_is_that_of_its_sequences():
     objective, model = parts()
     (batch,) = objective.micro_batches(3)
@@ -72,12 +81,12 @@ def test_the_loss_of_a_step_is_that_of_its_sequences():
 
 def test_a_training_has_its_area_and_its_step_at_95_per_cent():
     objective, _ = parts()
-    for step, accuracy in ((10, 20.0), (20, 60.0), (30, 95.0), (40, 94.0)):
+    for step, accuracy in ((10, 20.0), (20, 60.0), (30, 95.0), (40, 97.0), (50, 94.0)):
         objective.curve[step] = accuracy
     (numbers,) = objective.from_training({})["valid"].values()
     assert numbers["recall"] == 94
-    assert numbers["area"] == (20 + 60 + 95 + 94) / 4
-    assert numbers["steps_to_95"] == 30
+    assert numbers["area"] == (20 + 60 + 95 + 97 + 94) / 5
+    assert numbers["steps_to_95"] == 30  # the first one
     assert numbers["state"] == 2 * 40 * 16
     objective.curve = {10: 94.9}
     assert "steps_to_95" not in objective.from_training({})["valid"]["curve"]
