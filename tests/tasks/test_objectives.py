@@ -86,3 +86,15 @@ def test_processes_share_an_evaluation_without_counting_anything_twice(name, wor
     for expected, *parts in zip(alone, *shares, strict=True):
         assert any((part != 0).any() for part in parts[1:])  # there is work for the others
         torch.testing.assert_close(sum(parts), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_an_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was(name):
+    build, protocol = EVALUATIONS[name]
+    objective, model = build()
+    seen = set()
+    for module in model.modules():
+        module.register_forward_hook(lambda module, *_: seen.add(module.training))
+    objective.measure(model.train(), "valid", protocol, lambda: None, lambda *progress: None)
+    assert seen == {False}
+    assert all(module.training for module in model.modules())

@@ -9,6 +9,7 @@ import torch
 from fourierformer import attention
 from fourierformer.attention.engines.evaluation import EvaluationMean
 from fourierformer.data.text.pairs import BEGIN, END, PAD, VOCABULARY, Pairs, PairsCorpus, encode
+from fourierformer.errors import SetupError
 from fourierformer.models.config import Seq2SeqConfig
 from fourierformer.models.seq2seq import EncoderDecoder
 from fourierformer.processes import Processes
@@ -99,6 +100,19 @@ def test_processes_and_micro_batches_share_a_step():
     assert sum(loss for part in shared for loss, _ in part) / 2 == pytest.approx(whole, abs=1e-6)
     assert torch.cat([rows for part in shared for _, rows in part]).tolist() == list(range(8))
     assert losses(seed=2)[0][0] != whole
+
+
+@pytest.mark.parametrize(("key", "text"), [("source_length", ("x" * 8, "1")), ("target_length", ("1", "x" * 6))])
+def test_texts_longer_than_the_model_reads_are_refused_before_the_training(key, text):
+    """The end takes a place, too: of 8 and of 6."""
+    _, model = parts()
+    limits = {"global_batch_size": 1, "micro_batch_size": None, "device": torch.device("cpu")}
+    fitting = (text[0][1:] or text[0], text[1][1:] or text[1])
+    for split in ("train", "valid", "test"):
+        texts = {name: Pairs([text if name == split else fitting]) for name in ("train", "valid", "test")}
+        with pytest.raises(SetupError, match=rf"texts of {getattr(model.config, key) + 1} tokens.*: model.{key}="):
+            Seq2SeqObjective(PairsCorpus("t", texts), model, **limits)
+    Seq2SeqObjective(PairsCorpus("t", dict.fromkeys(texts, Pairs([fitting]))), model, **limits)
 
 
 def test_chrf_is_there_or_missed(monkeypatch):
