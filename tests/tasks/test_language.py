@@ -15,7 +15,7 @@ from fourierformer.errors import SetupError
 from fourierformer.models.lm import LMConfig, WordLM
 from fourierformer.processes import Processes
 from fourierformer.tasks import task_named
-from fourierformer.tasks.language_objective import LanguageObjective
+from fourierformer.tasks.language_objective import LanguageObjective, perplexity
 from tests.helpers.command_line import spec_of
 
 CPU = torch.device("cpu")
@@ -155,6 +155,12 @@ def test_max_tokens_scores_the_first_ones_only():
     short, _ = task_for(random_tokens(400)[:60], 12)
     assert measured(task, model, "sliding") == measured(short, model, "sliding")
     assert measured(task, model, "sliding")["tokens"] == 59
+
+
+def test_a_perplexity_is_exact_up_to_1e304_and_finite_beyond():
+    assert [perplexity(nll) for nll in (0.0, 25.0, 699.0)] == [1.0, math.exp(25), math.exp(699)]
+    assert math.isfinite(perplexity(1e6))
+    assert math.isnan(perplexity(math.nan))
 
 
 def test_bytes_are_measured_in_bits():
