@@ -75,6 +75,8 @@ def test_the_loss_is_the_mean_of_its_rows_and_rows_have_their_numbers(world, mic
             torch.testing.assert_close(batch.tokens, whole[numbers])
             losses = task.row_losses(model.eval(), batch)
             torch.testing.assert_close(losses.mean() * share, task.loss(model, batch))
+            for i, loss in enumerate(losses):  # each row by itself
+                torch.testing.assert_close(loss, model(batch.tokens[i, None], batch.targets[i, None]).mean())
             seen |= dict(zip(numbers.tolist(), losses.tolist(), strict=True))
     assert sorted(seen) == [0, 1, 2, 3]
     assert len(set(seen.values())) == 4
