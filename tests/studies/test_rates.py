@@ -147,3 +147,15 @@ def test_attended_shares_are_1_without_eps_and_those_measured_on_test_with_it():
     assert analyse.attended_shares(pd.Series({"attention": "none", "eps": ""})) == [0.0]
     (unknown,) = analyse.attended_shares(pd.Series({"attention": "fourier", "eps": "1e-06", "head_layers": None}))
     assert np.isnan(unknown)
+
+
+def test_a_run_that_was_repeated_counts_once():
+    """Seed 1 of softmax at 1e-3 was trained again on another processor, and its row is in the files."""
+    rows = analyse.load()
+    assert not rows.duplicated(["name", "lr", "seed"]).any()
+    again = pd.concat(
+        [pd.read_csv(path, comment="#", usecols=["attention", "seed", "config"]) for path in analyse.ROWS]
+    )
+    names, rates = again["config"].map(json.loads).map(analyse.name_of), again["config"].map(json.loads)
+    rates = rates.map(lambda config: config["optim.lr"])
+    assert ((names == "softmax") & (rates == 1e-3) & (again["seed"] == 1)).sum() == 2
