@@ -28,7 +28,9 @@ from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, exit_on_user_error
 from fourierformer.runs.launch import composed, explain, with_home
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
-from fourierformer.training.signals import STOPPED
+from fourierformer.training.signals import STOPPED, exit_code, stop_signals
+
+received: list[int] = []  # signals that asked to stop: no further trial begins
 
 
 def main() -> None:
@@ -74,7 +76,11 @@ def search(arguments: argparse.Namespace) -> int:
         raise SetupError(f"{file} is the study of '{' '.join(earlier)}': repeat that, or choose another --name")
     study.set_user_attr("command", command)
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
+    stopped = f"stopped; the same command goes on with {file}"
     while (done := len(study.get_trials(deepcopy=False, states=ended))) < arguments.trials:
+        if received:  # between two trainings, or too late for one to save
+            echo(stopped, file=sys.stderr)
+            return exit_code(received[0])
         trial = study.ask()
         # with one seed a continued study, and processes that share it, would draw the same trials again
         study.sampler = optuna.samplers.TPESampler(seed=arguments.seed + trial.number)
@@ -90,7 +96,7 @@ def search(arguments: argparse.Namespace) -> int:
         study.tell(trial, state=TrialState.PRUNED if code == Diverged.exit_code else TrialState.FAIL)
         if code in STOPPED:
             study.enqueue_trial(trial.params)  # tried next: the same run resumes at its last checkpoint
-            echo(f"stopped; the same command goes on with {file}", file=sys.stderr)
+            echo(stopped, file=sys.stderr)
             return code
         if code != Diverged.exit_code:
             raise SetupError(f"{' '.join(chosen)}: the training ended with exit code {code}, see above")
@@ -121,10 +127,15 @@ def override_of(key: str, value: object) -> str:
 
 
 def train(command: list[str]) -> int:
-    """Run a training and forward SIGTERM to it; Ctrl-C in a terminal reaches both. Returns its exit code."""
+    """Run a training, and ask it to stop on each signal that asks this process to. Returns its exit code."""
     process = subprocess.Popen(command)
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    signal.signal(signal.SIGINT, lambda *_: None)
+
+    def forward(number: int, frame) -> None:
+        received.append(number)
+        process.terminate()  # SIGTERM for Ctrl-C too: a terminal sends that to both, and a second SIGINT would abort it
+
+    for number in stop_signals():
+        signal.signal(number, forward)
     code = process.wait()
     return 128 - code if code < 0 else code
 

@@ -1,6 +1,7 @@
 """The search for hyper-parameters: its trials, what is judged, and how it goes on after a stop. No run is trained."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -71,7 +72,8 @@ def test_a_diverged_trial_counts_and_a_set_up_error_ends_the_search(command, cap
     assert (code, len(trained)) == (2, 1)
 
 
-def test_a_signal_reaches_the_training():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_reaches_the_training(number):
     """As a scheduler sends it, to this process only; the training saves and ends with 143."""
     code = "import sys; from scripts.tune import train; sys.exit(train(sys.argv[1:]))"
     child = (
@@ -81,8 +83,17 @@ def test_a_signal_reaches_the_training():
     command = [sys.executable, "-c", code, sys.executable, "-c", child]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
     assert process.stdout.readline() == "ready\n"
-    process.terminate()
+    process.send_signal(number)
     assert process.wait(60) == 143
+
+
+def test_after_a_signal_between_two_trials_no_other_begins(command, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "received", [signal.SIGINT])
+    assert command(2) == (130, [])
+    assert "the same command goes on" in capsys.readouterr().err
+    monkeypatch.setattr(tune, "received", [])
+    code, trained = command(2)
+    assert (code, len(trained)) == (0, 2)
 
 
 @pytest.mark.parametrize(
