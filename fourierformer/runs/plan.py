@@ -57,13 +57,17 @@ def print_plan(spec: RunSpec) -> None:
 
 
 def plan_of_job(spec: RunSpec, say: Callable[[str], None]) -> tuple[dict, SetupError | None]:
-    """Print the plan of a sweep's job in one line. Returns whether it is done, its hours, and the error of its data."""
+    """Print the plan of a sweep's job in one line. Returns whether it is done, its hours, and the error of its data.
+    SetupError where its directory holds another run."""
     corpus, problem = _data(spec)
     state = _state(spec)
+    if state.word == "another run":
+        raise SetupError(state.sentence)
     check_device(spec)
     hours, origin = (0.0, "") if state.word == "done" else _hours(spec, corpus)
     say(f"{spec.directory} ({state.word}): {_steps(spec, corpus)}{f', {origin}' if origin else ''}")
-    return {"done": state.word == "done", "hours": hours, "device": _kind(spec)}, problem
+    facts = {"done": state.word == "done", "hours": hours, "device": _kind(spec)}
+    return facts | {"directory": str(spec.directory)}, problem
 
 
 def _state(spec: RunSpec) -> State:

@@ -254,6 +254,7 @@ def _counts(begun: int, failed: list[dict], not_begun: int) -> str:
 
 def _total(plans: list[dict]) -> str:
     """The line about a whole sweep, without jobs whose plan failed; with its cost if that is known for all jobs."""
+    plans = list({plan["directory"]: plan for plan in plans}.values())  # lr=1e-3,0.001 is one run
     left = [plan for plan in plans if not plan["done"]]
     line = f"\n{len(left)} of {len(plans)} runs are to be done"
     if left and all(plan["hours"] is not None for plan in left):

@@ -29,6 +29,20 @@ def test_a_sweep_is_planned_in_a_line_per_job_and_done_runs_cost_nothing(smoke, 
     assert lines[-1].startswith("1 of 2 runs are to be done: 0.1 CPU-minutes at this machine's time per step")
 
 
+def test_jobs_with_one_directory_are_planned_as_the_training_treats_them(smoke, tmp_path, capfd):
+    sweep = ("-m", *smoke, f"runs_root={tmp_path}", "dry_run=true")
+    assert train_lm(*sweep, "optim.lr=1e-3,0.001", "seed=1,2") == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "2 of 2 runs are to be done"
+    place = f"run_dir={tmp_path / 'one'}"
+    assert train_lm(*smoke, "seed=1", place) == 0
+    capfd.readouterr()
+    assert train_lm(*sweep, place, "seed=1,2") == 2
+    printed, error = capfd.readouterr()
+    assert printed.splitlines()[-1] == "0 of 1 runs are to be done"
+    assert f"[2/2 seed=2] {tmp_path / 'one'} holds a run of another config: seed: 1 -> 2." in error
+    assert "1 of 2 jobs would fail" in error
+
+
 @pytest.mark.parametrize(
     ("experiment", "message"),
     [
