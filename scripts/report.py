@@ -46,7 +46,8 @@ def report(arguments: argparse.Namespace) -> None:
         files = [path for path in map(Path, arguments.runs) if path.suffix == ".csv"]
         echo(write_report(runs, out, committed_sections(files), figures, maps=True))
     except OSError as error:
-        raise SetupError(f"{error.filename or out} cannot be written: {error.strerror or error}") from None
+        problem = f"{out} or {figures} cannot be written ({error.strerror or error})"
+        raise SetupError(f"{problem}: choose others with --out and --figures") from None
 
 
 if __name__ == "__main__":

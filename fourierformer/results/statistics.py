@@ -263,8 +263,14 @@ def change_text(value: float, baseline: float, key: str) -> str:
     """How far a value is from its baseline: in points where both are per cent, else in per cent of the baseline, of
     which only positive numbers have any."""
     if metric(key).unit == "%":
-        return f"{value - baseline:+z.{metric(key).decimals}f} points"
-    return f"{100 * (value / baseline - 1):+z.1f}%" if baseline > 0 else signed(value - baseline, key)
+        return f"{_with_sign(value - baseline, metric(key).decimals)} points"
+    return f"{_with_sign(100 * (value / baseline - 1), 1)}%" if baseline > 0 else signed(value - baseline, key)
+
+
+def _with_sign(value: float, decimals: int) -> str:
+    """'+1.2', '-1.2', and '0.0' for what rounds to 0."""
+    text = f"{value:+z.{decimals}f}"
+    return text if float(text) else text[1:]
 
 
 def verdict(difference: Difference, key: str, p: float, same: Equivalence | None = None) -> str:

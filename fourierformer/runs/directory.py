@@ -66,6 +66,8 @@ class RunDirectory:
 
     def _not_writable(self, error: OSError) -> SetupError:
         way_out = "Choose a folder that you can write to: runs_root=/some/path"
+        if error.errno == errno.ENAMETOOLONG:
+            way_out = "Choose a shorter experiment_name= or run_dir="
         return SetupError(f"Cannot write the run directory {self.path} ({error.strerror}). {way_out}")
 
     def check_ours(self) -> None:

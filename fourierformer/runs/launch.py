@@ -110,7 +110,7 @@ def launch(config_name: str) -> None:
         with StopSweep():
             code = _ended(train)
             if SweepRecord.current and code == 0 and is_empty(SweepRecord.current):
-                code = print_error("this sweep has no jobs: one of its ranges is empty, as range(1,1) is", 2)
+                code = print_error("this sweep has no jobs: a range() is empty, or a glob() matches no name", 2)
             elif SweepRecord.current:
                 code = _ended(lambda: summarise(SweepRecord.current)) or code
             if number := noted_signal():
@@ -246,6 +246,8 @@ def explain(error: Exception) -> str:
     several = re.search(r"Ambiguous value for argument '([^']+)'|Sweep parameters '([^=']+)", text)
     if several:
         return f"{several[1] or several[2]} names several values: add -m (--multirun) to run each of them"
+    if "does not support sweep type" in text:
+        return "a sweep has no interval(): list the values, or use range(); scripts/tune.py searches an interval"
     scale = re.search(r"Interpolation key 'scale\.(\w+)' not found", text)
     if scale:
         return f"this scale has no experiment '{scale[1]}': choose another, for example scale=quick (configs/scale)"

@@ -106,7 +106,20 @@ def test_a_config_is_composed_once(tmp_path, monkeypatch, capfd):
 
 def test_a_sweep_over_an_empty_range_is_refused(tmp_path, capfd):
     assert train_lm("-m", "seed=range(1,1)", f"runs_root={tmp_path}") == 2
-    assert "error: this sweep has no jobs: one of its ranges is empty" in capfd.readouterr().err
+    assert "error: this sweep has no jobs: a range() is empty, or a glob() matches no name" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-m", "attention=glob(zzz*)"), "a glob() matches no name"),
+        (("-m", "seed=interval(1,3)"), "a sweep has no interval(): list the values"),
+        (("experiment_name=" + "x" * 300,), "File name too long). Choose a shorter experiment_name="),
+    ],
+)
+def test_what_no_run_can_have_is_refused_with_a_way_out(words, message, tmp_path, capfd):
+    assert train_lm(*words, f"runs_root={tmp_path}", "trainer.steps=1") == 2
+    assert message in capfd.readouterr().err
 
 
 def test_the_command_of_a_job_has_the_folder_of_configs_of_its_sweep(smoke, tmp_path):

@@ -301,9 +301,9 @@ def test_dunnett_makes_no_claim_of_values_that_do_not_vary_or_have_no_logarithm(
     assert dunnett({"good": control}, zero, "mse") is None
 
 
-def test_a_tie_has_no_minus():
-    assert change_text(59.99, 60.0, "ppl") == "+0.0%"
-    assert change_text(91.999, 92.0, "top1") == "+0.00 points"
+def test_a_tie_has_no_sign():
+    assert change_text(59.99, 60.0, "ppl") == change_text(60.01, 60.0, "ppl") == "0.0%"
+    assert change_text(91.999, 92.0, "top1") == "0.00 points"
     assert change_text(57.0, 60.0, "ppl") == "-5.0%"
 
 
