@@ -98,6 +98,9 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
         owner = f"{before.__module__}.{before.__name__}"
         raise SetupError(f"attention '{name}' is registered already, by {owner}: write another name")
+    # of those here, which are imported when they are first used
+    if (module := _modules().get(name, cls.__module__)) != cls.__module__:
+        raise SetupError(f"attention '{name}' is registered already, by {module}: write another name")
     for knob in defaults:
         if knob not in (valid := _knobs(cls)):
             raise SetupError(f"@register('{name}', ..., {knob}=...): there is no such knob{did_you_mean(knob, valid)}")

@@ -89,3 +89,9 @@ def test_the_sources_name_every_mechanism():
     attention.available()
     own = {name for name, entry in attention._registry.items() if entry.cls.__module__.startswith("fourierformer.")}
     assert own == set(attention._modules())
+
+
+def test_a_name_of_this_package_is_taken_before_its_file_is_imported(monkeypatch):
+    monkeypatch.setattr(attention, "_registry", {})
+    with pytest.raises(SetupError, match=r"registered already, by fourierformer.attention.mechanisms.softmax: write"):
+        attention.register("softmax", "idea")(Fresh)
