@@ -89,10 +89,13 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
         if (verdict := getattr(cls, ability)) is not True and not (isinstance(verdict, str) and verdict):
             way = f'write the reason in its place, {ability} = "it ..."'
             raise SetupError(f"attention '{name}': {ability} must be True or a reason, got {verdict!r}: {way}")
-    positional = [p.name for p in list(inspect.signature(cls).parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY]
+    parameters = list(inspect.signature(cls).parameters.values())[1:]
+    positional = [p.name for p in parameters if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
     if positional:
         way = f"write __init__(self, geometry, *, {positional[0]}, ...)"
         raise SetupError(f"attention '{name}': the knob '{positional[0]}' must be keyword-only: {way}")
+    if several := [p for p in parameters if p.kind is p.VAR_KEYWORD]:
+        raise SetupError(f"attention '{name}': name every knob in the place of **{several[0].name}")
     before = _registry[name].cls if name in _registry else None
     # a class of the same name replaces its older version, when a notebook loads a file again
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):
@@ -192,7 +195,10 @@ def knobs(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _knobs(cls: type[Attention]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(cls).parameters.values()
+    try:  # eval_str: `from __future__ import annotations` makes a text of a type
+        parameters = inspect.signature(cls, eval_str=True).parameters.values()
+    except NameError as error:  # imported where only a type checker sees it
+        raise SetupError(f"{cls.__name__}: the types of its knobs cannot be read ({error}): import them") from None
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 

@@ -18,6 +18,21 @@ class Positional(attention.Attention):
         super().__init__(geometry)
 
 
+class Collecting(attention.Attention):
+    def __init__(self, geometry: Geometry, *, window: int = 32, **others):
+        super().__init__(geometry)
+
+
+class WithTextTypes(attention.Attention):
+    def __init__(self, geometry: "Geometry", *, window: "int" = 32):  # as `from __future__ import annotations` has them
+        super().__init__(geometry)
+
+
+class WithUnknownType(attention.Attention):
+    def __init__(self, geometry: "NoSuchName", *, window: int = 32):  # noqa: F821
+        super().__init__(geometry)
+
+
 @pytest.fixture
 def registry(monkeypatch):
     """A copy, so that nothing stays registered."""
@@ -57,6 +72,7 @@ def registry(monkeypatch):
             Positional,
             "'window' must be keyword-only: write __init__\\(self, geometry, \\*, window, ",
         ),
+        (("fresh", "idea"), {}, Collecting, "name every knob in the place of \\*\\*others"),
         (("fresh", "idea"), {"windw": 3}, Fresh, "no such knob \\(did you mean 'window'\\?\\)"),
     ],
 )
@@ -95,3 +111,14 @@ def test_a_name_of_this_package_is_taken_before_its_file_is_imported(monkeypatch
     monkeypatch.setattr(attention, "_registry", {})
     with pytest.raises(SetupError, match=r"registered already, by fourierformer.attention.mechanisms.softmax: write"):
         attention.register("softmax", "idea")(Fresh)
+
+
+def test_types_that_are_texts_are_those_types(registry):
+    attention.register("fresh", "idea")(WithTextTypes)
+    geometry = Geometry(dim=8, heads=2, length=9, causal=True)
+    assert isinstance(attention.build("fresh", geometry, window=3), WithTextTypes)
+    with pytest.raises(SetupError, match="window='wide': expected a whole number"):
+        attention.build("fresh", geometry, window="wide")
+    attention.register("unknown_type", "idea")(WithUnknownType)
+    with pytest.raises(SetupError, match=r"types of its knobs cannot be read .name 'NoSuchName' is not defined"):
+        attention.knobs("unknown_type")
