@@ -115,7 +115,8 @@ def _entry(name: str) -> Entry:
     elif name not in _registry and name in _of_packages():
         _import_of_package(name)
     if name not in _registry:
-        _load_all()
+        _load_all()  # a module of a package may register other names than those of its entry points
+    if name not in _registry:
         way_out = "Where it is another package's, install that here"
         raise SetupError(f"unknown attention '{name}'{did_you_mean(name, _registry)}. {way_out}")
     return _registry[name]
@@ -144,7 +145,9 @@ def _import_of_package(name: str) -> None:
     module = _of_packages()[name]
     try:
         importlib.import_module(module)
-    except ImportError as error:
+    except SetupError:  # of @register, which names the attention
+        raise
+    except Exception as error:
         way_out = f'python -c "import {module}" shows where'
         raise SetupError(
             f"attention '{name}' of an installed package: no import of {module} ({short(error)}): {way_out}"

@@ -72,8 +72,9 @@ def test_it_is_among_the_available_ones_and_not_imported_before_it_is_named(pack
     assert "last_value" in attention.available()
 
 
-def test_a_package_that_cannot_be_imported_is_named(package):
-    (package / "my_attention.py").write_text("import no_such_module")
+@pytest.mark.parametrize("code", ["import no_such_module", "def (", "no_such_name"])
+def test_a_package_that_cannot_be_imported_is_named(package, code):
+    (package / "my_attention.py").write_text(code)
     with pytest.raises(SetupError, match=r"'last_value' of an installed package: no import of my_package.my_attention"):
         attention.build("last_value", Geometry(dim=8, heads=2, length=9, causal=True))
 
@@ -85,3 +86,8 @@ def test_a_package_that_is_not_installed_is_not_imported(package):
     with pytest.raises(SetupError, match=r"unknown attention 'last_value'.* another package's, install that here"):
         attention.build("last_value", Geometry(dim=8, heads=2, length=9, causal=True))
     assert "my_package" not in sys.modules
+
+
+def test_a_module_may_register_several_names_under_one_entry_point(package):
+    (package / "my_attention.py").write_text(CLASS.replace("\n@", '\n@register("twice", "two", factor=2.0)\n@'))
+    assert attention.build("twice", Geometry(dim=8, heads=2, length=9, causal=True)).factor == 2.0
