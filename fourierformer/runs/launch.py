@@ -2,6 +2,7 @@
 
 import errno
 import inspect
+import itertools
 import os
 import re
 import resource
@@ -103,8 +104,7 @@ def launch(config_name: str) -> None:
     sys.argv[1:] = [with_home(word) for word in sys.argv[1:]]
     if not prints_text and any(word.startswith("sweep=") for word in sys.argv[1:]):
         sys.argv.append("-m")  # Hydra 1.4 does not take `hydra.mode` from a file of configs/sweep
-    # argparse takes overrides on one side of -m only
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
+    sys.argv[1:] = _options_first(sys.argv[1:])
     SweepRecord.current = None
     try:
         with StopSweep():
@@ -152,6 +152,16 @@ def _trains(word: str) -> bool:
     """Whether Hydra trains with this option, which argparse also takes abbreviated: --config-d=DIR."""
     name = word.partition("=")[0]
     return name in TRAINING_OPTIONS or any(name[:2] == "--" and option.startswith(name) for option in TRAINING_OPTIONS)
+
+
+def _options_first(words: list[str]) -> list[str]:
+    """The options that train, with their values, and then the others: argparse takes overrides on one side of them."""
+    options, others, rest = [], [], iter(words)
+    for word in rest:
+        (options if _trains(word) else others).append(word)
+        if _trains(word) and "=" not in word and word not in ("-m", "--multirun"):
+            options.extend(itertools.islice(rest, 1))
+    return options + others
 
 
 def _given_twice() -> list[str]:

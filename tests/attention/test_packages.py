@@ -91,3 +91,9 @@ def test_a_package_that_is_not_installed_is_not_imported(package):
 def test_a_module_may_register_several_names_under_one_entry_point(package):
     (package / "my_attention.py").write_text(CLASS.replace("\n@", '\n@register("twice", "two", factor=2.0)\n@'))
     assert attention.build("twice", Geometry(dim=8, heads=2, length=9, causal=True)).factor == 2.0
+
+
+@pytest.mark.parametrize("option", ["--config-dir={}", "--config-dir {}"])
+def test_the_folder_of_configs_may_stand_between_overrides(package, tmp_path, option):
+    option = option.format(package / "configs").split()
+    assert train_lm(*MODEL, *option, "attention=last_value", f"run_dir={tmp_path / 'run'}", "dry_run=true") == 0
