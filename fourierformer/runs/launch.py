@@ -23,6 +23,7 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from fourierformer.checking import SYNONYMS
 from fourierformer.config import flatten, sections
@@ -33,6 +34,7 @@ from fourierformer.errors import (
     did_you_mean,
     first_line,
     interruption_behind,
+    one_line,
     os_error_text,
 )
 from fourierformer.printing import echo
@@ -210,6 +212,8 @@ def _ended(action: Callable[[], int | None]) -> int:
             return print_error(f"{first_line(error)} {way_out}", 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return print_error("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
+        if isinstance(error, YAMLError):  # of a file of configs/ or --config-dir
+            return print_error(f"a config cannot be read: {one_line(error)}", 2)
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
         if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):

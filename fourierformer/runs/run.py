@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fourierformer.config import RunSpec
 from fourierformer.errors import Diverged, Interrupted, SetupError, UserError, interruption_behind, out_of_memory_text
@@ -83,8 +83,8 @@ def _run(config: DictConfig, job: Job | None, processes: Processes) -> None:
 
 
 def _check_start(config: DictConfig, processes: Processes) -> None:
-    """SetupError for a sweep in several processes, a scale that chooses nothing, a variant that chooses nothing, and a
-    debug option of the other script, whose keys differ."""
+    """SetupError for a sweep in several processes, a scale that chooses nothing, a variant that chooses nothing, a yaml
+    with the name of another attention, and a debug option of the other script, whose keys differ."""
     if in_sweep() and processes.world > 1 and SweepRecord.current:
         raise SetupError(
             f"a sweep runs its jobs one after the other in one process, but {processes.world} were started: start "
@@ -100,6 +100,12 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
         way_out = f"leave {attention} out, or the variant (~variant); single values may change: attention.eps=0"
         raise SetupError(
             f"variant={variant} is a mechanism with settings, in whose place {attention} would run: {way_out}"
+        )
+    attention, name = choices().get("attention"), OmegaConf.select(config, "attention.name")
+    if attention and isinstance(name, str) and name != attention:  # copied, say, from that of softmax
+        raise SetupError(
+            f"attention={attention} has attention.name={name}, and {name} would run: give its yaml name: {attention}, "
+            f"or choose attention={name}"
         )
     chosen = choices().get("debug")
     owners = [task for task in tasks() if chosen and task.debug == chosen]

@@ -93,6 +93,20 @@ def test_a_module_may_register_several_names_under_one_entry_point(package):
     assert attention.build("twice", Geometry(dim=8, heads=2, length=9, causal=True)).factor == 2.0
 
 
+def test_a_yaml_with_the_name_of_another_attention_is_refused(package, tmp_path, capfd):
+    """softmax would be trained, and shown as such, or an earlier run of it."""
+    (package / "configs/attention/last_value.yaml").write_text("name: softmax\n")
+    command = (*MODEL, "attention=last_value", f"--config-dir={package / 'configs'}", f"run_dir={tmp_path / 'run'}")
+    assert train_lm(*command) == 2
+    assert "attention=last_value has attention.name=softmax, and softmax would run" in capfd.readouterr().err
+    (package / "configs/attention/last_value.yaml").write_text("name: last_value\n factor: [1\n")
+    assert train_lm(*command) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("error: a config cannot be read: ")
+    assert "last_value.yaml" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("option", ["--config-dir={}", "--config-dir {}"])
 def test_the_folder_of_configs_may_stand_between_overrides(package, tmp_path, option):
     option = option.format(package / "configs").split()
