@@ -12,6 +12,7 @@ import os
 
 from fourierformer.data.text.spec import SWAPPED
 from fourierformer.errors import SetupError, check_range
+from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, add_run_options, chosen_weights, exit_on_user_error
 from fourierformer.runs.cpu import let_threads_sleep
@@ -35,6 +36,7 @@ def main() -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
+    from fourierformer.provenance import packages_since
     from fourierformer.runs.parts import chosen_evaluation, open_run
     from fourierformer.runs.spec import stored_spec
     from fourierformer.tracking.console import ConsoleTracker
@@ -59,7 +61,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     scored = ", ".join(filter(None, [protocol, parts.task.scored_text(numbers)]))
     averaged = ", averaged weights" if arguments.weights == "ema" else ""
     echo(f"{split} split of {parts.corpus.name}, {scored}, checkpoint of step {step:,}{averaged}")
-    for note in [*parts.corpus.notes, *parts.objective.notes()]:
+    code = packages_since(read_json(arguments.run / "meta.json") or {})
+    for note in filter(None, [*parts.corpus.notes, *parts.objective.notes(), code]):
         echo(f"note: {note}")
     own_limit = getattr(stored_spec(arguments.run).evaluation, parts.task.limit_key)
     if own_limit and arguments.limit is None:

@@ -9,6 +9,7 @@ import fourierformer
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
+from scripts import evaluate
 from tests.helpers.command_line import MODEL, train_lm
 
 CLASS = """
@@ -54,7 +55,7 @@ def test_it_trains_with_its_own_config_and_is_loaded_again(package, tmp_path):
     assert (type(layer).__module__, layer.factor) == ("my_package.my_attention", 2.0)
 
 
-def test_a_change_of_its_code_is_named_where_an_earlier_result_is_shown(package, tmp_path, capfd):
+def test_a_change_of_its_code_is_named_where_an_earlier_result_is_shown(package, tmp_path, capfd, monkeypatch):
     """No commit of this repository has its code, and the hash of a run covers the config alone."""
     command = (f"--config-dir={package / 'configs'}", *MODEL, "attention=last_value", f"run_dir={tmp_path / 'run'}")
     assert train_lm(*command, "trainer.steps=1") == 0
@@ -64,6 +65,9 @@ def test_a_change_of_its_code_is_named_where_an_earlier_result_is_shown(package,
     (package / "my_attention.py").write_text(CLASS.replace("self.factor * v", "2 * self.factor * v"))
     assert train_lm(*command, "trainer.steps=1") == 0
     assert "; the code of attention last_value changed since then (fresh=true runs it again)" in capfd.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", str(tmp_path / "run"), "--limit", "200"])
+    evaluate.main()
+    assert "note: the code of attention last_value changed since then\n" in capfd.readouterr().out
 
 
 def test_it_is_among_the_available_ones_and_not_imported_before_it_is_named(package):
