@@ -15,6 +15,7 @@ from fourierformer.attention import Geometry
 from fourierformer.errors import SetupError
 from tests.helpers.command_line import CONFIGS, REPOSITORY
 from tests.helpers.mechanisms import CHOICES, LENGTH, NAMES, built, has_maps, tokens
+from tests.helpers.one_by_one import one_by_one
 
 # the yaml of another installed package's mechanism is in that package
 OWN = [name for name in NAMES if attention.mechanism(name).__module__.startswith("fourierformer.")]
@@ -151,12 +152,15 @@ def test_a_whole_number_is_taken_for_a_float_or_refused_in_words(name, causal):
 @pytest.mark.parametrize("name", [n for n, causal in CHOICES if causal])
 def test_future_tokens_do_not_change_the_past(name):
     """Values, not masks: a statistic or a selection over the whole sequence leaks just as well."""
-    x = tokens(33)
-    for training in (True, False):  # what is drawn in training is a function of the row's number
+    for training, n, cuts in (  # what is drawn in training is a function of the row's number
+        *((True, 33, (1, 16, 32)), (False, 33, (1, 16, 32))),
+        (False, LENGTH, (100,)),  # long sequences may take another way, in blocks
+    ):
+        x = tokens(n)
         with torch.no_grad():
             expected = built(name, causal=True).train(training)(x)
-            for cut in (1, 16, 32):
-                other = torch.cat([x[:, :cut], 5 * tokens(33, seed=2)[:, cut:]], dim=1)
+            for cut in cuts:
+                other = torch.cat([x[:, :cut], 5 * tokens(n, seed=2)[:, cut:]], dim=1)
                 y = built(name, causal=True).train(training)(other)
                 torch.testing.assert_close(y[:, :cut], expected[:, :cut], rtol=0, atol=1e-5)
                 change = (y[:, cut:] - expected[:, cut:]).abs().max()
@@ -182,6 +186,14 @@ def test_last_positions_only_equal_the_full_result(name, causal):
         y = layer(x)
         for last in (1, 5):
             torch.testing.assert_close(layer(x, last=last), y[:, -last:], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [n for n, causal in CHOICES if causal])
+def test_token_by_token_from_a_state_is_forward(name):
+    layer, x = built(name, causal=True, length=40).double().eval(), tokens(12).double()
+    if layer.start(2) is not None:
+        with torch.no_grad():
+            torch.testing.assert_close(one_by_one(layer, x), layer(x), rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize(("name", "causal"), CHOICES)
