@@ -101,7 +101,9 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
         raise SetupError(
             f"variant={variant} is a mechanism with settings, in whose place {attention} would run: {way_out}"
         )
-    attention, name = choices().get("attention"), OmegaConf.select(config, "attention.name")
+    attention = choices().get("attention")
+    # read_command refuses a name that cannot be resolved
+    name = OmegaConf.select(config, "attention.name", throw_on_resolution_failure=False)
     if attention and isinstance(name, str) and name != attention:  # copied, say, from that of softmax
         raise SetupError(
             f"attention={attention} has attention.name={name}, and {name} would run: give its yaml name: {attention}, "

@@ -87,6 +87,8 @@ WRONG = {
     "variant=matched attention=softmax": "in whose place attention=softmax would run",
     "variant=null": "variant=null: no such variant ('~variant' leaves it out).",
     "attention.name=[1]": "attention.name=[1]: expected text",
+    "attention=softmax attention.name=fourier": "attention=softmax has attention.name=fourier, and fourier would run",
+    "attention.name=${nope}": "cannot resolve 'attention.name': Interpolation key 'nope' not found",
     "debug=[1,2]": "cannot compose these overrides",
     "attention=1": "attention=1: no such attention. Options: adaptive_span, aft_conv,",
     "optim.betas=[0.9]": "optim.betas=[0.9]: give two numbers",
