@@ -96,6 +96,8 @@ def _check_class(name: str, cls: object, defaults: dict[str, object]) -> None:
         raise SetupError(f"attention '{name}': the knob '{positional[0]}' must be keyword-only: {way}")
     if several := [p for p in parameters if p.kind is p.VAR_KEYWORD]:
         raise SetupError(f"attention '{name}': name every knob in the place of **{several[0].name}")
+    if bare := [p.name for p in parameters if p.default is p.empty]:
+        raise SetupError(f"attention '{name}': the knob '{bare[0]}' needs a default, as in its yaml")
     before = _registry[name].cls if name in _registry else None
     # a class of the same name replaces its older version, when a notebook loads a file again
     if before and (before is cls or (before.__module__, before.__name__) != (cls.__module__, cls.__name__)):

@@ -158,7 +158,9 @@ def _trains(word: str) -> bool:
 
 def _options_first(words: list[str]) -> list[str]:
     """The options that train, with their values, and then the others: argparse takes overrides on one side of them."""
-    options, others, rest = [], [], iter(words)
+    options: list[str] = []
+    others: list[str] = []
+    rest = iter(words)
     for word in rest:
         (options if _trains(word) else others).append(word)
         if _trains(word) and "=" not in word and word not in ("-m", "--multirun"):

@@ -20,7 +20,7 @@ from fourierformer.printing import echo
 from fourierformer.processes import Processes, find_processes
 from fourierformer.runs.cpu import keep_freed_memory
 from fourierformer.runs.directory import RunDirectory
-from fourierformer.runs.spec import attention_of, meta_layers, stored_spec, task_of, with_changes
+from fourierformer.runs.spec import attention_of, meta_layers, stored_hash, stored_spec, task_of, with_changes
 from fourierformer.runs.state import check_same_data
 from fourierformer.tasks import AnyCorpus, Compilable, Objective, Task
 from fourierformer.training.checkpoint import Checkpoints
@@ -159,7 +159,6 @@ def open_run(
     evaluations (tokens or images), `word_swap` is the share of words swapped in them, `context` the length of their
     windows in place of that of training, `last` takes the newest checkpoint, `averaged` the EMA's weights."""
     spec = stored_spec(run_dir)
-    config_hash = spec.hash
     evaluation: dict = {task_of(spec).limit_key: limit}
     if word_swap is not None:
         if not hasattr(spec.evaluation, "word_swap"):
@@ -174,7 +173,7 @@ def open_run(
         if getattr(spec.data, "source", "builtin") == "builtin":
             raise SetupError(f"{run_dir}: its data '{spec.data.name}' is made when it is needed: no --data-root")
         spec = with_changes(spec, data={"root": data_root})
-    step, state = stored_checkpoint(run_dir, config_hash, last=last)
+    step, state = stored_checkpoint(run_dir, stored_hash(run_dir), last=last)
     parts = build_parts(spec)
     check_same_data(spec, run_dir, state.get("data_fingerprint"), parts.data_fingerprint)
     way_out = f"It has numbers for each position of training: leave out --context {context}" if context else TRAINED_ON
@@ -215,7 +214,7 @@ def start_from(parts: RunObjects, run: Path) -> dict:
     """Give the model the weights of a run's best checkpoint. Returns the hash of that run and the step. SetupError
     unless model, attention and vocabulary (or classes) are those of that run."""
     origin = stored_spec(run)
-    step, state = stored_checkpoint(run, origin.hash)
+    step, state = stored_checkpoint(run, stored_hash(run))
     if others := [text for text in differences(origin.values, parts.spec.values) if MEANING.match(text)]:
         raise SetupError(
             f"init_from={run}: its weights mean something else in this model ({'; '.join(others)}): choose the model= "
@@ -232,7 +231,7 @@ def start_from(parts: RunObjects, run: Path) -> dict:
     except (KeyError, RuntimeError) as error:
         way_out = "choose the model= and the attention= of that run, or leave out init_from="
         raise SetupError(f"init_from={run}: its weights do not fit this model ({misfit(error)}): {way_out}") from None
-    return {"init_from": {"config_hash": origin.hash, "step": step}}
+    return {"init_from": {"config_hash": stored_hash(run), "step": step}}
 
 
 def weights_of(state: dict, run: Path, averaged: bool = False) -> dict:

@@ -86,6 +86,11 @@ def stored_spec(run: Path) -> RunSpec:
     return spec_of_values(values)
 
 
+def stored_hash(run: Path) -> str:
+    """The hash in a run's checkpoints. That of `stored_spec` differs where the mechanism has more knobs by now."""
+    return config_hash(from_yaml(run / "config.yaml"))
+
+
 def spec_of_values(values: dict) -> RunSpec:
     """The spec of a stored config, of this version or of an earlier one."""
     from fourierformer.attention import knobs

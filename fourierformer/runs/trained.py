@@ -35,7 +35,7 @@ from fourierformer.results.collection import collect
 from fourierformer.results.runs import read_run
 from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import misfit, pick_device, stored_checkpoint, weights_of
-from fourierformer.runs.spec import attention_of, spec_of_values, stored_spec, task_of
+from fourierformer.runs.spec import attention_of, spec_of_values, stored_hash, stored_spec, task_of
 from fourierformer.tasks import AnyCorpus
 from fourierformer.tasks.trained import TrainedModel
 
@@ -52,7 +52,7 @@ def load_run(run: Path | str, device: str = "auto", *, last: bool = False, avera
     place of the best, `averaged` the moving average of the weights."""
     run = Path(run).expanduser()
     spec = stored_spec(run)
-    step, state = stored_checkpoint(run, spec.hash, last=last)
+    step, state = stored_checkpoint(run, stored_hash(run), last=last)
     return _assembled(run, spec, _corpus(run, spec), weights_of(state, run, averaged), step, device)
 
 
@@ -73,7 +73,9 @@ def _assembled(where: Path, spec: RunSpec, corpus, weights: dict, step: int, dev
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise SetupError(f"{where}: its weights do not fit its model ({misfit(error)}): restore a copy") from None
+        raise SetupError(
+            f"{where}: its weights do not fit its model ({misfit(error)}): restore a copy, or the code that trained it"
+        ) from None
     return task.trained(spec, model.to(pick_device(device)).eval(), corpus, step)
 
 

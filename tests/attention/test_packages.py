@@ -70,6 +70,15 @@ def test_a_change_of_its_code_is_named_where_an_earlier_result_is_shown(package,
     assert "note: the code of attention last_value changed since then\n" in capfd.readouterr().out
 
 
+def test_a_run_is_loaded_when_its_mechanism_has_one_knob_more(package, tmp_path):
+    command = (f"--config-dir={package / 'configs'}", *MODEL, "attention=last_value", f"run_dir={tmp_path / 'run'}")
+    assert train_lm(*command, "attention.factor=2.0", "trainer.steps=1") == 0
+    (package / "my_attention.py").write_text(CLASS.replace("= 1.0)", "= 1.0, power: int = 1)"))
+    del sys.modules["my_package.my_attention"], attention._registry["last_value"]
+    layer = fourierformer.load_run(tmp_path / "run").model.layers[0].attention
+    assert (layer.factor, list(attention.knobs("last_value"))) == (2.0, ["factor", "power"])
+
+
 def test_it_is_among_the_available_ones_and_not_imported_before_it_is_named(package):
     attention.build("softmax", Geometry(dim=8, heads=2, length=9, causal=True))
     assert "my_package" not in sys.modules

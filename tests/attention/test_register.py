@@ -23,6 +23,11 @@ class Collecting(attention.Attention):
         super().__init__(geometry)
 
 
+class WithoutDefault(attention.Attention):
+    def __init__(self, geometry: Geometry, *, window: int):
+        super().__init__(geometry)
+
+
 class WithTextTypes(attention.Attention):
     def __init__(self, geometry: "Geometry", *, window: "int" = 32):  # as `from __future__ import annotations` has them
         super().__init__(geometry)
@@ -72,6 +77,7 @@ def registry(monkeypatch):
             Positional,
             "'window' must be keyword-only: write __init__\\(self, geometry, \\*, window, ",
         ),
+        (("fresh", "idea"), {}, WithoutDefault, "the knob 'window' needs a default"),
         (("fresh", "idea"), {}, Collecting, "name every knob in the place of \\*\\*others"),
         (("fresh", "idea"), {"windw": 3}, Fresh, "no such knob \\(did you mean 'window'\\?\\)"),
     ],
