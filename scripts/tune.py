@@ -6,7 +6,8 @@ python scripts/tune.py vit 'optim.lr=choice(5e-4,1e-3,2e-3)' attention=fourier -
 A searched key is written as in a Hydra sweep: choice(a,b), range(first,last,step), interval(low,high),
 int(interval(low,high)), and tag(log,interval(low,high)) for a logarithmic scale. All other overrides are those of
 train_lm.py and train_vit.py. A trial's value is the best validation value of its main metric; a diverged trial counts
-as worst. Several processes share the study, runs/tune/NAME.db, where an interval is searched. Requires Optuna:
+as worst. kill -9 leaves the trial in training without a value. Several processes share the study, runs/tune/NAME.db,
+where an interval is searched. Requires Optuna:
 pip install -e '.[tune]'.
 """
 
