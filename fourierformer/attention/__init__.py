@@ -185,6 +185,11 @@ def available(
     return sorted(n for n, c in able.items() if c.padding_ok is True or not padding)
 
 
+def names() -> set[str]:
+    """Names of all mechanisms, none of which is imported for it."""
+    return {*_registry, *_modules(), *_of_packages()}
+
+
 def mechanism(name: str) -> type[Attention]:
     return _entry(name).cls
 

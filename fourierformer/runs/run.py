@@ -104,8 +104,8 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
     attention = choices().get("attention")
     # read_command refuses a name that cannot be resolved
     name = OmegaConf.select(config, "attention.name", throw_on_resolution_failure=False)
-    if attention and isinstance(name, str) and name != attention:  # copied, say, from that of softmax
-        raise SetupError(
+    if attention and isinstance(name, str) and name != attention and _is_mechanism(attention):
+        raise SetupError(  # its yaml was copied, say; a yaml of another name is a mechanism with settings
             f"attention={attention} has attention.name={name}, and {name} would run: give its yaml name: {attention}, "
             f"or choose attention={name}"
         )
@@ -116,6 +116,12 @@ def _check_start(config: DictConfig, processes: Processes) -> None:
         raise SetupError(f"debug={chosen} is for task={owners[0].name}: {task.command} debug={task.debug}")
     if owners and owners[0].experiment and task.experiment and task.debug not in (chosen, None):
         raise SetupError(f"debug={chosen} needs experiment={owners[0].experiment}; here: debug={task.debug}")
+
+
+def _is_mechanism(name: str) -> bool:
+    from fourierformer.attention import names  # loads torch, which few commands need here
+
+    return name in names()
 
 
 def _reads_scale(sweep: str | None) -> bool:

@@ -1,6 +1,7 @@
 """Check 6 of the plan: the accuracy that image models keep under FGM and PGD, beside softmax's."""
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
@@ -39,15 +40,27 @@ def kept(rows: pd.DataFrame) -> Kept:
     return {key: Cell(dict(zip(group["seed"], group["kept"], strict=True))) for key, group in groups}
 
 
-def comparisons(shares: Kept) -> dict[tuple[str, str], tuple[Difference, float]]:
+def on_cpus(rows: pd.DataFrame) -> set[tuple[str, str]]:
+    """Attack and attention of the runs on CPUs, whose shares are not compared with those of softmax on the GPU."""
+    again = rows[rows["run"].str.endswith(ON_CPUS)]
+    return set(zip(again["attack"], again["attention"], strict=True))
+
+
+def comparisons(
+    shares: Kept, elsewhere: Collection[tuple[str, str]] = ()
+) -> dict[tuple[str, str], tuple[Difference, float]]:
     """By attack and attention: the difference of the logarithms to softmax's at the tested level, and its p, corrected
-    (Holm) over all of the plan; a comparison that is not measured with all seeds, or with which nothing is kept, counts
-    as p = 1."""
+    (Holm) over all of the plan; a comparison that is not measured with all seeds, or on other machines than softmax
+    (`elsewhere`), or with which nothing is kept, counts as p = 1."""
     planned = [(attack, name) for attack in NAMES for name in COMPARED]
     found = {}
     for attack, name in planned:
         cells = [shares.get((attack, each, TESTED)) for each in (name, BASELINE)]
-        if not all(cells) or not all(value > 0 for cell in cells for value in cell.values.values()):
+        if (
+            (attack, name) in elsewhere
+            or not all(cells)
+            or not all(value > 0 for cell in cells for value in cell.values.values())
+        ):
             continue
         if cells[0].values.keys() == cells[1].values.keys() and cells[0].n == SEEDS:
             found[attack, name] = compare(*(_logs(cell) for cell in cells))
@@ -59,7 +72,8 @@ def comparisons(shares: Kept) -> dict[tuple[str, str], tuple[Difference, float]]
 def attack_table(folder: Path = HERE) -> str:
     rows = load(folder)
     shares, clean = kept(rows), rows[rows["level"] == 0].set_index("run")["top1"]
-    tested = comparisons(shares)
+    elsewhere = on_cpus(rows)
+    tested = comparisons(shares, elsewhere)
     levels = sorted({level for *_, level in shares})
     heads = ["attack", "attention", "clean top-1", *(f"{level:g}/255" for level in levels)]
     heads += [f"{TESTED:g}/255, to softmax", "corrected p"]
@@ -69,14 +83,15 @@ def attack_table(folder: Path = HERE) -> str:
             continue
         cells = [shares.get((attack, name, level)) for level in levels]
         runs = rows[(rows["attack"] == attack) & (rows["attention"] == name)]["run"].unique()
-        where = " (CPUs)" if all(run.endswith(ON_CPUS) for run in runs) else ""
+        where = " (CPUs)" if (attack, name) in elsewhere else ""
         line = [NAMES[attack], f"`{name}`{where}", f"{clean[runs].mean():.1f} %", *map(_percent, cells)]
         lines.append(f"| {' | '.join([*line, *_verdict(tested.get((attack, name)))])} |")
     missing = [
         f"`{name}` under {NAMES[attack]}" for attack in NAMES for name in COMPARED if (attack, name) not in tested
     ]
     if missing:
-        lines += ["", f"Not measured with all seeds: {', '.join(missing)}; in Holm's correction with p = 1."]
+        reason = "Not measured with all seeds on the machine of softmax"
+        lines += ["", f"{reason}: {', '.join(missing)}; in Holm's correction with p = 1."]
     return "\n".join(lines)
 
 
