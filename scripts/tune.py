@@ -27,7 +27,8 @@ from fourierformer.errors import Diverged, SetupError, check_range, short
 from fourierformer.files import read_json
 from fourierformer.printing import echo
 from fourierformer.runs.console_io import Parser, exit_on_user_error
-from fourierformer.runs.launch import composed, explain, with_home
+from fourierformer.runs.hydra_errors import explain
+from fourierformer.runs.launch import composed, with_home
 from fourierformer.runs.spec import check_mechanism, read_command, task_of
 from fourierformer.training.signals import STOPPED, exit_code, stop_signals
 

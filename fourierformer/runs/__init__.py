@@ -1,6 +1,6 @@
 """Runs and sweeps, from the command line to the summary. The call tree:
 
-    launch            starts Hydra, ends the process with an exit code; Hydra's errors in one line
+    launch            starts Hydra, ends the process with an exit code; hydra_errors has its errors in one line
       run             the steps of a run: config, directory, state, training; without torch if it is done
         spec          reads and checks the config, once
         state         new, resumes, done, or another run

@@ -12,26 +12,21 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 try:
     import hydra
 except ModuleNotFoundError:
     sys.exit("error: this Python has no hydra-core. In the repository: `make setup`, then `source .venv/bin/activate`")
 from hydra._internal.hydra import Hydra
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 from yaml import YAMLError
 
-from fourierformer.checking import SYNONYMS
-from fourierformer.config import flatten, sections
 from fourierformer.errors import (
     Interrupted,
     SetupError,
     UserError,
-    did_you_mean,
     first_line,
     interruption_behind,
     one_line,
@@ -42,9 +37,9 @@ from fourierformer.processes import find_processes
 from fourierformer.provenance import CONFIGS
 from fourierformer.runs.console_io import print_error, survive_closed_streams
 from fourierformer.runs.cpu import let_threads_sleep
+from fourierformer.runs.hydra_errors import NO_NAME, explain, no_name, not_composed
 from fourierformer.runs.run import run_job
 from fourierformer.runs.sweep import PROGRAM, StopSweep, SweepRecord, is_empty, summarise
-from fourierformer.tasks import tasks
 from fourierformer.training.signals import exit_code, noted_signal
 
 HYDRA_OPTIONS = (  # of `hydra.main`; others are mistakes
@@ -59,7 +54,6 @@ if "execution_whitelist" in inspect.signature(hydra.main).parameters:
     HYDRA_RULES = {"execution_whitelist": [f"{SweepRecord.__module__}.{SweepRecord.__qualname__}"]}
 PATHS = ("runs_root", "run_dir", "init_from", "data.root", "data.cache")
 NEEDED = int(3.5 * 2**30)  # bytes of addresses: with fewer, torch's C++ code can abort where nothing can be reported
-NO_NAME = "Config group override must be a string"  # Hydra's ValueError for debug=null and attention=1
 
 
 read_mode = Hydra.get_mode
@@ -131,7 +125,7 @@ def composed(config_name: str, overrides: list[str]) -> DictConfig:
     except HydraException as error:
         raise SetupError(explain(error)) from None
     except ValueError as error:  # of Hydra, for a group that is no name
-        raise SetupError(_no_name(overrides) if NO_NAME in str(error) else _not_composed(error)) from None
+        raise SetupError(no_name(overrides) if NO_NAME in str(error) else not_composed(error)) from None
 
 
 def _option_instead_of_value() -> str | None:
@@ -219,121 +213,6 @@ def _ended(action: Callable[[], int | None]) -> int:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
         if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):
-            return print_error(_not_composed(error), 2)
+            return print_error(not_composed(error), 2)
         echo(traceback.format_exc(), end="", file=sys.stderr)
         return 1
-
-
-def _not_composed(error: Exception) -> str:
-    return f"cannot compose these overrides ({error}): a group takes a name of its options"
-
-
-# -- Hydra's errors, each as one line with the nearest valid name ---------------------------------------------------
-
-
-def explain(error: Exception) -> str:
-    """Hydra's error as one line with the nearest valid name."""
-    text = str(error)
-    if NO_NAME in text:
-        return _no_name(sys.argv[1:])
-    path = re.search(r"Could not find '(\w+)/(/[^']*)'", text)
-    if path:
-        group, folder = path.groups()
-        hint = f". A data set in a folder: data=NAME data.root={folder}" if group == "data" else ""
-        return f"{group}={folder}: a config group takes the name of one of its files, not a path{hint}"
-    options = re.search(r"Could not find '([^']+)/([^'/]*)'", text)
-    if options:
-        return _unknown_option(options[1], options[2], text)
-    cause = error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        return _unknown_key(str(cause.full_key), cause.parent_node)  # the node that does not have the key
-    words = "Could not override|Invalid Defaults List override"  # of Hydra 1.3 and of 1.4
-    foreign = re.search(rf"In '(\w+)/(\w+)': (?:{words}) '/?([^':]+)", text)
-    if foreign:
-        group, name, lacking = foreign.groups()
-        script = Path(sys.argv[0]).name
-        right = f". Its command: {_command_with(lacking)} {group}={name}"
-        return f"{group}={name} is not for {script}: it sets {lacking}=, which {script} does not have{right}"
-    group = re.search(r"Could not override '([^']+)'", text)
-    if group and group[1] in _groups():
-        return _foreign_group(group[1])
-    if group:
-        return f"unknown key '{group[1]}'{did_you_mean(group[1], _groups())}"
-    several = re.search(r"Ambiguous value for argument '([^']+)'|Sweep parameters '([^=']+)", text)
-    if several:
-        return f"{several[1] or several[2]} names several values: add -m (--multirun) to run each of them"
-    if "does not support sweep type" in text:
-        return "a sweep has no interval(): list the values, or use range(); scripts/tune.py searches an interval"
-    scale = re.search(r"Interpolation key 'scale\.(\w+)' not found", text)
-    if scale:
-        return f"this scale has no experiment '{scale[1]}': choose another, for example scale=quick (configs/scale)"
-    text = re.sub(r"\s*\n\s*", "; ", re.sub(r"\s*See https://hydra\S+ for details", "", text).strip())
-    return _unreadable(error.override) if isinstance(error, OverrideParseException) else text
-
-
-def _unreadable(override: str) -> str:
-    """The message for an override that is no key=value."""
-    if "=" not in override:
-        key, _, value = override.partition(":")
-        return f"'{override}' has no value: write {key}={value.strip() or 'VALUE'}, without blanks"
-    key, _, value = override.partition("=")
-    if re.search(r"""['"\\[\](){},]""", value):
-        return f"cannot read '{override}'. An override is key=value, quoted for the shell: 'key=[1,2]'"
-    return f"""cannot read '{override}': a value with such characters has quotes of its own: '{key}="{value}"'"""
-
-
-def _no_name(overrides: list[str]) -> str:
-    """The message for a group whose value is no name, which Hydra's message lacks."""
-    groups = _groups()
-    for word in overrides:
-        group, _, value = word.partition("=")
-        wrong = re.search(r"(?i)(?<![^,])(null|true|false|[-+.\de]+)(?![^,])", value)  # of several, in a sweep
-        if group in groups and wrong:
-            options = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
-            none = f" ('~{group}' leaves it out)" if wrong[0] == "null" else ""
-            return f"{group}={wrong[0]}: no such {group}{none}. Options: {', '.join(options)}"
-    return f"a config group ({', '.join(groups)}) takes the name of one of its files, or is left out: '~debug'"
-
-
-def _foreign_group(group: str) -> str:
-    return f"{Path(sys.argv[0]).name} has no {group}=: it belongs to {_command_with(group)}"
-
-
-def _command_with(group: str) -> str:
-    """The command of a task whose config has this group."""
-    return next((task.command for task in tasks() if group in sections(task.spec)), "another program")
-
-
-def _groups() -> list[str]:
-    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
-
-
-def _unknown_option(group: str, name: str, text: str) -> str:
-    listed = text.partition("Available options in")[2].partition("Config search path")[0]
-    valid = re.findall(r"^\t(\S+)", listed, flags=re.M)
-    plugin = group == "hydra/launcher" and re.match("joblib|submitit", name)
-    hint = ". It comes with: pip install -e '.[sweep]'" if plugin else f". Options: {', '.join(valid)}" if valid else ""
-    near = did_you_mean(name, valid)
-    why = near if "did you mean" in near else f" (there is no configs/{group}/{name}.yaml)"
-    return f"{group}={name}: no such {group}{why}{'' if why == near and not plugin else hint}"
-
-
-def _unknown_key(key: str, node: DictConfig) -> str:
-    """The message for an unknown key: with the nearest of its group, else of the config, else all keys of its group."""
-    group, dot, name = key.rpartition(".")
-    if not dot and name in _groups():
-        return _foreign_group(name)
-    chosen = f" for {group}={node['name']}" if group and "name" in node else ""
-    known = [SYNONYMS[name]] if SYNONYMS.get(name) in node else node if dot else {*node, *_groups()}
-    near = did_you_mean(SYNONYMS.get(name, name), known, prefix=group + dot)
-    everything = OmegaConf.to_container(node._get_root())
-    assert isinstance(everything, dict)  # the root of a config has keys
-    names = {name, SYNONYMS.get(name, name)}
-    elsewhere = [known for known, _ in flatten(everything) if known.rpartition(".")[2] in names]
-    if elsewhere and not (dot and "did you mean" in near):  # steps=5 is trainer.steps, not sweep
-        return f"unknown key '{key}'{chosen} (did you mean '{elsewhere[0]}'?)"
-    if "did you mean" in near:
-        return f"unknown key '{key}'{chosen}{near}"
-    if chosen and list(node) == ["name"]:
-        return f"unknown key '{key}': {group}={node['name']} has no settings"
-    return f"unknown key '{key}'{chosen}{did_you_mean(name, node, prefix=group + dot)}"

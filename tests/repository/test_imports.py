@@ -22,7 +22,7 @@ ORDER = (
     *("analysis", "results", "report", "runs", "integrations", "__main__"),
 )
 ONLY = {
-    "hydra": {"runs/launch", "runs/sweep", "runs/job_names"},
+    "hydra": {"runs/launch", "runs/hydra_errors", "runs/sweep", "runs/job_names"},
     "omegaconf": {"checking", "config", "runs"},
     "triton": {"kernels"},
     "wandb": {"tracking/wandb"},
