@@ -8,7 +8,7 @@ from fourierformer.results.documents import origin, write_parts
 from fourierformer.results.formats import markdown_of
 from fourierformer.results.measured import read_measured
 from fourierformer.results.tables import head_tables, tables
-from studies.real_data.attacks import ATTACKED, ON_CPUS, RUNS, attack_table
+from studies.real_data.attacks import ATTACKED, MACHINES, RUNS, attack_table
 from studies.real_data.checks import CHECKS, PLANNED, check_table
 from studies.real_data.figures import save_evidence
 from studies.real_data.headline import findings, headline_table
@@ -54,7 +54,7 @@ def checks(folder: Path = HERE) -> str:
 def attacks(folder: Path = HERE) -> str:
     """The image models under attack, of runs that were trained again for it."""
     lines = [attack_table(folder)]
-    for ending in ("", ON_CPUS):
+    for ending in MACHINES.values():
         if (path := folder / f"{RUNS}{ending}.csv").is_file():
             files = f"`studies/real_data/{path.name}` and `{ATTACKED}{ending}.csv`"
             lines.append(f"From {files}: {origin(read_measured(path))}.")

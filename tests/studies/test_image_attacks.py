@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from studies.real_data.attacks import ATTACKED, attack_table, comparisons, kept
+from studies.real_data.attacks import ATTACKED, attack_table, comparisons, kept, load
 
 CLEAN = {"softmax": {1: 60.0, 2: 61.0, 3: 62.5}, "fourier": {1: 48.0, 2: 46.5, 3: 47.0}}
 SHARES = {"softmax": {1: 0.98, 2: 0.97, 3: 0.975}, "fourier": {1: 0.882, 2: 0.8731, 3: 0.8775}}  # 0.9 of softmax's
@@ -23,15 +23,29 @@ def lines(attack: str, names=tuple(CLEAN), seeds=(1, 2, 3)) -> list[dict]:
     return found
 
 
+def on_gpu(rows: list[dict]) -> pd.DataFrame:
+    return pd.DataFrame(rows).drop_duplicates().assign(machine="GPU")
+
+
+def save(folder, gpu: list[dict], cpus: list[dict]) -> None:
+    for ending, rows in (("", gpu), ("_cpu", cpus)):
+        pd.DataFrame(rows).drop_duplicates().to_csv(folder / f"{ATTACKED}{ending}.csv", index=False)
+
+
+def of_other_checkpoints(rows: list[dict], factor: float) -> list[dict]:
+    """The same shares kept of another clean top-1."""
+    return [row | {"top1": row["top1"] * factor} for row in rows]
+
+
 def test_the_accuracy_kept_is_relative_to_the_clean_one_of_the_same_run():
-    shares = kept(pd.DataFrame(lines("fgm")))
-    assert shares["fgm", "fourier", 1.0].values == pytest.approx(SHARES["fourier"])
-    assert shares["fgm", "softmax", 2.0].values[2] == pytest.approx(0.97**2)
+    shares = kept(on_gpu(lines("fgm")))
+    assert shares["GPU", "fgm", "fourier", 1.0].values == pytest.approx(SHARES["fourier"])
+    assert shares["GPU", "fgm", "softmax", 2.0].values[2] == pytest.approx(0.97**2)
 
 
 def test_a_difference_is_paired_over_seeds_and_corrected_for_the_six_of_the_plan():
-    ((key, (difference, p)),) = comparisons(kept(pd.DataFrame(lines("fgm")))).items()
-    assert key == ("fgm", "fourier")
+    ((key, (difference, p)),) = comparisons(kept(on_gpu(lines("fgm")))).items()
+    assert key == ("GPU", "fgm", "fourier")
     assert difference.mean == pytest.approx(math.log(0.9) * 2 / 3 + math.log(0.8731 / 0.97) / 3)
     assert p == pytest.approx(6 * difference.p)
 
@@ -40,24 +54,37 @@ def test_attentions_without_the_seeds_of_softmax_are_named_and_not_compared(tmp_
     rows = [*lines("fgm"), *lines("pgd", ["softmax"]), *lines("pgd", ["fourier"], [1, 2])]
     pd.DataFrame(rows).drop_duplicates().to_csv(tmp_path / f"{ATTACKED}.csv", index=False)
     table = attack_table(tmp_path)
-    assert "| FGM | `fourier` | 47.2 % | 87.8 % ± 0.4 |" in table
+    assert "| FGM | GPU | `fourier` | 47.2 % | 87.8 % ± 0.4 |" in table
     assert "keeps less" in table
-    assert "`fourier` under PGD" in table.split("machine of softmax: ")[1]
-    assert "`fourier` under FGM" not in table.split("machine of softmax: ")[1]
+    assert "`fourier` under PGD" in table.split("beside softmax: ")[1]
+    assert "`fourier` under FGM" not in table.split("beside softmax: ")[1]
 
 
-def test_runs_on_cpus_stand_in_for_an_attack_that_the_first_ones_lack(tmp_path):
-    first = [*lines("fgm"), *lines("pgd", ["softmax"])]
-    again = [*lines("fgm", ["fourier"]), *lines("pgd", ["fourier"])]
-    again = [row | {"top1": row["top1"] / 2} for row in again]  # of other checkpoints
-    for name, rows in ((ATTACKED, first), (f"{ATTACKED}_cpu", again)):
-        pd.DataFrame(rows).drop_duplicates().to_csv(tmp_path / f"{name}.csv", index=False)
+def test_runs_on_cpus_are_compared_with_softmax_on_cpus_only(tmp_path):
+    """Runs have the same names on both machines; the clean top-1 is that of the machine."""
+    save(tmp_path, [*lines("fgm"), *lines("pgd", ["softmax"])], of_other_checkpoints(lines("pgd", ["fourier"]), 0.5))
     table = attack_table(tmp_path)
-    assert "| FGM | `fourier` | 47.2 % | 87.8 % ± 0.4 |" in table
-    (line,) = (line for line in table.splitlines() if line.startswith("| PGD | `fourier`"))
-    shown = "| PGD | `fourier` (CPUs) | 23.6 % | 87.8 % ± 0.4 | 77.0 % ± 0.8 |"
-    assert line == f"{shown}  |  |"  # no test: softmax was on the GPU
-    assert "`fourier` under PGD" in table.split("machine of softmax: ")[1]
+    assert "| FGM | GPU | `fourier` | 47.2 % | 87.8 % ± 0.4 |" in table
+    assert "\n| PGD | CPUs | `fourier` | 23.6 % | 87.8 % ± 0.4 | 77.0 % ± 0.8 |  |  |" in table
+    assert "`fourier` under PGD" in table.split("beside softmax: ")[1]
+    save(tmp_path, [*lines("fgm"), *lines("pgd", ["softmax"])], of_other_checkpoints(lines("pgd"), 0.5))
+    table = attack_table(tmp_path)
+    (line,) = (line for line in table.splitlines() if line.startswith("| PGD | CPUs | `fourier`"))
+    assert line.endswith("keeps less |")
+    assert "`fourier` under PGD" not in table.split("beside softmax: ")[1]
+
+
+def test_what_the_gpu_has_tested_is_shown_again_without_a_second_p(tmp_path):
+    """Six tests are planned: the one of the GPU counts, the CPUs' test another attack."""
+    save(tmp_path, lines("fgm"), of_other_checkpoints([*lines("fgm"), *lines("pgd")], 0.5))
+    found = comparisons(kept(load(tmp_path)))
+    assert found["GPU", "fgm", "fourier"][1] == pytest.approx(6 * found["GPU", "fgm", "fourier"][0].p)
+    assert found["CPUs", "pgd", "fourier"][1] is not None
+    difference, p = found["CPUs", "fgm", "fourier"]
+    assert difference.mean == pytest.approx(found["GPU", "fgm", "fourier"][0].mean)
+    assert p is None
+    (line,) = (line for line in attack_table(tmp_path).splitlines() if line.startswith("| FGM | CPUs | `fourier`"))
+    assert line.endswith(") | - |")
 
 
 def line_of(folder, shares: dict[int, float]) -> str:
@@ -69,7 +96,7 @@ def line_of(folder, shares: dict[int, float]) -> str:
     ]
     rows = [row | {"top1": 47.0} if (row["attention"], row["level"]) == ("fourier", 0.0) else row for row in rows]
     pd.DataFrame(rows).to_csv(folder / f"{ATTACKED}.csv", index=False)
-    (line,) = (line for line in attack_table(folder).splitlines() if line.startswith("| FGM | `fourier`"))
+    (line,) = (line for line in attack_table(folder).splitlines() if line.startswith("| FGM | GPU | `fourier`"))
     return line
 
 
@@ -92,22 +119,23 @@ def test_fewer_seeds_and_nothing_kept_have_no_verdict(tmp_path):
 def test_softmax_with_fewer_seeds_than_planned_is_no_baseline(tmp_path, seeds):
     """One seed has no p, and two are fewer than the plan's three: both count as p = 1."""
     rows = [*lines("fgm", seeds=seeds), *lines("pgd")]
-    shares = kept(pd.DataFrame(rows).drop_duplicates())
+    shares = kept(on_gpu(rows))
     ((key, (difference, p)),) = comparisons(shares).items()
-    assert key == ("pgd", "fourier")
+    assert key == ("GPU", "pgd", "fourier")
     assert p == pytest.approx(6 * difference.p)
     pd.DataFrame(rows).drop_duplicates().to_csv(tmp_path / f"{ATTACKED}.csv", index=False)
-    missing = attack_table(tmp_path).split("machine of softmax: ")[1]
+    missing = attack_table(tmp_path).split("beside softmax: ")[1]
     assert missing.startswith("`fourier` under FGM, ")
 
 
 def test_the_level_of_the_comparison_is_the_published_one():
     """At 1/255 fourier keeps more than softmax, at 2/255 less: the first one counts."""
-    rows = pd.DataFrame(lines("fgm"))
+    rows = on_gpu(lines("fgm"))
     turned = rows.assign(top1=rows["top1"].where(rows["level"] != 1.0, 60 - rows["top1"] + rows["seed"]))
     shares = kept(turned)
     logs = [
-        math.log(shares["fgm", "fourier", 1.0].values[s] / shares["fgm", "softmax", 1.0].values[s]) for s in (1, 2, 3)
+        math.log(shares["GPU", "fgm", "fourier", 1.0].values[s] / shares["GPU", "fgm", "softmax", 1.0].values[s])
+        for s in (1, 2, 3)
     ]
     ((_, (difference, p)),) = comparisons(shares).items()
     assert difference.mean == pytest.approx(sum(logs) / 3)
