@@ -269,6 +269,20 @@ def test_nan_is_passed_on(backend, where):
     assert not spoilt[:, 0].any()
 
 
+@pytest.mark.parametrize(("causal", "number"), [(True, 5), (False, 0)])
+@pytest.mark.parametrize("radius", [0.0, 1.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_infinite_coordinate_of_a_key_counts_as_a_finite_one_far_away(backend, dtype, radius, causal, number):
+    """With radius 0 it changes nothing, else the key has no weight; either way all gradients are finite."""
+    tensors, doutput = inputs(queries=12, width=3, radius=torch.tensor([[radius, 1.5, 0.7]]))
+    tensors[1][:, 0, number, 0] = math.inf
+    tensors[1][:, 1, number, 0] = -math.inf
+    options = {"power": 4, "eps": 0.0, "causal": causal, "keep": None}
+    truth = run(sinc_attention_reference, tensors, doutput, **options)
+    for name, ours, exact in zip(NAMES, run(BACKENDS[backend], tensors, doutput, dtype, **options), truth, strict=True):
+        assert error(ours, exact) < 1e-5, name
+
+
 def test_a_precision_set_for_one_kind_of_device_is_left_as_it_is(backend):
     """torch then refuses to read its general setting."""
     q, k, v = torch.randn(3, 1, 2, 9, 8)

@@ -117,10 +117,11 @@ struct Backward {
     }
 
     // Turns a token's sums of dS g into its gradient. The slopes of a head sum to 0, so any centre gives the same dR;
-    // near the tokens fewer digits cancel.
+    // near the tokens fewer digits cancel. An infinite coordinate has no part in it.
     void finish(S* __restrict sums, const S* token, const S* centre, const S* radius, double* __restrict moment) const {
       for (int64_t d = 0; d < call.width; d++) {
-        moment[d] += (double)sums[d] * (token[d] - centre[d]);
+        if (!std::isinf(token[d]))
+          moment[d] += (double)sums[d] * (token[d] - (std::isinf(centre[d]) ? S(0) : centre[d]));
         sums[d] *= radius[d] * S(INVERSE_PI);
       }
     }

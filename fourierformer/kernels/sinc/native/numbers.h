@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -183,9 +184,11 @@ template <class S>
 void in_half_turns(const S* x, const S* radius, int64_t width, bool is_key, S* __restrict coarse, S* __restrict fine) {
   constexpr double grid = 1 << 13, unit = 1 / (double(int64_t(1) << Real<S>::mantissa) * grid * 2);  // 2^-37, 2^-66
   constexpr double most = Real<S>::largest;
+  constexpr S finite = std::numeric_limits<S>::max();  // 0 times infinity is not 0
   const double parity = is_key ? unit : 0;
   for (int64_t d = 0; d < width; d++) {
-    double t = x[d] * (radius[d] * INVERSE_PI);
+    S held = x[d] > finite ? finite : x[d] < -finite ? -finite : x[d];
+    double t = held * (radius[d] * INVERSE_PI);
     t = t > most ? most : t < -most ? -most : t;  // NaN stays
     bool near = std::fabs(t) < grid / 8;
     double on_grid = std::nearbyint(t * grid) / grid, rest = std::nearbyint((t - on_grid) / (2 * unit)) * (2 * unit);
