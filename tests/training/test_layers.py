@@ -81,6 +81,18 @@ def test_what_is_added_is_learned_from_but_not_reported():
     assert 0 < distance.item() < 4  # squared distances of unit vectors, on average
 
 
+def test_the_losses_that_a_layer_adds_to_are_without_gradient():
+    """A reward of REINFORCE is a number: its own gradient would be added to that of the loss."""
+    layer, given = layer_of("sac", True, edges=2), []
+    layer.auxiliary_loss = lambda losses: given.append(losses) or torch.zeros_like(losses)
+    layers = LayerSteps(layer, Objective(), CPU)
+    layers.begin(0)
+    part, _ = layers.loss(layer, [1, 4])
+    assert part.requires_grad
+    assert [losses.requires_grad for losses in given] == [False]
+    torch.testing.assert_close(given[0].mean() * 2 / ROWS, part.detach(), rtol=0, atol=1e-12)
+
+
 def test_layers_without_such_needs_ask_for_the_loss_alone():
     objective = SimpleNamespace(loss=lambda model, batch: torch.ones(()))
     part, whole = LayerSteps(layer_of("softmax", True), objective, CPU).loss(nn.Identity(), None)

@@ -100,6 +100,7 @@ def outcome(directory, fit: TrainingLoop) -> dict:
         "optimizer": fit.optimizer.state_dict()["state"],
         "random": torch.get_rng_state(),
         "records": fit.progress.records,
+        "best": fit.checkpoints.best()[0],
     }
 
 
@@ -286,8 +287,11 @@ def test_another_seed_is_another_run(tmp_path, straight):
     assert not torch.equal(fit.model.embedding.weight, straight["model"]["embedding.weight"])
 
 
-def test_training_and_evaluations_have_the_precision_of_the_run(tmp_path):
-    fit, seen = start(tmp_path, steps=2, precision="bf16"), set()
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_training_and_evaluations_have_the_precision_of_the_run(tmp_path, precision, dtype):
+    fit, seen = start(tmp_path, steps=2, precision=precision), set()
 
     def see(module, inputs, output):
         seen.add((module.training, output.dtype))
@@ -295,7 +299,7 @@ def test_training_and_evaluations_have_the_precision_of_the_run(tmp_path):
     for model in (fit.model, fit.ema.module):
         model.layers[0].feed_forward[0].register_forward_hook(see)
     fit.run()
-    assert seen == {(True, torch.bfloat16), (False, torch.bfloat16)}
+    assert seen == {(True, dtype), (False, dtype)}
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
@@ -311,17 +315,25 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
         torch.testing.assert_close(gradients[micro], gradients[4], rtol=1e-4, atol=1e-7)
 
 
-def poison(fit: TrainingLoop, bad_steps: set[int]):
-    """The loss of these steps is NaN, as a broken batch would make it."""
+def poison(fit: TrainingLoop, bad_steps: set[int], what: str = "both"):
+    """The loss of these steps is NaN, as a broken batch would make it, and with it the gradient; or one of the two."""
     loss = fit.objective.loss
-    fit.objective.loss = lambda model, batch: (
-        loss(model, batch) * (float("nan") if fit.progress.step in bad_steps else 1.0)
-    )
+
+    def factor() -> float:
+        return float("nan") if fit.progress.step in bad_steps else 1.0
+
+    if what == "gradient":  # as one that overflows float16
+        fit.model.output.bias.register_hook(lambda gradient: gradient * factor())
+    elif what == "loss":
+        fit.objective.loss = lambda model, batch: loss(model, batch) + (factor() - 1)
+    else:
+        fit.objective.loss = lambda model, batch: loss(model, batch) * factor()
 
 
-def test_a_bad_step_changes_nothing_and_is_counted(tmp_path):
+@pytest.mark.parametrize("what", ["loss", "gradient", "both"])
+def test_a_bad_step_changes_nothing_and_is_counted(tmp_path, what):
     fit = start(tmp_path, steps=4, eval_every=100, ema_decay=None)
-    poison(fit, {1})
+    poison(fit, {1}, what)
     states = []
     original = fit.train_step
 
@@ -341,12 +353,15 @@ def test_a_bad_step_changes_nothing_and_is_counted(tmp_path):
     assert rows[2]["bad_steps"] == 1
 
 
-def test_too_many_bad_steps_in_a_row_stop_the_run(tmp_path):
-    fit = start(tmp_path)
+@pytest.mark.parametrize(("on_a_gpu", "step"), [(False, 4), (True, 6)])
+def test_too_many_bad_steps_in_a_row_stop_the_run(tmp_path, on_a_gpu, step):
+    """On a GPU at the next log step, even if good ones came between."""
+    fit = start(tmp_path, eval_every=100, log_every=6)
+    fit.reads_each_step = not on_a_gpu
     poison(fit, {1, 2, 3})
-    with pytest.raises(Diverged, match=r"3 steps in a row.*lower optim.lr"):
+    with pytest.raises(Diverged, match=rf"diverged at step {step}: .* 3 steps in a row.*lower optim.lr"):
         fit.run()
-    assert fit.progress.step == 4
+    assert fit.progress.step == step
 
 
 def test_bad_steps_apart_do_not_stop_it(tmp_path):
@@ -547,6 +562,9 @@ def test_epochs_become_steps():
     config = replace(TRAINER, steps=None, epochs=2.5, eval_every=None, save_every=None).in_steps(10)
     assert (config.steps, config.eval_every, config.save_every) == (25, 10, 10)
     assert replace(TRAINER, eval_every=3).in_steps(10).eval_every == 3
+    lengths = {epochs: replace(TRAINER, steps=None, epochs=epochs).in_steps(10).steps for epochs in (0.01, 0.26, 1.14)}
+    assert lengths == {0.01: 1, 0.26: 3, 1.14: 11}  # the nearest number of steps, and at least one
+    assert replace(SCHEDULE, warmup_steps=None, warmup_epochs=0.26).warmup(10) == 3
 
 
 def test_a_run_has_one_length():

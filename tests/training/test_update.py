@@ -117,6 +117,18 @@ def test_four_steps_are_those_of_plain_torch(tmp_path, optimizer):
     assert [row["train_loss"] for row in logged] == pytest.approx([(loss1 + loss2) / 2, (loss3 + loss4) / 2], rel=1e-6)
 
 
+def test_every_process_has_dropout_of_its_own(tmp_path):
+    """Two processes with the masks of one would train on half as many."""
+    losses = []
+    for rank in (0, 0, 1):
+        fit = start(tmp_path)
+        fit.processes = Processes(rank)  # of one: with several, it would wait for the others
+        fit.model.train()
+        fit.train_step()
+        losses.append(fit.counters[0].item())
+    assert losses[0] == losses[1] != losses[2]
+
+
 def test_in_fp16_the_gradient_is_that_of_fp32(tmp_path):
     """The backward pass is of the loss times 2^16, and the gradient is divided by it before it is measured."""
     norms = []
