@@ -75,26 +75,30 @@ EVALUATIONS = {  # what builds objective and model, and the protocol
 def test_processes_share_an_evaluation_without_counting_anything_twice(name, world):
     """Their sums together are those of one process: of losses, right answers and counts alike."""
     build, protocol = EVALUATIONS[name]
-    build = partial(build, tokens_per_forward=40)
+    build, polls = partial(build, tokens_per_forward=40), []
 
     def measure(objective, model):
-        objective.measure(model, "valid", protocol, lambda: None, lambda *progress: None)
+        meetings = iter(range(10**6))
+        objective.measure(model, "valid", protocol, lambda: next(meetings), lambda *progress: None)
+        polls.append(next(meetings))
 
     alone = summed(build, measure)
     shares = [summed(build, measure, rank, world) for rank in range(world)]
     assert alone
+    assert len(set(polls[1:])) == 1, f"a poll is a meeting of all processes: {polls[1:]}"
     for expected, *parts in zip(alone, *shares, strict=True):
         assert any((part != 0).any() for part in parts[1:])  # there is work for the others
         torch.testing.assert_close(sum(parts), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", EVALUATIONS)
-def test_an_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was(name):
+def test_an_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was(name, training):
     build, protocol = EVALUATIONS[name]
     objective, model = build()
     seen = set()
     for module in model.modules():
         module.register_forward_hook(lambda module, *_: seen.add(module.training))
-    objective.measure(model.train(), "valid", protocol, lambda: None, lambda *progress: None)
+    objective.measure(model.train(training), "valid", protocol, lambda: None, lambda *progress: None)
     assert seen == {False}
-    assert all(module.training for module in model.modules())
+    assert {module.training for module in model.modules()} == {training}
