@@ -172,25 +172,26 @@ def test_a_config_stored_before_a_key_existed_is_read_with_its_default(tmp_path)
     assert stored.hash == spec.hash
 
 
-@pytest.mark.parametrize(("attention", "later"), [("fourier", "allow_negative"), ("aft_local", "factorized")])
-def test_a_knob_that_came_later_leaves_earlier_runs_their_hash(attention, later, tmp_path):
-    spec = read_spec(composed(f"attention={attention}"))
-    older = {key: value for key, value in spec.values["attention"].items() if key not in (later, "gate")}
-    (tmp_path / "config.yaml").write_text(configs.to_yaml(spec.values | {"attention": older}))
-    assert stored_spec(tmp_path) == spec
-    assert configs.config_hash(spec.values | {"attention": older}) == spec.hash
-    changed = {"attention": spec.values["attention"] | {later: not spec.attention.knobs[later]}}
-    assert configs.config_hash(spec.values | changed) != spec.hash
+KNOBS = {"attention.allow_negative": "fourier", "attention.factorized": "aft_local", "attention.gate": "aft_local"}
 
 
-def test_swapped_words_leave_earlier_runs_their_hash(tmp_path):
-    spec = read_spec(composed())
-    older = {key: value for key, value in spec.values["evaluation"].items() if key != "word_swap"}
-    (tmp_path / "config.yaml").write_text(configs.to_yaml(spec.values | {"evaluation": older}))
+@pytest.mark.parametrize("later", configs.ADDED_LATER)
+def test_a_key_that_came_later_leaves_earlier_runs_their_hash(later, tmp_path):
+    """An earlier run has it neither in its config nor in its hash; it reads as today's default."""
+    spec = read_spec(composed(f"attention={KNOBS.get(later, 'softmax')}"))
+    section, _, key = later.rpartition(".")
+    part = spec.values[section] if section else spec.values
+    older, changed = {k: v for k, v in part.items() if k != key}, part | {key: "something else"}
+    assert older.keys() == part.keys() - {key} != part.keys()
+    older, changed = (spec.values | {section: values} if section else values for values in (older, changed))
+    (tmp_path / "config.yaml").write_text(configs.to_yaml(older))
     assert stored_spec(tmp_path) == spec
-    assert configs.config_hash(spec.values | {"evaluation": older}) == spec.hash
+    assert configs.config_hash(older) == spec.hash != configs.config_hash(changed)
+
+
+def test_swapped_words_name_another_run_that_is_measured_with_them_too():
     swapped = read_spec(composed("evaluation.word_swap=0.025"))
-    assert swapped.hash != spec.hash
+    assert swapped.hash != read_spec(composed()).hash
     assert task_of(swapped).measured_at_end(swapped)[:4] == [
         *(("valid", "segment"), ("valid", "sliding"), ("valid", "segment_swapped"), ("valid", "sliding_swapped"))
     ]
