@@ -69,6 +69,23 @@ def test_ours_beside_the_papers(tmp_path):
     assert any("stride 1" in line for line in one.protocols)
 
 
+def test_of_two_configurations_that_fit_the_papers_one_is_shown_and_the_other_is_named(tmp_path):
+    for group in ("one", "two"):
+        five_seeds(tmp_path / group, SMALL | {"group": group})
+    one, *_ = paper_tables(comparison(collect(tmp_path)))
+    assert line_of(one, "fourier", "test ppl sliding")["n"] == "5"
+    assert "lm_small fourier: group one is shown, two would fit as well" in one.notes
+
+
+def test_averaged_weights_that_nobody_kept_have_no_interval(tmp_path):
+    for seed in (1, 2):
+        write_vision_run(tmp_path, "softmax", seed, ema=True)
+        write_vision_run(tmp_path, "fourier", seed)
+    (own,) = interval_tables(comparison(collect(tmp_path)))
+    averaged = {line["attention"] for line in lines(own) if "ema" in line["evaluation"]}
+    assert (averaged, {line["attention"] for line in lines(own)}) == ({"softmax"}, {"softmax", "fourier"})
+
+
 @pytest.mark.parametrize("radius", [2, 2.0])
 def test_a_radius_of_2_is_the_papers_however_it_was_written(tmp_path, radius):
     five_seeds(tmp_path, SMALL | {"settings": {"radius": radius}})

@@ -12,7 +12,8 @@ import pytest
 
 from fourierformer.errors import SetupError
 from fourierformer.results import collect, comparison, markdown_of, render_text, tables
-from fourierformer.results.labels import differing_values, row_label
+from fourierformer.results.labels import differing_values, labels_of_runs, row_label
+from fourierformer.results.tables import duration_text
 from tests.helpers.command_line import REPOSITORY
 from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
@@ -130,6 +131,26 @@ def test_a_failed_run_is_not_blamed_on_another_configuration(tmp_path):
     assert len(tables(rows)) == 1  # same experiment, hence same data: one table
 
 
+def test_a_run_that_may_be_of_either_configuration_is_blamed_on_none(tmp_path):
+    for group in ("one", "two"):
+        write_run(tmp_path / group, "fourier", 1, changes={"group": group})
+    write_run(tmp_path, "fourier", 2, state="failed")
+    rows = comparison(collect(tmp_path))
+    assert sorted((row.n, row.state) for row in rows) == [(0, "failed"), (1, "done"), (1, "done")]
+
+
+def test_a_failed_run_is_of_unknown_data_where_its_experiment_has_several(tmp_path):
+    for data in ("builtin_text", "wikitext2"):
+        write_run(tmp_path / data, "softmax", 1, changes={"data": data, "group": data})
+    write_run(tmp_path, "fourier", 1, state="failed")
+    rows = comparison(collect(tmp_path))
+    assert sorted((row.attention, row.data) for row in rows) == [
+        ("fourier", ""),
+        ("softmax", "builtin_text"),
+        ("softmax", "wikitext2"),
+    ]
+
+
 @pytest.mark.parametrize("name", ["summary.json", "status.json"])
 @pytest.mark.parametrize("content", [b'{"state": "comp', b"", b"[1, 2]", b"\xff\xfe\x00"])
 def test_torn_and_foreign_files_are_named(tmp_path, name, content):
@@ -141,6 +162,21 @@ def test_torn_and_foreign_files_are_named(tmp_path, name, content):
     text = render_text(comparison([run]))
     assert name in text
     assert "60.00" not in text
+
+
+@pytest.mark.parametrize("content", [b'{"commit": "01', b"[1, 2]", b'{"commit": 7}'])
+def test_without_their_origin_the_numbers_still_stand(tmp_path, content):
+    (write_run(tmp_path) / "meta.json").write_bytes(content)
+    (run,) = collect(tmp_path)
+    assert (run.state, run.meta) == ("completed", {})
+    assert any("meta.json" in remark for remark in run.remarks())
+    assert "60.00" in render_text(comparison([run]))
+
+
+def test_a_state_that_no_run_has_is_damage(tmp_path):
+    write_run(tmp_path, state="paused")
+    (run,) = collect(tmp_path)
+    assert (run.state, run.problems) == ("damaged", ("status.json has the state 'paused', which no run has",))
 
 
 def test_summary_of_another_schema_is_refused_by_name(tmp_path):
@@ -277,6 +313,19 @@ def test_configurations_are_named_by_what_differs_and_sorted_by_size(tmp_path):
     assert labels == ["fourier lr=0.0005 layers=2", "fourier lr=0.001 layers=2", "fourier lr=0.001 layers=10"]
 
 
+def test_a_run_is_labelled_by_what_tells_it_from_others_of_its_experiment_and_data(tmp_path):
+    expected = {}
+    for experiment, data, lr, label in (
+        ("first", "builtin_text", 1e-3, "fourier lr=0.001"),
+        ("first", "builtin_text", 2e-3, "fourier lr=0.002"),
+        ("first", "wikitext2", 3e-3, "fourier"),
+        ("second", "builtin_text", 4e-3, "fourier"),
+    ):
+        facts = {"experiment": experiment, "data": data, "config": {"optim.lr": lr, "model.layers": 2}}
+        expected[write_run(tmp_path / str(lr), changes=facts | {"group": str(lr)})] = label
+    assert labels_of_runs(collect(tmp_path)) == expected
+
+
 def test_differing_values_have_their_full_key_where_the_last_part_is_not_enough():
     configs = [
         {"optim.eps": 1e-8, "attention.eps": 0, "model.dim": 4, "schedule.clip": None},
@@ -287,6 +336,15 @@ def test_differing_values_have_their_full_key_where_the_last_part_is_not_enough(
         "optim.eps=1e-06 attention.eps=0.5 clip=true momentum=0.9",
     ]
     assert differing_values(configs[:1]) == [""]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(59.4, "59 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (3720, "1 h 02 min"), (360_000, "100 h 00 min")],
+)
+def test_a_duration_has_its_two_largest_units(seconds, text):
+    assert duration_text(seconds) == text
+    assert duration_text(math.nan) == "-"
 
 
 def test_markup_in_names_stays_text(tmp_path):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fourierformer.results import collect, comparison, tables
-from fourierformer.results.formats import in_latex, latex_of
+from fourierformer.results.formats import Table, in_latex, latex_of
 from fourierformer.results.intervals import interval_tables, paper_tables
 from tests.helpers.synthetic_runs import evaluation, write_run, write_vision_run
 
@@ -58,6 +58,13 @@ def test_best_is_bold_missing_is_a_dash_and_infinite_a_word(rows):
     assert "infinite" in text
     assert r"64.00 $\pm$" not in text  # 62, 63 and 64: the mean is 63
     assert r"63.00 $\pm$ 1.00" in text
+
+
+def test_a_sign_is_a_minus_and_a_hyphen_stays_one():
+    body = [["top-1", "-0.45"], ["-", "1e-06"]]
+    text = latex_of([Table("a table", [], ["evaluation", "ours - paper"], body, best={(0, 1)})])
+    assert r"top-1 & \textbf{$-$0.45} \\" in text
+    assert r"-- & 1e-06 \\" in text
 
 
 @pytest.mark.parametrize("char", list("&%$#_{}"))

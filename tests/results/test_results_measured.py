@@ -64,6 +64,17 @@ def test_a_loss_that_says_little_is_called_so_beside_it(tmp_path):
         assert "fourier: on average over the layers the attended share of the last query of a sequence is 45%" in text
 
 
+def test_of_signs_that_attention_is_switched_off_the_surest_is_said(tmp_path):
+    """The share over all queries before that of last queries alone, and both before a rank."""
+    logged = [{"step": 2, "attended_share/00": 0.2}]
+    for attention, means in (("fourier", {"attended_share": 0.3, "rank": 0.4}), ("gaussian", {"attended_share": 0.9})):
+        run = write_run(tmp_path, attention, rows=logged)
+        (run / "heads.json").write_text(json.dumps({"splits": {"test": {"layers": [], "mean": means}}}))
+    text = " ".join(render_text(comparison(collect(tmp_path))).split())
+    assert "fourier: on average over the layers the attended share is 30%: in some layers attention.eps" in text
+    assert text.count("on average over the layers") == 1
+
+
 def test_evaluations_and_layers_come_back(tmp_path):
     """What charts are drawn from: the validation curve, what every layer said at each evaluation, and its heads."""
     write_heads(write_run(tmp_path / "runs", "fourier", 3, 58.3), [7.5, 6.5])
@@ -222,12 +233,12 @@ def test_collecting_again_replaces_the_same_run_and_keeps_the_others(tmp_path):
         write_run(tmp_path / "a", "softmax", seed, 60.0 + seed)
     assert write_measured(collect(tmp_path / "a"), file) == (2, 0)
     write_run(tmp_path / "b", "softmax", 2, 70.0)
-    write_run(tmp_path / "b", "softmax", 3, 63.0)
+    write_run(tmp_path / "b", "softmax", 10, 63.0)
     assert write_measured(collect(tmp_path / "b"), file) == (3, 1)
     assert [(line["seed"], line["results.test.segment.ppl"]) for line in lines(file)] == [
         ("1", "61.0"),
         ("2", "70.0"),
-        ("3", "63.0"),
+        ("10", "63.0"),
     ]
 
 

@@ -50,7 +50,17 @@ def test_the_highest_is_the_best_among_the_same_weights_only(rows):
     # averaged weights have the highest numbers of all, but no rival
     assert marked == {("fourier", weights, column) for weights in ("best", "last") for column in both}
     assert f"{text_of(FOURIER)} *" in render_text(rows)
+    assert "* best of its column for the same weights\n" in render_text(rows)
     assert f"**{text_of(FOURIER)}**" in markdown_of(tables(rows))
+
+
+def test_the_best_of_averaged_weights_is_marked_where_not_all_have_them(tmp_path):
+    for attention, top1, ema in (("softmax", 92.0, True), ("fourier", 93.0, False), ("gaussian", 94.0, True)):
+        write_vision_run(tmp_path, attention, 1, top1, ema=ema)
+    (table,) = tables(comparison(collect(tmp_path)))
+    assert {(table.body[i][0], table.body[i][1]) for i, _ in table.best} == {
+        ("gaussian", weights) for weights in ("best", "last", "ema best", "ema last")
+    }
 
 
 def test_speed_waiting_and_size_stand_once_per_configuration(rows):

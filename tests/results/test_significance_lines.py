@@ -316,6 +316,15 @@ def test_settings_at_which_a_seed_diverged_are_not_the_best(tmp_path):
     assert not any(whole.body[line][0] == "softmax lr=0.002" for line, _ in whole.best)
 
 
+@pytest.mark.parametrize("lost", ["softmax", "fourier"])
+def test_a_comparison_says_that_a_seed_of_either_side_has_diverged(tmp_path, lost):
+    write(tmp_path, "softmax", SOFTMAX)
+    write(tmp_path, "fourier", FOURIER)
+    write_run(tmp_path, lost, 6, state="diverged")
+    line, _ = claims(tmp_path)
+    assert line.startswith("fourier - softmax (of the seeds that have not diverged): test segment")
+
+
 def test_settings_that_were_scored_on_fewer_tokens_are_not_the_best(tmp_path):
     rates = RATES | {("fourier", 0.001): FOURIER}
     write_rates(tmp_path, rates, rates)
