@@ -8,6 +8,15 @@ import torch
 from fourierformer.attention.engines.evaluation import EvaluationMean
 
 
+def test_only_a_switch_from_training_begins_anew():
+    """A part of an evaluation that switches to evaluation once more does not forget the parts before."""
+    mean = EvaluationMean().eval()
+    for value in (1.0, 3.0):
+        mean.eval().add(torch.full((4,), value))
+    assert mean.value() == mean.train().value() == 2
+    assert math.isnan(mean.eval().value())
+
+
 def test_values_in_vmap_are_not_counted():
     mean = EvaluationMean().eval()
     torch.vmap(lambda x: (mean.add(x), x)[1])(torch.ones(3, 2))

@@ -114,10 +114,14 @@ def test_the_share_of_queries_whose_sum_the_floor_raised(size, often, form):
     assert (numbers["floor_share"] > 0.5) == often
 
 
-def test_nothing_is_said_of_a_floor_before_an_evaluation_or_without_one():
+def test_nothing_is_said_of_a_floor_before_an_evaluation_or_without_one_or_of_padding():
     for layer in (built("rfa"), built("performer_trig")):
+        x = tokens()
         layer.train()
-        layer(tokens())
+        layer(x)
+        assert "floor_share" not in layer.diagnostics()
+        layer.eval()
+        layer(x, keep=torch.ones(x.shape[:2], dtype=torch.bool))
         assert "floor_share" not in layer.diagnostics()
 
 

@@ -142,5 +142,6 @@ def test_a_draw_follows_from_its_purpose_and_differs_between_heads():
     assert one.shape == (3, 10, 4)
     assert one.dtype == torch.float32
     assert torch.equal(one, draw_frequencies(geometry, 10, "performer"))
+    assert not torch.equal(one, draw_frequencies(geometry, 10, "rfa"))
     assert not torch.equal(one, draw_frequencies(replace(geometry, seed=1, layer=0), 10, "performer"))
     assert not torch.equal(one[0], one[1])

@@ -227,6 +227,21 @@ def test_flex_attention_is_for_queries_that_share_keys_with_their_neighbours(nam
     assert layer.backend_name(torch.device("cpu")) == "tiles"
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "width", "fits"),
+    [
+        ("cuda", torch.float32, 16, True),
+        ("cuda", torch.bfloat16, 64, True),
+        ("cuda", torch.float64, 16, False),
+        ("cuda", torch.float32, 8, False),
+        ("cpu", torch.float32, 16, False),
+    ],
+)
+def test_flex_attention_is_for_the_precisions_and_widths_of_its_kernels(device, dtype, width, fits):
+    visibility = attention.build("band", LONG).visibility
+    assert flex.flex_fits(visibility, width, torch.device(device), dtype) == fits
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ON_A_GPU)
