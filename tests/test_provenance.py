@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from fourierformer import provenance
-from fourierformer.provenance import code_since, command, without_folders, without_secrets
+from fourierformer.provenance import code_since, command, commit_and_command, without_folders, without_secrets
 
 
 def git(folder, *arguments) -> str:
@@ -38,6 +38,19 @@ def test_changes_of_the_package_since_a_run_are_said(repository):
     git(repository, "commit", "-qam", "second")
     assert code_since(meta) == "2 files of fourierformer/ changed since then"
     assert code_since(meta | {"dirty": True}) == "trained with uncommitted changes"
+
+
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({"commit": "0123456789" * 4, "dirty": False}, "0123456"),
+        ({"commit": "0123456789" * 4, "dirty": True}, "0123456+"),
+        ({"commit": None, "dirty": None}, "unknown"),
+    ],
+)
+def test_a_number_that_is_measured_later_says_whether_its_commit_is_all_of_the_code(facts, shown, monkeypatch):
+    monkeypatch.setattr(provenance, "git_state", lambda: (facts, None))
+    assert commit_and_command()["commit"] == shown
 
 
 @pytest.mark.parametrize("meta", [{}, {"commit": None, "dirty": None}, {"commit": "0" * 40, "dirty": False}])

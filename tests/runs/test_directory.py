@@ -266,6 +266,8 @@ def test_uncommitted_changes_are_kept_when_small(repository, monkeypatch):
     assert "+a = 2" in diff
     monkeypatch.setattr(provenance, "LARGEST_DIFF", 10)
     assert provenance.git_state(repository)[1] is None
+    (repository / "code.py").write_text("a = 1\n")
+    assert provenance.git_state(repository) == (facts, None)  # a new file is no part of a diff, which would be empty
 
 
 def test_results_of_other_runs_are_no_change_of_the_program(repository):
