@@ -126,6 +126,7 @@ def test_the_best_stays_when_its_step_is_saved_again(tmp_path):
         (random.Random(0), "loss"),
         ({"a": [numpy.arange(2)]}, r"\['a'\]\[0\]"),
         (torch.Size([1]), "loss"),
+        ({numpy.int64(1): 2.0}, r"a key of state\['loss'\]"),
     ],
 )
 def test_what_would_not_load_is_refused_before_it_is_written(tmp_path, value, where):
@@ -181,6 +182,12 @@ def truncate(path):
     os.truncate(path, path.stat().st_size - 1)
 
 
+def rewrite(path, **values):
+    """Changes MANIFEST.json."""
+    manifest = path / "MANIFEST.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | values))
+
+
 DAMAGES = {
     "bit flip": (lambda path: flip_bit(path / "state.pt"), "state.pt has another sha256"),
     "truncation": (lambda path: truncate(path / "state.pt"), "state.pt has .* bytes instead of"),
@@ -194,6 +201,8 @@ DAMAGES = {
     ),
     "list manifest": (lambda path: (path / "MANIFEST.json").write_text("[]"), "MANIFEST.json is not readable"),
     "newer format": (lambda path: (path / "MANIFEST.json").write_text('{"format": 99}'), "format 99"),
+    "a manifest of nothing": (lambda path: rewrite(path, files={}), "MANIFEST.json does not list state.pt"),
+    "a word for best": (lambda path: rewrite(path, best="no"), "MANIFEST.json is not readable"),
     "another step": (lambda path: shutil.copy(path.parent / "step_00000010/MANIFEST.json", path), "is of step 10"),
     "a pipe": (lambda path: ((path / "state.pt").unlink(), os.mkfifo(path / "state.pt")), "state.pt is not a file"),
     "a pipe for a manifest": (
@@ -210,8 +219,9 @@ def test_a_damaged_one_falls_back_with_the_reason(tmp_path, damage):
     harm, reason = DAMAGES[damage]
     harm(tmp_path / "step_00000020")
     messages = []
-    step, loaded = Checkpoints(tmp_path, say=messages.append).latest()
-    assert step == 10
+    checkpoints = Checkpoints(tmp_path, say=messages.append)
+    step, loaded = checkpoints.latest()
+    assert step == checkpoints.newest_step() == 10
     assert torch.equal(loaded["weights"], state(10)["weights"])
     assert len(messages) == 1
     assert "step_00000020" in messages[0]
@@ -372,6 +382,9 @@ def test_a_full_disk_at_any_operation_leaves_what_was_there(tmp_path, monkeypatc
         Checkpoints(tmp_path / "count", keep=2).save(30, state(30), best=True)
         operations = disk.operations[before:]
     assert set(operations) == {"mkdir", "write", "flush", "fsync", "replace"}
+    # state and manifest are on the disk before they have a name, the names before the old checkpoint loses its own
+    kinds = [operation for operation in operations if operation not in ("mkdir", "write", "flush")]
+    assert kinds == ["fsync", "fsync", "replace", "fsync", "replace", "fsync", "replace"]
     for index, operation in enumerate(operations):
         directory = tmp_path / f"{index}"
         saved(directory, [10, 20])

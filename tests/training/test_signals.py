@@ -14,7 +14,7 @@ import pytest
 
 from fourierformer.errors import Interrupted
 from fourierformer.processes import Processes
-from fourierformer.training.signals import SAME_CTRL_C, SIGNALS, StopSignal, exit_code
+from fourierformer.training.signals import SAME_CTRL_C, SIGNALS, StopSignal, exit_code, forget_signal, note
 
 PROGRAM = """
 import sys, time
@@ -117,6 +117,19 @@ def test_a_signal_after_the_last_poll_is_not_lost():
         work()
     with pytest.raises(KeyError):  # but it does not hide an error either
         work(KeyError())
+
+
+def test_a_signal_that_was_noted_before_stops_the_work_at_its_first_poll(capfd):
+    """As one that came while the processes of the run were waiting for each other."""
+    note(signal.SIGTERM)
+    try:
+        with pytest.raises(Interrupted, match="SIGTERM"), StopSignal() as stop:
+            stop.poll()
+    finally:
+        forget_signal()
+    with StopSignal() as stop:
+        stop.poll()
+    assert capfd.readouterr().err.strip() == "SIGTERM: stopping; SIGINT (Ctrl-C) aborts at once"
 
 
 def test_no_job_loop_can_take_it_for_a_failed_job():
