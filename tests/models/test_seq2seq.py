@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fourierformer import attention
+from fourierformer.attention import Geometry
 from fourierformer.models.config import Seq2SeqConfig
 from fourierformer.models.seq2seq import EncoderDecoder, greedy
 
@@ -139,6 +140,25 @@ def test_norms_before_the_parts_and_after_both_stacks():
         h = h + layer.feed_forward(layer.feed_forward_norm(h))
     expected = model.decoder_norm(h) @ model.embedding.weight.T + model.output_bias
     torch.testing.assert_close(model.logits(inputs, memory, keep), expected)
+
+
+def test_mechanisms_are_told_where_they_are():
+    """Their longest sequence, whether they may look ahead, and a number that no other layer of the model has."""
+    seen = []
+
+    def recording(geometry: Geometry):
+        seen.append(geometry)
+        return attention.build("softmax", geometry)
+
+    config = Seq2SeqConfig(name="t", **SHAPE, position="rotary")
+    EncoderDecoder(config, V, dict.fromkeys(("encoder", "decoder", "cross"), recording), seed=5)
+    shared = {"dim": 16, "heads": 2, "seed": 5}
+    encoder = [Geometry(**shared, length=9, causal=False, layer=i, rotary_base=1e4) for i in (0, 1)]
+    decoder = [Geometry(**shared, length=7, causal=True, layer=i, rotary_base=1e4) for i in (2, 3)]
+    cross = [Geometry(**shared, length=9, causal=False, layer=i) for i in (4, 5)]
+    assert sorted(seen, key=lambda geometry: geometry.layer) == [*encoder, *decoder, *cross]
+    longer = Seq2SeqConfig(name="t", **SHAPE | {"target_length": 12})
+    assert [longer.geometry(part).length for part in ("encoder", "decoder", "cross")] == [9, 12, 12]
 
 
 def test_an_answer_ends_at_its_end_mark():

@@ -92,9 +92,12 @@ class Formulas:
             h = self.norm(f"{name}.cross_norm", h + self.drop(looked))
         return self.norm(f"{name}.feed_forward_norm", h + self.feed_forward(name, h))
 
-    def pre_norm_layer(self, name: str, h: Tensor, causal: bool) -> Tensor:
+    def pre_norm_layer(self, name: str, h: Tensor, causal: bool, memory: Tensor | None = None) -> Tensor:
         x = self.norm(f"{name}.attention_norm", h)
         h = h + self.drop(self.attention(f"{name}.attention", x, x, causal))
+        if memory is not None:
+            x = self.norm(f"{name}.cross_norm", h)
+            h = h + self.drop(self.attention(f"{name}.cross", x, memory, causal=False))
         return h + self.feed_forward(name, self.norm(f"{name}.feed_forward_norm", h))
 
 
@@ -124,17 +127,23 @@ def test_language_models(causal, norm, recipe, training, dropped):
 
 
 @RECIPES
-def test_the_encoder_decoder(recipe, training, dropped):
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_encoder_decoder(norm, recipe, training, dropped):
     """Dropout after the embeddings, after every attention and twice in every feed-forward part."""
-    config = Seq2SeqConfig(**SHAPE, source_length=LENGTH, target_length=LENGTH, **recipe)
+    config = Seq2SeqConfig(**SHAPE, source_length=LENGTH, target_length=LENGTH, norm=norm, **recipe)
     model = EncoderDecoder(config, V, dict.fromkeys(("encoder", "decoder", "cross"), SOFTMAX))
     formulas = Formulas(whole(model, training), training)
     positions = reversed_sinusoids(LENGTH, DIM).flip(0)
     memory, h = formulas.embedded(TOKENS, positions), formulas.embedded(ANSWER, positions[: ANSWER.shape[1]])
+    layer = formulas.layer if norm == "post" else formulas.pre_norm_layer
     for number in range(LAYERS):
-        memory = formulas.layer(f"encoder.{number}", memory, causal=False)
+        memory = layer(f"encoder.{number}", memory, causal=False)
+    if norm == "pre":
+        memory = formulas.norm("encoder_norm", memory)
     for number in range(LAYERS):
-        h = formulas.layer(f"decoder.{number}", h, causal=True, memory=memory)
+        h = layer(f"decoder.{number}", h, causal=True, memory=memory)
+    if norm == "pre":
+        h = formulas.norm("decoder_norm", h)
     expected = h @ formulas.weights["embedding.weight"].T + formulas.weights["output_bias"]
     keep = torch.ones_like(TOKENS, dtype=torch.bool)
     found = model.logits(ANSWER, model.encode(TOKENS, keep), keep)
