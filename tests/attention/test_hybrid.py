@@ -78,16 +78,28 @@ def test_a_pattern_longer_than_the_model_is_refused(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "layers"), [("recall", 1), ("builtin_vit", 3), ("builtin_seq2seq", 6), ("wt103_small", 16)]
+    ("overrides", "layers"),
+    [
+        (["experiment=recall", "model.layers=2"], 2),
+        (["experiment=regression", "model.layers=2"], 2),
+        (["experiment=builtin_vit"], 3),
+        (["experiment=builtin_seq2seq"], 6),
+        (["experiment=builtin_mlm"], 2),
+        (["experiment=wt103_small"], 16),
+    ],
+    ids=lambda value: value[0].partition("=")[2] if isinstance(value, list) else "",
 )
-def test_attention_layers_are_those_of_the_whole_model(experiment, layers):
-    spec = read_command(
-        composed("train_vit" if experiment.endswith("vit") else "train_lm", [f"experiment={experiment}"])
-    )
+def test_attention_layers_are_those_of_the_whole_model_with_numbers_of_their_own_and_the_seed_of_the_run(
+    overrides, layers
+):
+    script = "train_vit" if "vit" in overrides[0] else "train_lm"
+    spec = read_command(composed(script, [*overrides, "seed=7"]))
     with torch.device("meta"):
         model = task_of(spec).build_model(spec, attention_of(spec), None)
     assert attention_layers(spec.model) == layers
-    assert sum(isinstance(module, attention.Attention) for module in model.modules()) == layers
+    geometries = [module.geometry for module in model.modules() if isinstance(module, attention.Attention)]
+    assert sorted(geometry.layer for geometry in geometries) == list(range(layers))
+    assert {geometry.seed for geometry in geometries} == {7}
 
 
 def test_a_run_trains_and_is_loaded_with_the_knobs_of_each_layer(tmp_path):
