@@ -65,7 +65,7 @@ def test_weights_of_rms_norms_begin_as_those_of_layer_norms():
     assert weight.std().item() == pytest.approx(0.02, abs=2e-3)
 
 
-@pytest.mark.parametrize("cutoffs", [(), (10,), (10, 20, 40)])
+@pytest.mark.parametrize("cutoffs", [(), (10,), (10, 20, 40), (10, 50), (10, 49, 80)])
 def test_adaptive_softmax_is_a_distribution_and_nll_its_logarithm(cutoffs):
     torch.manual_seed(0)
     output = TiedAdaptiveSoftmax(50, 16, cutoffs).double()
@@ -113,6 +113,17 @@ def test_positions_are_reversed_sin_then_cos():
             assert table[offset, i] == pytest.approx(math.sin(angle), abs=1e-6)
             assert table[offset, 4 + i] == pytest.approx(math.cos(angle), abs=1e-6)
     assert torch.equal(table[-1], torch.tensor([0.0] * 4 + [1.0] * 4))  # the last token always has position 0
+
+
+def test_positions_are_computed_with_the_digits_of_float32_where_half_precision_is_the_default():
+    expected = reversed_sinusoids(400, 8).bfloat16()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = reversed_sinusoids(400, 8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
 
 
 def test_the_scored_token_has_position_0_in_any_window():

@@ -113,6 +113,8 @@ def test_softmax_is_stock_deit_exactly(training, position, pool):
 def test_without_numbers_stochastic_depth_draws_as_timm_does():
     model = small(drop_path=0.5)
     peer, images = stock(model, drop=0.5).train(), torch.randn(16, 3, 32, 32)
+    draw_stochastic_depth(model, torch.zeros(6, 16))
+    draw_stochastic_depth(model, None)  # and so after numbers were given
     torch.manual_seed(3)
     expected = peer(images)
     torch.manual_seed(3)
