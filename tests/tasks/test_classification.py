@@ -194,9 +194,9 @@ def test_a_limit_bounds_the_images():
     assert measured(task, Oracle(logits))["images"] == 20
 
 
-def test_evaluation_is_without_stochastic_depth_and_leaves_the_mode_as_it_was():
+def test_evaluation_is_without_stochastic_depth_and_augmentation_and_leaves_the_mode_as_it_was():
     model = small_vit()
-    task = make_task(model)
+    task = make_task(model, flip=1.0)
     assert measured(task, model) == measured(task, model)
     assert model.training
     images, labels = [], []
@@ -208,6 +208,18 @@ def test_evaluation_is_without_stochastic_depth_and_leaves_the_mode_as_it_was():
     with torch.no_grad():
         logits = model.eval()(torch.stack(images))
     assert measured(task, model) == counted(logits.numpy(), np.array(labels))
+
+
+def test_analyses_of_attention_see_what_an_evaluation_sees():
+    task = make_task(small_vit(), valid=FakeSet(50, damaged=(3,)), flip=1.0, processes=Processes(1, 2))
+    count, batches = task.attention_inputs("valid", 1000, 20)
+    images = list(batches)
+    assert (count, [len(part) for part in images]) == (50, [19, 20, 10])
+    transform = eval_transform(DATA, task.augment, SIZE)
+    expected = [transform(FakeSet(50).read(index)[0]) for index in range(50) if index != 3]
+    assert torch.equal(torch.cat(images), torch.stack(expected))
+    count, batches = task.attention_inputs("train", 7, 20)
+    assert count == len(torch.cat(list(batches))) == 7
 
 
 def test_progress_ends_at_its_total():
