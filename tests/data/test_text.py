@@ -175,7 +175,9 @@ def test_other_file_names_give_the_same_tokens(small, tmp_path, lines):
             else:  # as the hub stores them: a row per line, blank rows empty
                 rows = [line + "\n" if line.strip() else "" for line in text.split("\n")[:-1]]
                 name = "validation" if split == "valid" else split
-                datasets.Dataset.from_dict({"text": rows}).to_parquet(root / f"{name}-00000-of-00001.parquet")
+                for number, row in enumerate(rows):  # every row in a shard of its own
+                    path = root / f"{name}-{number:05}-of-{len(rows):05}.parquet"
+                    datasets.Dataset.from_dict({"text": [row]}).to_parquet(path)
         corpus = load_corpus(replace(small, root=str(root)))
         assert corpus.words == expected.words
         assert all(np.array_equal(corpus.splits[split], expected.splits[split]) for split in lines)
@@ -208,6 +210,30 @@ def test_a_touched_text_is_recognised_and_a_changed_one_is_another_folder(small,
     assert second.folder != first.folder
     assert "cot" in second.words
     assert load_corpus(replace(small, vocabulary_size=5)).vocab_size == 5
+
+
+@pytest.mark.parametrize("change", [{"unit": "byte"}, {"expect": {"train": 17}}, {"vocabulary_size": 5}])
+def test_what_changes_tokens_or_notes_has_a_copy_of_its_own(small, change, tmp_path):
+    expected = load_corpus(replace(small, **change, cache=str(tmp_path / "other")))
+    first = load_corpus(small)
+    second = load_corpus(replace(small, **change))
+    assert second.folder != first.folder
+    assert second.folder.name == expected.folder.name
+    assert (second.unit, second.vocab_size, second.notes) == (expected.unit, expected.vocab_size, expected.notes)
+    assert second.splits["train"].tolist() == expected.splits["train"].tolist()
+
+
+def test_of_copies_of_several_texts_none_serves_without_the_text(small, lines):
+    first = load_corpus(small)
+    (Path(small.root) / "wiki.train.tokens").write_text(lines["train"].replace("mat", "hat"))
+    second = load_corpus(small)
+    shutil.rmtree(small.root)
+    names = ", ".join(sorted(corpus.folder.name for corpus in (first, second)))
+    for call in (check_available, load_corpus):
+        with pytest.raises(SetupError, match=rf"several prepared copies of 'small' \({names}\).*delete all but one"):
+            call(small)
+    shutil.rmtree(first.folder)
+    assert load_corpus(small).folder == second.folder
 
 
 def test_a_copied_cache_serves_without_the_text_but_only_for_its_own_root(small):

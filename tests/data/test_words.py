@@ -61,10 +61,11 @@ def test_a_limit_counts_an_unk_of_the_text_with_the_words_that_fall_out():
     assert vocabulary.table[ids].tolist() == [3, 1, 1, 2, 2, 3, 0]
 
 
-def test_a_limit_above_the_vocabulary_changes_nothing():
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_limit_that_takes_the_whole_vocabulary_changes_nothing(size):
     growing = Growing({EOS: 0})
     counts = np.bincount(growing.encode("a b b\n"))
-    assert rank_words(growing, counts, size=4).words == rank_words(growing, counts).words == [EOS, "b", "a"]
+    assert rank_words(growing, counts, size=size).words == rank_words(growing, counts).words == [EOS, "b", "a"]
 
 
 def test_a_listed_vocabulary_places_unk_by_the_published_totals(tmp_path):
