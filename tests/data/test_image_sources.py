@@ -339,6 +339,43 @@ def test_a_shard_without_a_label_is_named(small):
         load_images(data)
 
 
+@pytest.mark.parametrize(
+    "label", [("cls", b"%d"), ("json", b'{"label": %d}'), ("json", b'{"cls": %d}')], ids=["cls", "label", "json_cls"]
+)
+def test_equal_keys_in_other_shards_and_other_folders_are_other_images(small, label):
+    data, kind, form = small("folder"), *label
+    for split in ("train", "val"):
+        shutil.rmtree(Path(data.root, split))
+        images = iter(files()[split].items())
+        for shard in range(2):
+            members = {}
+            for folder in CLASSES:
+                name, png = next(images)
+                members[f"{folder}/0.{kind}"] = form % CLASSES.index(name.split("/")[0])
+                members[f"{folder}/0.png"] = png
+            Path(data.root, f"small-{split}-{shard}.tar").write_bytes(tar_of(members))
+    for split, name in (("train", "train"), ("valid", "val")):
+        expected = Counter()
+        for path, png in list(files()[name].items())[:6]:
+            with Image.open(io.BytesIO(png)) as image:
+                expected[image.tobytes(), image.size, CLASSES.index(path.split("/")[0])] += 1
+        assert content(load_images(data).splits[split]) == expected
+
+
+def test_all_shards_of_parquet_are_read_in_the_order_of_their_names(small):
+    import datasets
+
+    data = small("parquet")
+    expected = load_images(data)
+    (whole,) = Path(data.root).glob("train*")
+    rows = datasets.load_dataset("parquet", data_files=str(whole), split="train", cache_dir=data.cache)
+    whole.unlink()
+    for number in reversed(range(4)):
+        rows.shard(4, number, contiguous=True).to_parquet(Path(data.root, f"train-{number:05}-of-00004.parquet"))
+    assert load_images(data).fingerprint == expected.fingerprint
+    assert len(load_images(data).splits["train"]) == 12
+
+
 def test_unpacking_parquet_writes_no_bars_into_a_log_file(small, capfd):
     import datasets
 

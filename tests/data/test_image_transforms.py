@@ -75,6 +75,16 @@ def test_crops_have_the_configs_share_and_filter():
     assert crop.interpolation == resize.interpolation == InterpolationMode.BILINEAR
 
 
+def test_without_randaugment_colours_are_jittered_as_the_config_says():
+    def steps(jitter: float) -> dict:
+        augment = augmentation("deit", randaugment=None, color_jitter=jitter)
+        return {type(step).__name__: step for step in train_transform(image_data("imagenet"), augment, 224).transforms}
+
+    jitter = steps(0.25)["ColorJitter"]
+    assert jitter.brightness == jitter.contrast == jitter.saturation == (0.75, 1.25)
+    assert "ColorJitter" not in steps(0.0)
+
+
 def test_small_images_are_shifted_by_up_to_an_eighth():
     transform = train_transform(image_data("builtin_images"), augmentation("digits"), 32)
     spot = Image.new("RGB", (32, 32))
