@@ -102,3 +102,14 @@ def test_an_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was(name, tr
     objective.measure(model.train(training), "valid", protocol, lambda: None, lambda *progress: None)
     assert seen == {False}
     assert {module.training for module in model.modules()} == {training}
+
+
+@pytest.mark.parametrize("name", ["language, segment", "masked", "recall", "regression", "pairs"])
+def test_an_evaluation_during_training_is_of_the_valid_split_alone(name):
+    """It selects the best checkpoint: the test split must not."""
+    objective, model = EVALUATIONS[name][0]()
+    splits = objective.corpus.splits
+    for split in set(splits) - {"valid"}:
+        del splits[split]
+    found = objective.evaluate(model, lambda: None, lambda *progress: None)
+    assert found.keys() >= {"valid_loss", objective.primary}
