@@ -40,6 +40,16 @@ def measured(task, model, protocol, split="valid"):
     return task.measure(model, split, protocol, lambda: None, lambda *progress: None)
 
 
+@pytest.mark.parametrize("unit", ["word", "pixel"])
+def test_a_step_is_of_the_train_split_alone(unit):
+    tokens = random_tokens(120)
+    task, model = task_for(tokens, 12, unit=unit)
+    corpus = SimpleNamespace(splits={"train": tokens}, unit=unit, notes=[], name="t")
+    alone = LanguageObjective(corpus, model, device=CPU, global_batch_size=2, micro_batch_size=None)
+    (batch,), (expected,) = alone.micro_batches(1), task.micro_batches(1)
+    assert torch.equal(batch.targets, expected.targets)
+
+
 def literal_windows(model: WordLM, tokens: np.ndarray, length: int, stride: int = 1) -> tuple[float, int]:
     """The mean loss and the number of the positions."""
     scored = literal_losses(model, tokens, length, stride)
