@@ -1,5 +1,6 @@
 """Every form of a data set gives the same images and labels; missing, damaged or inconsistent data is reported."""
 
+import hashlib
 import io
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 
 from fourierformer.data.images.corpus import check_available, load_images
-from fourierformer.data.images.sets import Unreadable
+from fourierformer.data.images.sets import SAMPLED, ImageSet, Unreadable
 from fourierformer.errors import SetupError
 from tests.helpers.image_cases import CLASSES, FORMS, files, image_data, tar_of, write
 from tests.helpers.networks import refused, silent_network
@@ -121,6 +122,32 @@ def test_the_dogs_of_imagenets_third_task_are_no_second_copy(small):
     (tar,) = Path(data.root).glob("*train*.tar")
     shutil.copy(tar, tar.with_name(f"{tar.stem}_t3.tar"))
     assert len(load_images(data).splits["train"]) == len(files()["train"])
+
+
+class Numbers(ImageSet):
+    """Image i is the text of i, but for those that `changed` names."""
+
+    changed: frozenset[int] = frozenset()
+
+    def name_of(self, index: int) -> str:
+        return str(index)
+
+    def open(self, index: int) -> io.BytesIO:
+        return io.BytesIO(f"{index}{'!' * (index in self.changed)}".encode())
+
+    def digest(self) -> str:
+        self.add_to(digest := hashlib.sha256())
+        return digest.hexdigest()
+
+
+def test_the_images_of_a_fingerprint_are_spread_evenly_from_the_first_to_the_last():
+    images = Numbers(np.arange(1 + 7 * (SAMPLED - 1)), [])
+    alone, read = images.digest(), set()
+    for index in range(len(images)):
+        images.changed = frozenset({index})
+        if images.digest() != alone:
+            read.add(index)
+    assert read == set(range(0, len(images), 7))
 
 
 def test_a_fingerprint_is_of_the_images_and_their_order_not_of_files_or_folders(small, tmp_path):

@@ -107,8 +107,10 @@ def test_damage_is_refused_with_the_folder_to_delete(small, harm, text_is_there)
         assert len(load_corpus(small).splits["train"]) == 18
 
 
-def test_ids_beyond_the_vocabulary_are_refused_though_every_sum_is_right(small):
+@pytest.mark.parametrize("block", [1, 3, prepared.BLOCK])
+def test_ids_beyond_the_vocabulary_are_refused_though_every_sum_is_right(small, block, monkeypatch):
     """They would end the training in the embedding, on a GPU with the whole process."""
+    monkeypatch.setattr(prepared, "BLOCK", block)
     folder = load_corpus(small).folder
     manifest, path = json.loads((folder / "manifest.json").read_text()), folder / "train.bin"
     tokens, words = np.fromfile(path, manifest["dtype"]), manifest["counts"]["vocabulary"]
