@@ -46,7 +46,9 @@ def comparisons(shares: Kept) -> Tested:
             cells = [shares.get((machine, attack, each, TESTED)) for each in (name, BASELINE)]
             if all(cell and cell.values.keys() == SEEDS and min(cell.values.values()) > 0 for cell in cells):
                 found[machine, attack, name] = compare(*(_logs(cell) for cell in cells))
-    first = {key[1:]: key for key in reversed(found)}  # reversed, for the last one stays
+    first: dict[tuple[str, str], tuple[str, str, str]] = {}
+    for key in found:
+        first.setdefault(key[1:], key)
     missing = [Difference(p=1.0)] * (len(_planned()) - len(first))
     p_values = corrected([*(found[key] for key in first.values()), *missing])
     decided = dict(zip(first.values(), p_values, strict=False))
