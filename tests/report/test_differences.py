@@ -34,6 +34,14 @@ def test_points_and_intervals_lie_where_the_numbers_say():
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first line stands on top
 
 
+@pytest.mark.parametrize(("mean", "said"), [(-2.0, "95 % interval without 0"), (0.5, "95 % interval that holds 0")])
+def test_the_colour_of_an_interval_is_that_of_what_the_legend_says_about_it(mean, said):
+    picture = difference_chart([("a", Difference(mean, 1.5))], "n", "t", "x")
+    (key,) = picture.keys
+    assert key.label == said
+    assert picture.figure.axes[0].lines[0].get_color() == key.colour.fixed
+
+
 def test_the_page_shows_the_number_that_a_paper_would_quote(tmp_path):
     for seed, base in ((1, 60.0), (2, 62.0), (3, 61.0)):
         write_run(tmp_path, "softmax", seed, base)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fourierformer import attention
-from fourierformer.analysis.maps import MeanMaps
+from fourierformer.analysis.maps import MeanMaps, by_offset
 from fourierformer.attention import Geometry
 from fourierformer.attention.mechanisms.sparse import SparseAttention
 from fourierformer.errors import SetupError
@@ -64,6 +64,11 @@ def test_maps_by_offset_are_drawn_for_images_alone(causal):
         panels = {axes.get_title(): axes.images[0].get_array() for axes in picture.figure.axes}
         assert list(panels) == [f"layer {layer}, head {head}" for layer in (0, 2) for head in (1, 2)]
         assert all(values.shape == shape and values.max() == 1 for values in panels.values())
+        for layer, head in ((0, 0), (0, 1), (2, 0), (2, 1)):
+            weights = mean.maps[layer, head]
+            weights = by_offset(weights, (2, 3), 1) if shape == (3, 5) else weights
+            largest = weights.max() if shape == (3, 5) else weights.amax(-1, keepdim=True)
+            torch.testing.assert_close(torch.tensor(panels[f"layer {layer}, head {head + 1}"]), weights / largest)
 
 
 def test_a_head_whose_weights_eps_swallows_is_white_and_says_so():

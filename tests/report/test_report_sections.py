@@ -192,6 +192,27 @@ def test_times_of_a_gpu_are_said_to_be_of_it_and_those_of_a_cpu_not(tmp_path):
     assert f"from {other}" in section.parts[2].notes
 
 
+def test_each_time_of_a_kernel_stands_in_the_line_of_its_name(tmp_path):
+    """Of the two kernels one alone has a backward pass."""
+    times = [("forward", "softmax", 2.0), ("forward", "ours", 3.0), ("backward", "ours", 5.0)]
+    lines = [f"a shape,1,{what},{name},fp32,{ms},{10 * ms},1,,2.11,c\n" for what, name, ms in times]
+    (tmp_path / "k.csv").write_text(KERNELS + "".join(lines))
+    (section,) = committed_sections([tmp_path / "k.csv"])
+    table = section.parts[0]
+    columns = [table.header.index(name) for name in ("pass", "kernel", "ms")]
+    assert [tuple(line[column] for column in columns) for line in table.body] == [
+        (what, name, f"{ms:.2f}") for what, name, ms in times
+    ]
+    (picture,) = pictures([section])
+    (axes,) = picture.figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    drawn = [{names[int(y)]: x for x, y in line.get_xydata()} for line in axes.lines]
+    assert dict(zip([key.label for key in picture.keys], drawn, strict=True)) == {
+        "forward": {"softmax, fp32": 2.0, "ours, fp32": 3.0},
+        "backward": {"ours, fp32": 5.0},
+    }
+
+
 def test_a_number_just_below_a_thousand_has_no_exponent(tmp_path):
     (tmp_path / "k.csv").write_text(f'{KERNELS}"a shape",1,forward,ours,fp32,999.7,1,1,,2.11,c\n')
     (section,) = committed_sections([tmp_path / "k.csv"])
@@ -288,6 +309,27 @@ def test_ticks_of_short_runs_are_numbers_of_their_own(tmp_path):
     assert len(set(seconds)) == len(seconds) > 3
     assert {float(tick) % 1 for tick in loss.axes[0].get_xticks()} == {0.0}
     assert loss.axes[0].yaxis.get_major_formatter().get_offset() == ""
+
+
+@pytest.mark.parametrize(("pace", "unit", "longest"), [(5, "seconds", 300), (20, "minutes", 20), (300, "hours", 5)])
+def test_times_of_training_are_in_the_unit_that_the_axis_names(tmp_path, pace, unit, longest):
+    """Of 60 steps, which take 5 s, 20 s or 5 minutes each."""
+    for name, seconds in (("softmax", pace), ("fourier", pace / 2)):
+        rows = [{"step": step, "valid_ppl": 100.0 - step, "seconds": seconds * step} for step in (30, 60)]
+        write_run(tmp_path, name, 1, rows=rows)
+    (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title.endswith("against training time"))
+    (axes,) = chart.figure.axes
+    assert axes.get_xlabel() == f"training time ({unit})"
+    assert [line.get_xdata()[-1] for line in axes.lines] == [longest, longest / 2]
+
+
+def test_a_run_that_diverged_does_not_set_the_scale_of_the_others(tmp_path):
+    for name, state, last in (("softmax", "completed", 4.0), ("fourier", "diverged", 400.0)):
+        rows = [{"step": step, "train_loss": loss} for step, loss in ((1, 5.0), (50, 4.5), (100, last))]
+        write_run(tmp_path, name, 1, state=state, rows=rows)
+    (chart,) = (p for p in pictures(run_sections(collect(tmp_path))) if p.title == "Training loss")
+    low, high = chart.figure.axes[0].get_ylim()
+    assert 3 < low < 4 < 4.5 < high < 5  # of the last nine tenths of the run that completed
 
 
 def test_debug_runs_are_folded_away(tmp_path):

@@ -47,6 +47,7 @@ def test_charts_of_a_classifier(tmp_path):
     words = Page(html).words
     for text in ("Training loss", "Validation top-1", "top-1 (%)", "Learned radius per layer"):
         assert text in words
+    assert "The scale fits the last 75% of training." in words  # of accuracies; of losses the last 90 %
     assert "averaged weights" not in words
     assert not re.search(r"perplexity|\btokens?\b|\bppl\b", words)
     assert "valid top-1 93.70 % (best)" in words  # of one run, in the list of all
