@@ -23,6 +23,7 @@ from fourierformer.runs.directory import RunDirectory
 from fourierformer.runs.parts import open_run
 from fourierformer.runs.trained import export_run, load_run_or_export
 from fourierformer.tasks import task_named
+from scripts import evaluate, export, generate
 from tests.helpers.command_line import IMAGES, REPOSITORY, only_run, train_vit
 
 
@@ -58,16 +59,16 @@ def everything(trained, ids):
 def test_scripts_that_need_no_data_take_an_exported_model(exported, without_data, capsys, monkeypatch, tmp_path):
     run, folder = exported
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
-    import generate
     import show_attention
 
-    texts = []
+    texts, options = [], {"tokens": 12, "temperature": 2.0, "top_k": 3, "seed": 4}
     for path in (run, folder):
-        monkeypatch.setattr(sys, "argv", ["generate.py", str(path), "--prompt", "word3", "--tokens", "5"])
+        words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        monkeypatch.setattr(sys, "argv", ["generate.py", str(path), "--prompt", "word3", *words])
         generate.main()
         texts.append(capsys.readouterr().out)
         show_attention.write_text_maps(path, "word3 word7", tmp_path / path.name)
-    assert texts[0] == texts[1]
+    assert texts[0] == texts[1] == f"{fourierformer.from_pretrained(folder, 'cpu').generate('word3', **options)}\n"
     theirs, ours = (np.load(tmp_path / path.name / "text_maps.npz")["maps"] for path in (run, folder))
     assert np.array_equal(theirs, ours)
 
@@ -392,6 +393,23 @@ def test_scripts_of_trained_runs_share_their_options():
         assert "--checkpoint {best,last}" in helps[name]
         assert "--weights {raw,ema}" in helps[name]
     assert all("--device" in helps[name] for name in ("generate", "evaluate"))
+
+
+@pytest.mark.parametrize(
+    ("script", "loads"),
+    [(generate, "trained.load_run_or_export"), (evaluate, "parts.open_run"), (export, "trained.export_run")],
+)
+def test_scripts_take_the_checkpoint_and_the_weights_that_were_named(monkeypatch, capsys, script, loads):
+    def load(*_, last, averaged, **__):
+        raise SetupError(f"{last=} {averaged=}")
+
+    monkeypatch.setattr(f"fourierformer.runs.{loads}", load)
+    to = ["--to", "folder"] if script is export else []
+    for options, said in ((["--checkpoint", "last"], (True, False)), (["--weights", "ema"], (False, True))):
+        monkeypatch.setattr(sys, "argv", ["script.py", "run", *to, *options])
+        with pytest.raises(SystemExit):
+            script.main()
+        assert capsys.readouterr().err == "error: last={} averaged={}\n".format(*said)
 
 
 def test_what_a_run_keeps_of_its_data(finished, vision):

@@ -9,6 +9,7 @@ from fourierformer.errors import SetupError
 from tests.helpers.command_line import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
+import check_curve
 from check_curve import ATTENTIONS, REFERENCE, compare, read_curve, write_curve
 
 
@@ -39,6 +40,16 @@ def test_a_run_that_stopped_early_is_not_fine(tmp_path):
     lines, good = compare(read_curve(tmp_path / "curve.csv"), {20: 5.0})
     assert not good
     assert "missing" in lines[-1]
+
+
+@pytest.mark.parametrize("wrong", [None, *ATTENTIONS])
+def test_one_attention_that_does_not_train_as_it_should_is_enough(tmp_path, monkeypatch, wrong):
+    def train(folder, attention, seed, device):
+        off = 5 if attention == wrong else 0
+        return {step: mean + off for step, (mean, *_) in read_curve(REFERENCE / f"{attention}.csv").items()}
+
+    monkeypatch.setattr(check_curve, "train", train)
+    assert check_curve.check(tmp_path, "cpu") == (wrong is None)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)

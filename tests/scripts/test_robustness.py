@@ -7,10 +7,13 @@ import pytest
 
 from fourierformer.analysis.robustness import saved
 from fourierformer.files import read_csv
+from fourierformer.report.robustness import robustness_chart
+from fourierformer.results.metrics import metric
 from fourierformer.runs.parts import open_run
 from fourierformer.tasks.classification_objective import ClassificationObjective
 from fourierformer.tasks.language_objective import LanguageObjective
 from tests.helpers.command_line import IMAGES, MODEL, REPOSITORY, only_run, train_lm, train_vit
+from tests.helpers.synthetic_runs import write_run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import evaluate
@@ -73,6 +76,9 @@ def test_a_language_model_under_swapped_words(script, language, tmp_path, capsys
     assert script(language, *chosen, "--levels", "0.02") == 0
     assert capsys.readouterr().out.count("(measured before)") == 2
     monkeypatch.undo()
+    assert script(language, *chosen, "--levels", "0.02", "--seed", "3") == 0
+    assert [(entry["level"], entry["attack_seed"]) for entry in saved(language)[3:]] == [(0.02, 3)]
+    capsys.readouterr()
     assert script(language, *chosen, "--word-swap", "0.1", "--device", "cpu", program=evaluate) == 0
     printed = capsys.readouterr().out
     assert f"ppl {more['ppl']:,.2f}  ppl unswapped {more['ppl_unswapped']:,.2f}" in printed
@@ -113,6 +119,30 @@ def test_a_classifier_under_fgm_and_pgd_goes_on_after_a_stop(script, vision, cap
     *_, weak, strong = saved(vision)
     assert len(saved(vision)) == 7
     assert first[0]["nll"] < weak["nll"] < strong["nll"]  # away from the true labels
+
+
+def test_each_attack_has_its_own_numbers_and_every_one_begins_at_the_clean_number():
+    about = {"primary": "top1", "data": "d", "split": "valid", "protocol": "", "space": "pixel", "labels": "true"}
+    values = {("clean", 0.0): 90.0, ("fgm", 2.0): 80.0, ("pgd", 2.0): 70.0, ("pgd", 4.0): 60.0}
+    rows = [about | {"run": "r", "attack": a, "level": level, "top1": top1} for (a, level), top1 in values.items()]
+    _, *lines, _ = [line.split() for line in robustness.table(rows).splitlines()]
+    assert lines == [["r", "fgm", "top-1", "90.00", "80.00", "-"], ["r", "pgd", "top-1", "90.00", "70.00", "60.00"]]
+    points = {name: robustness.points(rows, name, "top1") for name in robustness.attacks_of(rows)}
+    panels = robustness_chart(points, metric("top1"), "eps").figure.axes
+    assert {axes.get_title(): axes.lines[0].get_xydata().tolist() for axes in panels} == {
+        "fgm": [[0, 90], [2, 80]],
+        "pgd": [[0, 90], [2, 70], [4, 60]],
+    }
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(script, tmp_path, monkeypatch):
+    """Else their numbers would be the points of one line."""
+    two = [write_run(tmp_path / folder, "softmax", 1) for folder in ("after", "before")]
+    one = write_run(tmp_path / "before", "fourier", 1)
+    names = []
+    monkeypatch.setattr(robustness, "rows_of_run", lambda run, name, *_: names.append(name) or [])
+    assert script(tmp_path) == 0
+    assert sorted(names) == sorted([*map(str, two), one.name])
 
 
 @pytest.mark.parametrize(

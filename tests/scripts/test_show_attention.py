@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,17 @@ def test_maps_of_a_text_are_arrays_that_hold_the_weights_of_each_head(script, tm
 def test_mistakes_end_in_one_line(words, message, script, capsys):
     assert script(*words) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, [0]), (2, [0, 1]), (5, [0, 2, 4]), (12, [0, 5, 11])])
+def test_maps_are_of_the_named_split_and_of_the_first_the_middle_and_the_last_layer(monkeypatch, count, shown):
+    def mean_maps(run, split, sequences):
+        return MeanMaps(torch.rand(count, 2, 5, 5), split, sequences, 100, Geometry(8, 2, 5, causal=True))
+
+    monkeypatch.setattr("fourierformer.analysis.maps.mean_maps", mean_maps)
+    options = Namespace(split="train", sequences=7, layers=None)
+    (mean,), layers = show_attention.maps_of([Path("run")], options)
+    assert (mean.split, mean.sequences, layers) == ("train", 7, shown)
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths():

@@ -65,6 +65,14 @@ def test_the_last_line_counts(root):
     assert line == "1 failed, 3 running, 2 stalled; the last running one ends in 2 min 30 s"
 
 
+def test_the_sweep_ends_when_its_slowest_run_does(tmp_path):
+    """Of 300 steps that are left, at half a second, at one, and at a fifth."""
+    for seed, seconds in enumerate((50.0, 100.0, 20.0)):
+        write(tmp_path, f"m-softmax-s{seed}-aaaaaaa{seed}", state="running", step=100, steps=400, seconds=seconds)
+    line = summary_line([progress_of(run, NOW) for run in collect(tmp_path)])
+    assert line == "3 running; the last running one ends in 5 min 00 s"
+
+
 def test_runs_that_differ_in_a_setting_are_told_apart_by_it(tmp_path, capsys):
     for rate in (0.001, 0.002):
         write_run(tmp_path / str(rate), "fourier", changes={"config": {"optim.lr": rate}, "group": str(rate)})

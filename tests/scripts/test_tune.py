@@ -64,6 +64,26 @@ def test_a_study_goes_on_after_a_stop_with_the_values_it_was_trying(command, cap
     assert command(3) == (0, [])  # it has its three
 
 
+def test_the_best_accuracy_is_the_highest(tmp_path, monkeypatch, capsys):
+    rates = []
+
+    def train(command):
+        spec = tune.spec_of("vit", command[5:])
+        rates.append(spec.optim.lr)
+        spec.directory.mkdir(parents=True)
+        (spec.directory / "summary.json").write_text(json.dumps({"best": {"valid_top1": 1000 * spec.optim.lr}}))
+        return 0
+
+    monkeypatch.setattr(tune, "train", train)
+    given = ("vit", "optim.lr=interval(1e-4,1e-2)", f"runs_root={tmp_path}", "--trials", "3")
+    monkeypatch.setattr("sys.argv", ["tune.py", *given])
+    with pytest.raises(SystemExit) as end:
+        tune.main()
+    assert (end.value.code, len(set(rates))) == (0, 3)
+    listed = [line.split("optim.lr=")[1] for line in capsys.readouterr().out.splitlines() if "train_vit.py " in line]
+    assert listed == [str(rate) for rate in sorted(rates, reverse=True)]
+
+
 def test_a_diverged_trial_counts_and_a_set_up_error_ends_the_search(command, capsys):
     code, trained = command(2, ends=[3], name="diverging")
     assert (code, len(trained)) == (0, 2)
@@ -146,3 +166,18 @@ def test_choices_and_ranges_become_values_of_the_config():
     assert (searched["d"][1].low, searched["d"][1].high) == (0.0, 1.0)
     with pytest.raises(SetupError):
         tune.split(["a=1"])
+
+
+def test_a_logarithmic_scale_reaches_the_sampler():
+    """On a linear one nine tenths of the rates from 1e-4 to 1e-2 would be above 1e-3."""
+    _, searched = tune.split(
+        ["lr=tag(log,interval(1e-4,1e-2))", "n=tag(log,int(interval(1,64)))", "p=interval(0.0,1.0)"]
+    )
+    trial = pytest.importorskip("optuna").create_study().ask()
+    for key, (_, distribution) in searched.items():
+        tune.suggest(trial, key, distribution)
+    assert {key: distribution.log for key, distribution in trial.distributions.items()} == {
+        "lr": True,
+        "n": True,
+        "p": False,
+    }
