@@ -1,5 +1,6 @@
 """Fourier attention in transformers' own models, made from a config: no weights are downloaded."""
 
+import copy
 import math
 
 import pytest
@@ -133,15 +134,40 @@ def test_bert_sees_both_directions_and_no_padding():
     assert not torch.allclose(model(changed, attention_mask=mask).logits[1, 0], full[1, 0], rtol=1e-9)
 
 
-def test_vit_and_t5_train():
-    vit = build(AutoModelForImageClassification, ViTConfig(**SIZE, image_size=16, patch_size=4, num_labels=3))
-    trains(vit, pixel_values=torch.randn(2, 3, 16, 16), labels=torch.tensor([0, 2]))
+def built_t5() -> T5ForConditionalGeneration:
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4, "vocab_size": 60}
     config = T5Config(**sizes, decoder_start_token_id=0)
     config._attn_implementation = "fourier"
     torch.manual_seed(0)
-    tokens = torch.randint(1, 60, (2, 9))
-    t5 = T5ForConditionalGeneration(config)
+    return T5ForConditionalGeneration(config)
+
+
+def test_t5_sees_neither_padding_nor_the_future():
+    """Its bias of positions is of the pairs that its masks keep, and of no others."""
+    t5, tokens, answers = built_t5().double().eval(), torch.randint(1, 60, (2, 9)), torch.randint(1, 60, (2, 5))
+    mask = torch.tensor([[1] * 6 + [0] * 3, [1] * 9])
+    padded = t5(input_ids=tokens, attention_mask=mask, decoder_input_ids=answers).logits
+    alone = t5(input_ids=tokens[:1, :6], decoder_input_ids=answers[:1]).logits
+    torch.testing.assert_close(padded[0], alone[0], rtol=1e-9, atol=1e-9)
+    changed = torch.cat([answers[:, :-1], answers[:, -1:] % 59 + 1], 1)
+    other = t5(input_ids=tokens, attention_mask=mask, decoder_input_ids=changed).logits
+    torch.testing.assert_close(other[:, :-1], padded[:, :-1], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(other[:, -1], padded[:, -1])
+
+
+def test_weights_drop_out_in_training_alone():
+    config = copy.deepcopy(LLAMA)
+    config.attention_dropout = 0.5  # Llama has no other dropout
+    model, tokens = build(AutoModelForCausalLM, config), torch.randint(1, 60, (1, 9))
+    one, other = (model.train()(tokens).logits for _ in range(2))
+    assert not torch.allclose(one, other)
+    torch.testing.assert_close(model.eval()(tokens).logits, build(AutoModelForCausalLM, LLAMA).eval()(tokens).logits)
+
+
+def test_vit_and_t5_train():
+    vit = build(AutoModelForImageClassification, ViTConfig(**SIZE, image_size=16, patch_size=4, num_labels=3))
+    trains(vit, pixel_values=torch.randn(2, 3, 16, 16), labels=torch.tensor([0, 2]))
+    t5, tokens = built_t5(), torch.randint(1, 60, (2, 9))
     t5(input_ids=tokens, labels=tokens).loss.backward()
     assert t5.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad.any()
 
@@ -229,8 +255,9 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(SetupError, match="Linear has no attention layer"):
         hugging_face.learn_radius(nn.Linear(2, 2))
     forward = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["fourier"]
-    with pytest.raises(SetupError, match="has no softcap, which Linear needs"):
-        forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, softcap=50.0)
+    for option, value in (("softcap", 50.0), ("s_aux", torch.zeros(1))):
+        with pytest.raises(SetupError, match=f"has no {option}, which Linear needs"):
+            forward(nn.Linear(2, 2), *[torch.randn(1, 1, 3, 2)] * 3, None, **{option: value})
 
 
 OWN = ["bloom", "deberta-v2", "openai-gpt", "xlm", "yoso", "longt5", "bigbird_pegasus", "pegasus_x"]
@@ -255,6 +282,12 @@ def test_models_that_leave_causality_to_their_mask_do_not_see_the_future():
         one, other = (model(t).logits[0] for t in (tokens, changed))
         torch.testing.assert_close(one[:-1], other[:-1])
         assert not torch.allclose(one[-1], other[-1])
+
+
+@pytest.mark.parametrize(("per_head", "shape"), [(False, ()), (True, (4, 1))])
+def test_a_radius_begins_where_it_is_told_to(per_head, shape):
+    radii = hugging_face.learn_radius(build(AutoModelForCausalLM, LLAMA), radius=1.5, per_head=per_head)
+    assert all(torch.equal(radius, torch.full(shape, 1.5)) for radius in radii)
 
 
 def test_learned_radii_are_not_replaced_by_a_second_call():

@@ -1,6 +1,7 @@
 """A causal model of transformers under our protocols: its loss is that of plain windows, its perplexity is per word."""
 
 import math
+import re
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ sys.path.insert(0, str(REPOSITORY / "scripts"))
 import evaluate
 
 TEXT = "the kernel of the façade\n\nand a sinc\n" * 6
+VALID = "a façade of the sinc\n" * 30
 WORDS = 6 * (5 + 3 + 3)  # with a word for each line end
 
 
@@ -28,8 +30,8 @@ def published(tmp_path_factory):
     size = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 280}
     GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0)).save_pretrained(folder / "model")
     PreTrainedTokenizerFast(tokenizer_object=bpe.trained([TEXT], 280)).save_pretrained(folder / "model")
-    for split in ("train", "valid", "test"):
-        (folder / f"wiki.{split}.tokens").write_text(TEXT)
+    for split, text in (("train", TEXT), ("valid", VALID), ("test", TEXT)):
+        (folder / f"wiki.{split}.tokens").write_text(text)
     return folder / "model", folder
 
 
@@ -61,6 +63,18 @@ def test_its_perplexity_per_word_is_that_of_plain_windows(monkeypatch, published
         in output
     )
     assert f"context 8, stride 1, {len(losses)} tokens scored, {WORDS} words" in output
+
+
+def test_a_limit_leaves_the_words_of_so_many_tokens_of_the_split(monkeypatch, published, capsys):
+    options = ("--split", "valid", "--protocol", "sliding", "--context", "8", "--limit", "100")
+    assert script(monkeypatch, published, *options) == 0
+    tokenizer = bpe.trained([TEXT], 280)
+    left = tokenizer.decode(bpe.encoded(tokenizer, VALID)[:100])
+    words = len(left.split()) + left.count("\n")
+    output = capsys.readouterr().out
+    assert f"valid split of wikitext2, sliding, context 8, stride 1, 99 tokens scored, {words} words" in output
+    per_word, nll = (float(re.search(rf"{name} ([\d.,]+)", output)[1].replace(",", "")) for name in ("word", "nll"))
+    assert math.log(per_word) == pytest.approx(nll * 100 / words, rel=1e-4)
 
 
 @pytest.mark.parametrize(

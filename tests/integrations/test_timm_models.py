@@ -69,6 +69,16 @@ def test_pooling_is_what_its_name_says(options, tokens, pooled):
     torch.testing.assert_close(model(IMAGES), model.head(model.fc_norm(pooled(features))))
 
 
+def test_its_blocks_are_as_wide_as_told_and_it_may_have_no_positions():
+    """Without positions and a class token, patches in another order have the same mean."""
+    options = {"class_token": False, "mlp_ratio": 2.0}
+    model, with_positions = create(**options, pos_embed="none").eval(), create(**options).eval()
+    assert model.blocks[0].mlp.fc1.weight.shape == (2 * 192, 192)
+    rolled = IMAGES.roll(8, dims=-1)  # by a patch
+    torch.testing.assert_close(model(rolled), model(IMAGES), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(with_positions(rolled), with_positions(IMAGES), rtol=1e-4, atol=1e-5)
+
+
 NAMES_OF_ATTENTION = ["fourier_head", "elliptical", "residual_scores"]  # the last two need values or logits of others
 ATTENTIONS = pytest.mark.parametrize("attention", NAMES_OF_ATTENTION)
 
