@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_a_run_and_its_continuation_read_back_as_they_were_logged(tmp_path):
     for metric, rows in expected.items():
         read = json.loads(python("-m", "trackio.cli", "get", "metric", *where, "--metric", metric))
         assert [(row["step"], row["value"]) for row in read["values"]] == rows
+
+
+def test_what_it_is_given_where_it_is_not_installed(monkeypatch):
+    """The calls of a stand-in: a run of this name that goes on, rows at their steps, numbers of the run at the last."""
+    asked, done = [], []
+    run = SimpleNamespace(log=lambda values, step: done.append((step, values)))
+    init = lambda project, **options: asked.append((project, options)) or run  # noqa: E731
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, finish=lambda: done.append("finished")))
+    tracker = TrackioTracker(**SETTINGS, samples=("tokens", (1000).__mul__), say=lambda message: None)
+    tracker.log({"step": 2, "train_loss": 0.5})
+    tracker.summary({"best/valid_ppl": 190.5})
+    tracker.close(0)
+    assert done == [(2, {"train_loss": 0.5, "tokens": 2000}), (2, {"best/valid_ppl": 190.5}), "finished"]
+    ((project, options),) = asked
+    assert {"project": project} | {key: options[key] for key in ("name", "group")} == SETTINGS
+    assert options["resume"] == "allow"
 
 
 def test_where_it_is_missing_the_training_goes_on(monkeypatch):

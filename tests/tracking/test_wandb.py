@@ -124,15 +124,16 @@ def test_a_resumed_run_keeps_its_id_and_its_steps(run_dir):
 
 def test_an_evaluation_during_which_an_online_run_was_stopped_is_logged_after_it(run_dir, monkeypatch):
     """After the row of step 100, wandb asks for step 101."""
-    logged = []
+    logged, asked = [], []
     run = SimpleNamespace(url="", resumed=True, step=101, log=lambda row, step: logged.append((step, sorted(row))))
-    monkeypatch.setattr("wandb.init", lambda **_: run)
+    monkeypatch.setattr("wandb.init", lambda **options: asked.append((options["id"], options["resume"])) or run)
     monkeypatch.setattr(tracking_wandb, "choose_mode", lambda mode: ("online", ""))
     tracker = WandbTracker(**SETTINGS, dir=run_dir)
     tracker.log({"step": 90, "train_loss": 2.0})
     tracker.log({"step": 100, "train_loss": 1.0})
     tracker.log({"step": 100, "valid_ppl": 9.0})
     tracker.log({"step": 101, "train_loss": 1.0})
+    assert asked == [("a1b2c3d4", "allow")]  # without "resume" wandb would overwrite the run that has this id
     keys = ["step", "tokens"]
     assert logged == [(101, [*keys, "valid_ppl"]), (101, [*keys, "train_loss"])]
 
@@ -282,11 +283,26 @@ def test_the_artifact_is_the_folder_of_a_finished_run(run_dir, tmp_path, code, c
     assert [(entry["path"], entry["local_path"]) for entry in files] == [("state.pt", str(folder / "state.pt"))] * count
 
 
+def test_an_online_run_ends_when_its_checkpoint_is_uploaded(run_dir, tmp_path, monkeypatch):
+    """`finish` gives up after a minute."""
+    done, logged = [], SimpleNamespace(wait=lambda: done.append("uploaded"))
+    run = SimpleNamespace(url="", resumed=False, id="a1b2c3d4", offline=False, log_artifact=lambda artifact: logged)
+    run.finish = lambda exit_code: done.append(f"finished with {exit_code}")
+    monkeypatch.setattr("wandb.init", lambda **_: run)
+    monkeypatch.setattr(tracking_wandb, "choose_mode", lambda mode: ("online", ""))
+    folder = tmp_path / "step_00000004"
+    folder.mkdir()
+    WandbTracker(**SETTINGS, dir=run_dir, artifact=lambda: folder).close(0)
+    assert done == ["uploaded", "finished with 0"]
+
+
 def test_a_run_has_the_tags_of_its_config_and_its_best_checkpoint(tmp_path):
     options = ("tracker.mode=offline", "tracker.tags=[first,second]", "tracker.artifact=true")
     assert train_lm(*MODEL, "tracker=wandb", *options, f"run_dir={tmp_path / 'run'}") == 0
     (directory,) = offline_runs(tmp_path / "run")
-    assert read_back(directory)[1]["tags"] == ["smoke", "builtin_text", "softmax", "first", "second"]
+    _, run, _ = read_back(directory)
+    assert run["tags"] == ["smoke", "builtin_text", "softmax", "first", "second"]
+    assert run["run_id"] == (tmp_path / "run/wandb_id").read_text().strip()  # so that a resumed run has it again
     (artifact,) = artifacts(directory)
     files = {Path(entry["local_path"]) for entry in artifact["manifest"]["contents"]}
     assert files == set((tmp_path / "run/checkpoints/step_00000004").iterdir())
