@@ -57,7 +57,11 @@ def test_what_it_is_given_where_it_is_not_installed(monkeypatch):
     """The calls of a stand-in: a run of this name that goes on, rows at their steps, numbers of the run at the last."""
     asked, done = [], []
     run = SimpleNamespace(log=lambda values, step: done.append((step, values)))
-    init = lambda project, **options: asked.append((project, options)) or run  # noqa: E731
+
+    def init(project, **options):
+        asked.append((project, options))
+        return run
+
     monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, finish=lambda: done.append("finished")))
     tracker = TrackioTracker(**SETTINGS, samples=("tokens", (1000).__mul__), say=lambda message: None)
     tracker.log({"step": 2, "train_loss": 0.5})
