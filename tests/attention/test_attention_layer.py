@@ -81,6 +81,14 @@ def test_it_learns_and_drops_out_in_training_only():
     torch.testing.assert_close(exported(x), layer(x))
 
 
+def test_it_computes_with_the_backend_that_it_is_given():
+    """This one refuses float64, in whose place `auto` takes another."""
+    x = torch.randn(1, 3, 8).double()
+    with pytest.raises(ValueError, match="'fused' cannot run here: it computes in float32"):
+        FourierAttention(8, 2, backend="fused").double()(x)
+    assert FourierAttention(8, 2).double()(x).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 
 from fourierformer import attention
 from fourierformer.attention import Geometry
-from tests.helpers.zoo_cases import BOTH, EXACT, layer_of, rows
+from tests.helpers.zoo_cases import BOTH, EXACT, layer_of, rows, tokens
 
 
 @BOTH
@@ -104,6 +104,14 @@ def test_other_bandwidths(bandwidth, causal):
         empty += not kernel.any()
         torch.testing.assert_close(y, kernel @ v / kernel.sum().clamp_min(1e-300), **EXACT)
     assert (empty > 0) == (bandwidth == "fixed")
+
+
+def test_the_support_is_the_number_of_keys_with_weight_of_the_last_query():
+    layer, x = layer_of("entmax", True), tokens(20)
+    layer(x)
+    kept = (layer.maps(*layer.project(x)[:2])[:, :, -1] > 0).sum(-1).double().mean().item()
+    assert 1 < kept < 20
+    assert layer.diagnostics() == {"support": pytest.approx(kept)}
 
 
 @pytest.mark.parametrize("name", ["epanechnikov", "biweight", "triweight"])

@@ -73,6 +73,15 @@ def test_nystrom_is_its_formula_with_means_of_segments():
     torch.testing.assert_close(mixed, left @ torch.linalg.pinv(middle) @ right @ v, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_nystrom_takes_as_many_steps_of_the_pseudo_inverse_as_it_is_told(iterations):
+    layer = layer_of("nystrom", landmarks=4, iterations=iterations)
+    q, k, v, mixed = projected(layer, tokens(12))
+    of_q, of_k = (t.unflatten(2, (4, 3)).mean(3) for t in (q, k))
+    left, middle, right = ((a @ b.mT / 8**0.5).softmax(-1) for a, b in ((q, of_k), (of_q, of_k), (of_q, k)))
+    torch.testing.assert_close(mixed, left @ pseudo_inverse(middle, iterations) @ right @ v, **EXACT)
+
+
 def test_segments_of_any_number_of_tokens_are_nearly_equal():
     layer = layer_of("nystrom", landmarks=4)
     for n in range(1, 15):

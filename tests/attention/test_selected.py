@@ -105,6 +105,20 @@ def test_lloyds_centroids_are_the_majority_of_their_members():
         assert (own >= agreement.amax(1) - (votes == 0).sum(1).max()).all()
 
 
+def test_without_iterations_queries_join_the_nearest_of_the_first_evenly_spaced_ones():
+    layer = layer_of("clustered", clusters=3, iterations=0)
+    q = projected(layer, tokens(30, batch=1))[0]
+    bits = (torch.nn.functional.pad(q, (0, 1), value=1.0) @ layer.planes.mT).sign()
+    clusters = layer.cluster(q, torch.ones(1, 1, 30, dtype=torch.bool))
+    assert torch.equal(clusters, (bits @ bits[:, :, [0, 10, 20]].mT).argmax(-1))
+
+
+def test_one_hyperplane_separates_two_clusters_at_most():
+    layer = layer_of("clustered", clusters=20, bits=1)
+    clusters = layer.cluster(projected(layer, tokens(30))[0], torch.ones(2, 1, 30, dtype=torch.bool))
+    assert max(len(row.unique()) for row in clusters.flatten(0, 1)) == 2
+
+
 def test_gradients_pass_through_the_means():
     layer = layer_of("clustered", clusters=3, keys=0)
     q, k, v, _ = projected(layer, tokens(20))
