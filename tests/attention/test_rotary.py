@@ -9,6 +9,7 @@ import torch
 from fourierformer import attention
 from fourierformer.attention import Attention, Geometry
 from fourierformer.attention.mechanisms.fourier import Fourier
+from fourierformer.attention.switches import rotated
 from fourierformer.errors import SetupError
 from tests.helpers.mechanisms import NAMES
 from tests.helpers.one_by_one import one_by_one
@@ -151,6 +152,14 @@ def test_lengths_do_not_change_and_a_large_base_leaves_all_but_the_first_pair():
         torch.testing.assert_close(turned.norm(dim=-1), plain.norm(dim=-1), **EXACT)
         torch.testing.assert_close(turned[..., 2:], plain[..., 2:], rtol=0, atol=1e-5)
         assert not torch.allclose(turned[..., :2], plain[..., :2])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_positions_are_exact_in_half_precision(dtype):
+    """bfloat16 itself holds whole numbers up to 256 only. Vectors that it holds are turned by the angles of float64."""
+    x = torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    exact = rotated(x.double(), 1000, 50.0)
+    torch.testing.assert_close(rotated(x, 1000, 50.0), exact.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from fourierformer import attention
 from fourierformer.attention import Geometry
 from fourierformer.attention.base import layers_of
+from fourierformer.attention.switches import QKNorm
 from fourierformer.config import ADDED_LATER
 from fourierformer.errors import SetupError
 from fourierformer.models.config import LMConfig, MaskedLMConfig, RecallConfig, Seq2SeqConfig, ViTConfig
@@ -102,6 +103,15 @@ def test_a_sharpness_is_at_most_100():
         torch.nn.init.constant_(layer.qk_norm.log_sharpness, math.log(value))
         outputs.append(layer(x))
     torch.testing.assert_close(*outputs, **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_normalises_vectors_whose_length_it_cannot_hold(kind):
+    """Here about 90,000; the largest number of float16 is 65,504. A power of two changes no digit."""
+    norm = QKNorm(kind, heads=4, width=8).half()
+    q, k = (torch.rand(2, 1, 4, 9, 8, generator=torch.Generator().manual_seed(0)) + 0.5).half()
+    for long, expected in zip(norm(2**15 * q, 2**15 * k), norm(q, k), strict=True):
+        torch.testing.assert_close(long, expected, rtol=2**-9, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["rms", "cosine"])
