@@ -134,7 +134,9 @@ class FourierLinear(FeatureAttention):
 
     def _scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """R x; for taylor R sqrt(n/3) x, with which the kernel is exp(-|x - y|^2 / 2)."""
-        radius = self.radius * math.sqrt(self.power / 3) if self.method == "taylor" else self.radius
+        radius = self.radius.to(q.dtype)  # in half precision its multiple would be rounded once more
+        if self.method == "taylor":
+            radius = radius * math.sqrt(self.power / 3)
         if self.normalize == "l2":
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         q, k = q * radius[:, None], k * radius[:, None]
