@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import time
 
 import pytest
@@ -14,7 +15,9 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from fourierformer import attention
-from fourierformer.runs.sweep import end_with_parent
+from fourierformer.errors import Interrupted
+from fourierformer.runs.sweep import StopSweep, SweepRecord, end_with_parent
+from fourierformer.training.signals import SIGNALS
 from tests.helpers.command_line import CONFIGS, MODEL, only_run, rows, start, status, train_lm, train_vit
 
 
@@ -226,6 +229,45 @@ def test_a_stop_ends_the_sweep_and_the_same_command_goes_on(smoke, tmp_path):
         assert f"[{seed}/3 seed={seed}] resumes " in output
         assert f" at step {step:,} of" in output
         assert saved_step(tmp_path, seed) > step
+
+
+def test_a_stop_reaches_the_unfinished_jobs_of_this_machine_and_nobody_else(tmp_path, monkeypatch):
+    """Numbers of processes are those of one machine, and that of a finished job may be another process's by now."""
+    here, sent = socket.gethostname(), []
+    jobs = [
+        {"pid": 101, "host": here},
+        {"pid": 102, "host": "another machine"},
+        {"pid": 103, "host": here, "exit_code": 0},
+        {"pid": os.getpid(), "host": here},
+        {"pid": -1, "host": here},
+        {"pid": 106, "host": here},
+    ]
+    for number, job in enumerate(jobs):
+        (tmp_path / f"{number:05d}.json").write_text(json.dumps({"number": number} | job))
+    monkeypatch.setattr(SweepRecord, "current", tmp_path)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with StopSweep():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # schedulers send it several times
+            assert sent == [(101, signal.SIGTERM), (106, signal.SIGTERM)]
+            assert (tmp_path / "stop").exists()
+            with pytest.raises(Interrupted):
+                signal.raise_signal(signal.SIGINT)
+            assert sent[2:] == [(101, signal.SIGKILL), (106, signal.SIGKILL)]
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_a_job_of_a_stopped_sweep_does_not_begin(smoke, tmp_path, capfd):
+    """A worker of joblib, or Slurm, starts it all the same."""
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record/stop").touch()
+    train_lm("-m", *smoke, "seed=1,2", f"runs_root={tmp_path / 'runs'}", f"hydra.sweep.dir={tmp_path / 'record'}")
+    assert not list(tmp_path.rglob("config.yaml"))
+    assert "0 of 2 done, 2 not begun" in capfd.readouterr().err
 
 
 def _worker(sender) -> None:

@@ -96,9 +96,13 @@ def test_a_damaged_record_of_a_job_is_a_job_without_a_result(tmp_path):
     )
     (tmp_path / "00001.json").write_text('{"number": 1, "over')
     (tmp_path / "00002.json").write_text("[]")
+    for number, pid in enumerate((0, -1), 3):  # a signal to 0 or -1 goes to many processes
+        (tmp_path / f"0000{number}.json").write_text(f'{{"number": {number}, "pid": {pid}, "host": "a"}}')
     whole, *damaged = read_record(tmp_path)
     assert whole["exit_code"] == 0
-    assert len(damaged) == 2
+    assert [(job["number"], job["pid"], job["host"]) for job in damaged] == [
+        (number, 0, "an unknown machine") for number in (1, 2, 3, 4)
+    ]
     assert not any("exit_code" in job for job in damaged)
 
 
@@ -124,3 +128,15 @@ def test_the_id_in_wandb_is_drawn_again_where_it_cannot_be_read(tmp_path):
         in_the_way(run.wandb_id, kind)
         assert len(wandb_id(run)) == 12  # whatever is there, the training goes on
         run.wandb_id.rmdir() if kind == "folder" else run.wandb_id.unlink()
+
+
+def test_in_a_sweep_of_wandb_its_agent_chooses_the_id(tmp_path, monkeypatch):
+    """It waits for a run of this id. Alone, the variable is of another run, such as the one that starts ours."""
+    run = RunDirectory(tmp_path)
+    own = wandb_id(run)
+    monkeypatch.setenv("WANDB_RUN_ID", "trial7")
+    assert wandb_id(run) == own
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")
+    assert wandb_id(run) == "trial7"
+    monkeypatch.undo()
+    assert wandb_id(run) == own
