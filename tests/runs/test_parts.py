@@ -1,6 +1,8 @@
 """Building the objects of a run: what one run leaves behind in the process does not reach the next of a sweep."""
 
+import contextlib
 import mmap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from fourierformer.config import differences
+from fourierformer.errors import SetupError
 from fourierformer.processes import Processes
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
 from fourierformer.runs.parts import MEANING, build_parts, config_notes, stored_checkpoint
+from fourierformer.runs.train import check_same_backend
 from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import IMAGES, MODEL, spec_of
 
@@ -56,6 +60,31 @@ def test_determinism_is_of_the_run_that_asks_for_it():
     for asked in (True, False):
         parts_of(*MODEL, "data=builtin_text", f"trainer.deterministic={asked}")
         assert torch.are_deterministic_algorithms_enabled() == asked
+
+
+def test_another_seed_begins_with_other_weights_and_the_same_seed_with_the_same():
+    """Whatever the process has drawn before, such as the weights of an earlier job of a sweep."""
+    first, again, other = (parts_of(*MODEL, "data=builtin_text", f"seed={seed}").model for seed in (1, 1, 2))
+    assert torch.equal(first.layers[0].attention.qkv.weight, again.layers[0].attention.qkv.weight)
+    assert not torch.equal(first.layers[0].attention.qkv.weight, other.layers[0].attention.qkv.weight)
+
+
+@pytest.mark.parametrize(("precision", "digits"), [("bf16", "high"), ("fp32", "highest")])
+def test_products_have_the_precision_of_the_run_not_of_the_one_before(precision, digits):
+    torch.set_float32_matmul_precision("medium")
+    parts_of(*MODEL, "data=builtin_text", f"trainer.precision={precision}")
+    assert torch.get_float32_matmul_precision() == digits
+
+
+@pytest.mark.parametrize(
+    ("recorded", "refused"),
+    [("compiled on cpu", True), ("torch on cpu", False), ("fused on cuda", False), (None, False)],
+)
+def test_another_backend_is_refused_on_the_same_kind_of_device_only(recorded, refused, tmp_path):
+    """Another device is the user's choice; earlier versions recorded none."""
+    here = SimpleNamespace(backend="torch", device=torch.device("cpu"))
+    with pytest.raises(SetupError, match="only 'torch' can run") if refused else contextlib.nullcontext():
+        check_same_backend(recorded, here, tmp_path)
 
 
 def test_another_seed_trains_on_other_sequences():
