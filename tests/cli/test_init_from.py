@@ -11,6 +11,7 @@ from fourierformer.files import read_json
 from fourierformer.runs.parts import stored_checkpoint
 from fourierformer.runs.spec import stored_spec
 from fourierformer.runs.trained import export_run
+from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import only_run, train_lm
 
 
@@ -18,10 +19,15 @@ def weights(run, *, last: bool = False) -> dict:
     return stored_checkpoint(run, stored_spec(run).hash, last=last)[1]["model"]
 
 
-def test_it_starts_from_the_best_weights_with_a_hash_of_its_own(smoke, finished, tmp_path):
-    command = (*smoke, f"init_from={finished[1]}", f"runs_root={tmp_path}", "optim.lr=1e-20", "trainer.steps=1")
+def test_it_starts_from_the_best_weights_with_a_hash_of_its_own(smoke, copied, finished, tmp_path):
+    checkpoints = Checkpoints(copied[1] / "checkpoints", config_hash=stored_spec(copied[1]).hash)
+    step, state = checkpoints.latest()
+    worse = {name: weight + 1 for name, weight in state["model"].items()}
+    checkpoints.save(step + 1, state | {"model": worse})  # newer
+    root = tmp_path / "new"
+    command = (*smoke, f"init_from={copied[1]}", f"runs_root={root}", "optim.lr=1e-20", "trainer.steps=1")
     assert train_lm(*command) == 0
-    run, source = only_run(tmp_path), weights(finished[1])
+    run, source = only_run(root), weights(finished[1])
     for name, weight in weights(run, last=True).items():  # a step of 1e-20 changes no number that is not 0
         torch.testing.assert_close(weight, source[name], rtol=0, atol=1e-18)
     assert stored_spec(run).hash != stored_spec(finished[1]).hash
@@ -29,7 +35,7 @@ def test_it_starts_from_the_best_weights_with_a_hash_of_its_own(smoke, finished,
     assert read_json(run / "meta.json")["init_from"] == {"config_hash": stored_spec(finished[1]).hash, "step": step}
 
     export_run(run, tmp_path / "exported")  # has the name of that run, and not its folder on this machine
-    assert str(finished[1].parent) not in (tmp_path / "exported/config.json").read_text()
+    assert str(copied[1].parent) not in (tmp_path / "exported/config.json").read_text()
     assert fourierformer.from_pretrained(tmp_path / "exported", "cpu").spec.init_from == finished[1].name
 
 

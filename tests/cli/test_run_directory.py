@@ -138,6 +138,16 @@ def test_a_command_with_fresh_that_is_started_again_goes_on(smoke, copied, capfd
         assert read_json(run / "meta.json").get("slurm_job") == again.get("SLURM_JOB_ID")
 
 
+@pytest.mark.parametrize("keep", [1, 3])
+def test_as_many_checkpoints_stay_as_the_run_says_and_the_best_one(smoke, tmp_path, keep):
+    choice = ("trainer.save_every=1", f"trainer.keep_checkpoints={keep}")
+    assert train_lm(*smoke, *choice, f"runs_root={tmp_path}") == 0
+    run = only_run(tmp_path)
+    best = json.loads((run / "summary.json").read_text())["best"]["step"]
+    kept = {int(path.name.split("_")[1]) for path in (run / "checkpoints").iterdir()}
+    assert kept == {*range(5 - keep, 5), best}
+
+
 @pytest.mark.parametrize("fresh", ["fresh=false", "fresh=true"])
 def test_a_folder_of_another_program_is_neither_filled_nor_moved(smoke, tmp_path, fresh, capfd):
     (tmp_path / "thesis.tex").write_text("kept")
