@@ -73,6 +73,7 @@ def test_it_learns_and_drops_out_in_training_only():
     layer = FourierAttention(8, 2, dropout=0.5, radius_shape="coordinate")
     x = torch.randn(3, 6, 8)
     assert not torch.equal(layer(x), layer(x))
+    assert not FourierAttention(8, 2, dropout=1.0, bias=False)(x).any()  # no weight is left
     layer(x).square().sum().backward()
     assert all(parameter.grad.isfinite().all() and parameter.grad.any() for parameter in layer.parameters())
     layer.eval()
