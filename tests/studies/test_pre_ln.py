@@ -1,7 +1,9 @@
 """Parts F and H of studies/rates on made-up runs: the rate is chosen by validation where all six runs are there."""
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from studies.rates import analyse
 
@@ -33,3 +35,14 @@ def test_part_h_is_compared_on_its_own_seeds(rows):
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1] == "matched, eps 0, pre-LN, lr 0.002, to softmax, pre-LN, lr 0.002"
     assert cells[2:4] == ["6", "-3.0 % [-3.0, -3.0]"]
+
+
+def test_part_h_has_the_tests_of_its_plan(rows):
+    """Six differences of -0.01 and 0.002 more or less: t = (mean - bound) sqrt(6) / sd."""
+    sign = rows["name"].str.startswith("matched") * (rows["seed"] % 2 - 0.5)
+    rows["test"] = 100 * np.exp(-0.01 * rows["name"].str.startswith("matched") + 0.004 * sign)
+    (line,) = [line for line in analyse.secondary_table(rows).splitlines() if line.startswith("| H ")]
+    error = 0.002 * (6 / 5) ** 0.5 / 6**0.5
+    different = 2 * stats.t(5).sf(0.01 / error)
+    equivalent = stats.t(5).sf((np.log(1.02) - 0.01) / error)
+    assert line.split("|")[5].strip() == f"{different:.2g}; equivalent within 2 %: {equivalent:.2g}"
