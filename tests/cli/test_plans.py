@@ -73,37 +73,50 @@ def test_a_folder_of_further_configs_leaves_a_sweep_a_sweep(tmp_path, capfd, opt
     assert printed.splitlines()[-1].startswith("3 of 3 runs are to be done")
 
 
+@pytest.fixture
+def timed(smoke, finished, tmp_path, capfd):
+    """A run whose step took 2 s, and a function that says what a run with another seed costs."""
+    run = shutil.copytree(finished[1], tmp_path / "smoke" / finished[1].name)
+    directory = RunDirectory(run)
+    directory.write(directory.summary, read_json(directory.summary) | {"seconds": 8.0})  # its own are rounded to 0
+
+    def cost() -> str:
+        assert train_lm(*smoke, "seed=2", f"runs_root={tmp_path}", "dry_run=true") == 0
+        (line,) = (line for line in capfd.readouterr().out.splitlines() if line.startswith("cost "))
+        return line
+
+    assert f"2 s per step, as in {run.name}" in cost()
+    return run, cost
+
+
+UNKNOWN = "cost         unknown until a run with another seed is finished here"
+
+
 @pytest.mark.parametrize(
-    ("file", "before", "after"),
+    ("file", "key", "value"),
     [
         ("summary.json", "device", "cuda"),
         ("summary.json", "group", "of another rate"),
         ("meta.json", "cpus", 1_000_000),
-        *(
-            pytest.param(*case, marks=pytest.mark.full("two plans more"))
-            for case in (
-                ("config.yaml", "compile: auto", "compile: always"),
-                ("summary.json", '"device"', '"a damaged file'),
-            )
-        ),
     ],
 )
-def test_a_run_elsewhere_does_not_give_the_time_of_a_step_here(smoke, finished, tmp_path, capfd, file, before, after):
-    """`before` is a key with another value, in a file that is whole, or a text that is replaced."""
-    run = shutil.copytree(finished[1], tmp_path / "smoke" / finished[1].name)
-    directory = RunDirectory(run)
-    directory.write(directory.summary, read_json(directory.summary) | {"seconds": 8.0})  # its own are rounded to 0
-    plan = (*smoke, "seed=2", f"runs_root={tmp_path}", "dry_run=true")
-    assert train_lm(*plan) == 0
-    assert f"2 s per step, as in {run.name}" in capfd.readouterr().out
-    if before.isalpha():
-        directory.write(run / file, read_json(run / file) | {before: after})
-    else:
-        text = (run / file).read_text()
-        assert before in text
-        (run / file).write_text(text.replace(before, after))
-    assert train_lm(*plan) == 0
-    assert "cost         unknown until a run with another seed is finished here" in capfd.readouterr().out
+def test_a_run_elsewhere_does_not_give_the_time_of_a_step_here(timed, file, key, value):
+    run, cost = timed
+    RunDirectory(run).write(run / file, read_json(run / file) | {key: value})
+    assert cost().startswith(UNKNOWN)
+
+
+@pytest.mark.full("two plans more")
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [("config.yaml", "compile: auto", "compile: always"), ("summary.json", '"device"', '"a damaged file')],
+)
+def test_neither_does_a_run_compiled_otherwise_or_with_a_damaged_file(timed, file, before, after):
+    run, cost = timed
+    text = (run / file).read_text()
+    assert before in text
+    (run / file).write_text(text.replace(before, after))
+    assert cost().startswith(UNKNOWN)
 
 
 def test_a_plan_is_of_what_the_command_would_do(smoke, copied, tmp_path, capfd):
