@@ -47,7 +47,8 @@ class SparseAdaptiveConnection(WeightedAttention):
         self.edges = edges
         self.enter = nn.Linear(geometry.dim, WIDTH)
         self.embed = nn.Linear(geometry.dim, WIDTH)
-        self.cell = nn.LSTMCell(WIDTH, WIDTH)
+        # a single edge needs no next input, and DistributedDataParallel allows no parameter without a gradient
+        self.cell = nn.LSTMCell(WIDTH, WIDTH) if edges > 1 else None
         self.by_distance = nn.Parameter(torch.zeros(geometry.length))
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
         # moving sums of loss and of 1, whose ratio is the baseline; sums over the rows of this step
@@ -83,9 +84,10 @@ class SparseAdaptiveConnection(WeightedAttention):
             chosen = F.one_hot(choice, k.shape[-2]).bool() & left
             log_p = log_p + torch.where(chosen, p, 1.0).clamp_min(torch.finfo(p.dtype).tiny).log().sum(-1)
             connected, left = connected | chosen, left & ~chosen
-            chosen_keys = keys.gather(1, choice[..., None].expand(-1, -1, WIDTH))
-            after, cell = self.cell(chosen_keys.flatten(0, 1), (h.flatten(0, 1), cell))
-            h = after.view(h.shape)
+            if self.cell is not None and number < self.edges - 1:
+                chosen_keys = keys.gather(1, choice[..., None].expand(-1, -1, WIDTH))
+                after, cell = self.cell(chosen_keys.flatten(0, 1), (h.flatten(0, 1), cell))
+                h = after.view(h.shape)
         real = visible.any(-2).expand(len(k), -1)[:, -queries:]
         return connected, (log_p * real).sum(1) / real.sum(1).clamp_min(1)
 
