@@ -40,7 +40,7 @@ METHODS = {
 READING = """
 Reading: random features need tau of about 2 or less; there the Taylor polynomial of order 2 does as well with a tenth
 of the features, or better. Where either is accurate, sinc^4 attention equals Gaussian attention (B, infinite order)
-to 2 %: the zeros of sinc play no part. At the paper's radius (R = 2, s = 0.23 at the start of training: tau = 4.5 for
+to 2 %: the zeros of sinc play no part. At the paper's radius (R = 2, s = 0.23 at the start of training: tau = 4.4 for
 D = 16) neither follows the exact kernel: the linear form cannot replace it there. Gauss rules do follow it, for
 kernels over one or two coordinates, once their nodes resolve it (resolution up to 1; abruptly worse above 1.3)."""
 
