@@ -174,7 +174,8 @@ def p_equivalent(logs: pd.Series, margin: float) -> float:
 
 
 def secondary_table(rows: pd.DataFrame) -> str:
-    """Changes of test perplexity, paired over seeds, p not corrected; of part H also the p of its margin."""
+    """Changes of test perplexity, paired over seeds, p not corrected; of part H, when all its runs are there, also that
+    of its margin."""
     lines = ["| part | comparison | seeds | change [95 %] | p |", "|---|---|---:|---|---:|"]
     compared = [("A", "matched, eps 0", "matched", rate, CHOICE) for rate in (1e-3, 2e-3, 4e-3)]
     compared += [("B", "matched, eps 0", "matched", 2e-3, FRESH)]
@@ -190,13 +191,14 @@ def secondary_table(rows: pd.DataFrame) -> str:
     rate = pre_ln_rates(rows)
     if best in rate and "softmax" in rate:
         logs = differences(rows, *((f"{name}, pre-LN", rate[name]) for name in (best, "softmax")), PRE_LN)
+        logs = logs if len(logs) == len(PRE_LN) else logs[:0]  # it is judged when all runs are there
         found.append(("H", f"{best}, pre-LN, lr {rate[best]:g}, to softmax, pre-LN, lr {rate['softmax']:g}", logs))
     sixteen, four = (logs for part, _, logs in found if part == "E")
     found.append(("E", "the change with 16 heads, to that with 4", (sixteen - four).dropna()))
     for part, comparison, logs in found:
         if len(logs):
             p = f"{stats.ttest_1samp(logs, 0).pvalue:.2g}" if len(logs) > 1 else "-"
-            if part == "H" and len(logs) > 1:
+            if part == "H":
                 p += f"; equivalent within 2 %: {p_equivalent(logs, PRE_LN_MARGIN):.2g}"
             lines.append(f"| {part} | {comparison} | {len(logs)} | {change_text(logs)} | {p} |")
     return "\n".join(lines)

@@ -46,3 +46,8 @@ def test_part_h_has_the_tests_of_its_plan(rows):
     different = 2 * stats.t(5).sf(0.01 / error)
     equivalent = stats.t(5).sf((np.log(1.02) - 0.01) / error)
     assert line.split("|")[5].strip() == f"{different:.2g}; equivalent within 2 %: {equivalent:.2g}"
+
+
+def test_part_h_is_not_judged_before_all_its_runs_are_there(rows):
+    last = (rows["name"] == "softmax, pre-LN") & (rows["seed"] == analyse.PRE_LN[-1])
+    assert "| H " not in analyse.secondary_table(rows[~last])
