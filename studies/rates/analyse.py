@@ -191,8 +191,8 @@ def secondary_table(rows: pd.DataFrame) -> str:
     rate = pre_ln_rates(rows)
     if best in rate and "softmax" in rate:
         logs = differences(rows, *((f"{name}, pre-LN", rate[name]) for name in (best, "softmax")), PRE_LN)
-        logs = logs if len(logs) == len(PRE_LN) else logs[:0]  # it is judged when all runs are there
-        found.append(("H", f"{best}, pre-LN, lr {rate[best]:g}, to softmax, pre-LN, lr {rate['softmax']:g}", logs))
+        if len(logs) == len(PRE_LN):  # it is judged when all runs are there
+            found.append(("H", f"{best}, pre-LN, lr {rate[best]:g}, to softmax, pre-LN, lr {rate['softmax']:g}", logs))
     sixteen, four = (logs for part, _, logs in found if part == "E")
     found.append(("E", "the change with 16 heads, to that with 4", (sixteen - four).dropna()))
     for part, comparison, logs in found:

@@ -10,11 +10,11 @@ from torch import nn
 from fourierformer import attention
 from fourierformer.attention import Attention, Geometry
 from fourierformer.errors import SetupError
-from tests.helpers.mechanisms import CHOICES
+from tests.helpers.mechanisms import CHOICES, tokens
 from tests.helpers.one_by_one import one_by_one
 
 LENGTH = 16
-SAME = {"rtol": 1e-8, "atol": 1e-8}
+X, OTHER = tokens(LENGTH).double(), tokens(LENGTH, seed=2).double()
 
 
 def other_values(name: str) -> list[tuple[str, object]]:
@@ -25,9 +25,13 @@ def other_values(name: str) -> list[tuple[str, object]]:
         values: list[object] = []
         for kind in typing.get_args(parameter.annotation) or [parameter.annotation]:
             of_kind = {bool: [True, False], int: [1, 2, 4], float: [1.0], type(None): [None]}
-            values += typing.get_args(kind) or of_kind.get(kind, [kind] if isinstance(kind, str) else [])
+            words = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+            values += words or of_kind.get(kind, [kind] if isinstance(kind, str) else [])
         found += [(knob, value) for value in values if value != parameter.default]
     return found
+
+
+WITH_KNOBS = [(name, causal) for name, causal in CHOICES if other_values(name)]
 
 
 def built_with(name: str, causal: bool, knob: str, value: object) -> Attention | SetupError:
@@ -46,6 +50,10 @@ def built_with(name: str, causal: bool, knob: str, value: object) -> Attention |
     return layer
 
 
+def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-8, msg=lambda text: f"{what}: {text}")
+
+
 def layers(name: str, causal: bool) -> Iterator[tuple[str, Attention]]:
     """'knob=value' and its layer, for each of other_values; a refusal must name the knob."""
     for knob, value in other_values(name):
@@ -56,37 +64,33 @@ def layers(name: str, causal: bool) -> Iterator[tuple[str, Attention]]:
             assert knob in str(layer), layer
 
 
-def far(n: int = LENGTH, seed: int = 1) -> torch.Tensor:
-    return torch.randn(2, n, 32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@pytest.mark.parametrize(("name", "causal"), CHOICES)
+@pytest.mark.parametrize(("name", "causal"), WITH_KNOBS)
 def test_every_parameter_gets_a_finite_gradient(name, causal):
     for what, layer in layers(name, causal):
-        x = far().requires_grad_()
+        x = X.clone().requires_grad_()
         (layer(x).square().sum() + layer.auxiliary_loss(torch.ones(2).double()).sum()).backward()
         for key, gradient in {"x": x.grad, **{key: p.grad for key, p in layer.named_parameters()}}.items():
             assert gradient is not None, f"{what}: {key} gets no gradient"
             assert gradient.isfinite().all(), f"{what}: {key}"
 
 
-@pytest.mark.parametrize(("name", "causal"), CHOICES)
+@pytest.mark.parametrize(("name", "causal"), WITH_KNOBS)
 @torch.no_grad()
 def test_last_positions_and_single_rows_equal_the_full_result(name, causal):
     for what, layer in layers(name, causal):
-        y = layer.eval()(far())
-        torch.testing.assert_close(layer(far(), last=3), y[:, -3:], **SAME, msg=what)
-        torch.testing.assert_close(layer(far()[1:])[0], y[1], **SAME, msg=what)
+        y = layer.eval()(X)
+        assert_same(layer(X, last=3), y[:, -3:], what)
+        assert_same(layer(X[1:])[0], y[1], what)
 
 
-@pytest.mark.parametrize("name", [name for name, causal in CHOICES if causal])
+@pytest.mark.parametrize("name", [name for name, causal in WITH_KNOBS if causal])
 @torch.no_grad()
 def test_no_output_depends_on_later_tokens_and_decoding_is_forward(name):
     for what, layer in layers(name, causal=True):
         for training in (True, False):
-            y = layer.train(training)(far())
+            y = layer.train(training)(X)
             for cut in (1, 9, LENGTH - 1):
-                changed = torch.cat([far()[:, :cut], 5 * far(seed=2)[:, cut:]], dim=1)
-                torch.testing.assert_close(layer(changed)[:, :cut], y[:, :cut], **SAME, msg=f"{what}, {cut} tokens")
+                changed = torch.cat([X[:, :cut], 5 * OTHER[:, cut:]], dim=1)
+                assert_same(layer(changed)[:, :cut], y[:, :cut], f"{what}, {cut} tokens")
         if layer.start(2) is not None:
-            torch.testing.assert_close(one_by_one(layer, far()), layer(far()), **SAME, msg=what)
+            assert_same(one_by_one(layer, X), layer(X), what)

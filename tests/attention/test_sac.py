@@ -52,13 +52,6 @@ def test_the_selected_key_is_the_next_input_of_the_predictor(causal):
     torch.testing.assert_close(log_p[0], total / 7, **EXACT)
 
 
-def test_a_single_edge_leaves_no_parameter_without_a_gradient():
-    layer = layer_of("sac", edges=1).train()
-    loss = layer(tokens(7)).square().sum((1, 2))
-    (loss + layer.auxiliary_loss(loss.detach())).sum().backward()
-    assert [name for name, parameter in layer.named_parameters() if parameter.grad is None] == []
-
-
 def first_choice(layer, k: torch.Tensor) -> torch.Tensor:
     """p(j) of each query for its first edge, from the formula: k (B, H, N, D) -> (B, N, N)."""
     nodes = k.transpose(1, 2).flatten(2)
