@@ -211,9 +211,11 @@ def _outcome(config: DictConfig, job: Job | None, processes: Processes) -> tuple
         return 0, None
     except UserError as error:
         # errors common to all processes are printed by the first one
+        repeated = job is not None and not _is_new(error, job)
         silent = already_reported(error) or (not processes.first and isinstance(error, Diverged))
+        silent = silent or (repeated and config.get("dry_run") is True)  # the last lines of a plan count them
         label = label if processes.first else f"process {processes.rank}: "
-        text = error if job is None or _is_new(error, job) else "the same error"
+        text = "the same error" if repeated else error
         code = error.exit_code if silent else print_error(f"{label}{text}", error.exit_code)
         if job and error.ends_sweep and SweepRecord.current:
             job.finish(code, str(error))

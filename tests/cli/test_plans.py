@@ -210,6 +210,7 @@ def test_a_sweep_without_its_data_is_planned_too(tmp_path, capfd):
     printed, error = capfd.readouterr()
     assert "2 of 2 runs are to be done" in printed
     assert "[1/2 seed=1] its data is missing; dry_run=true of this job alone says how to get it" in error
-    assert "[2/2 seed=2] the same error" in error
+    assert "[1/2 seed=1] and 1 more: its data is missing" in error
+    assert "[2/2 seed=2]" not in error
     assert "2 of 2 jobs would fail" in error
     assert "the same command goes on" not in error
