@@ -1,6 +1,7 @@
 """Rows of the study and of the first plan -> tables in README.md, figure.svg, figure.png."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
@@ -51,8 +52,9 @@ VARIANTS = {  # of matched: radius at the start, eps, multiplier of R's learning
 }
 # seeds that choose the rate, of the primary comparison, and of its replication
 CHOICE, FRESH, REPLICATION = range(1, 6), range(11, 16), range(16, 26)
-PRE_LN = range(31, 37)  # part H
+PRE_LN = range(31, 37)  # parts H and I
 COMPARED = ["softmax", "gaussian", "matched", "matched, eps 0"]  # in both
+PRE_LN_NAMES = ["softmax, pre-LN", "matched, eps 0, pre-LN"]
 LEVEL, MARGIN, PRE_LN_MARGIN = 0.05, np.log(1.01), np.log(1.02)
 
 
@@ -103,9 +105,9 @@ def attended_shares(row: pd.Series) -> list[float]:
     return [layer["attended_share"] for layer in layers] if layers else [float("nan")]
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summary(rows: pd.DataFrame, names: Iterable[str] = ALL_NAMES.values()) -> pd.DataFrame:
     """Mean, standard deviation and number of seeds of each attention at each rate, on the seeds that choose it."""
-    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin(ALL_NAMES.values())]
+    first = rows[rows["seed"].isin(CHOICE) & rows["name"].isin(names)]
     numbers = first.groupby(["name", "lr"])[["valid", "test", "share", "least_share"]]
     return numbers.mean().assign(n=numbers.size(), sd=numbers.std()["test"])
 
@@ -118,6 +120,7 @@ def chosen(by_rate: pd.DataFrame) -> pd.DataFrame:
 def parts() -> dict[str, str]:
     rows = load()
     found = {"primary": primary_table(rows, FRESH), "rates": table(summary(rows)), "secondary": secondary_table(rows)}
+    found["pre_ln"] = table(summary(rows, PRE_LN_NAMES))
     repeated = rows[rows["seed"].isin(REPLICATION)].groupby("name")["seed"].nunique()
     complete = all(repeated.get(name, 0) == len(REPLICATION) for name in COMPARED)
     waiting = f"{repeated.sum()} of {len(COMPARED) * len(REPLICATION)} runs are measured; it is judged when all are."
@@ -174,8 +177,7 @@ def p_equivalent(logs: pd.Series, margin: float) -> float:
 
 
 def secondary_table(rows: pd.DataFrame) -> str:
-    """Changes of test perplexity, paired over seeds, p not corrected; of part H, when all its runs are there, also that
-    of its margin."""
+    """Changes of test perplexity, paired over seeds, p not corrected; of part H also that of its margin."""
     lines = ["| part | comparison | seeds | change [95 %] | p |", "|---|---|---:|---|---:|"]
     compared = [("A", "matched, eps 0", "matched", rate, CHOICE) for rate in (1e-3, 2e-3, 4e-3)]
     compared += [("B", "matched, eps 0", "matched", 2e-3, FRESH)]
@@ -184,15 +186,14 @@ def secondary_table(rows: pd.DataFrame) -> str:
     best = "matched, eps 0"  # the better `matched` of part B
     compared += [("E", f"{best}, {heads} heads", f"softmax, {heads} heads", 2e-3, CHOICE) for heads in (16, 4)]
     compared += [("F", f"{best}, pre-LN", "softmax, pre-LN", rate, CHOICE) for rate in (1e-3, 2e-3)]
+    compared += [("H", f"{best}, pre-LN", "softmax, pre-LN", 2e-3, PRE_LN)]  # the rate that F chooses for both
+    compared += [("I", f"{best}, pre-LN", "softmax, pre-LN", 4e-3, CHOICE)]
+    compared += [("I", "gaussian, pre-LN", "softmax, pre-LN", 2e-3, PRE_LN)]
+    compared += [("I", f"{best}, pre-LN", "gaussian, pre-LN", 2e-3, PRE_LN)]
     found = [
         (part, f"{one}, to {other}, lr {rate:g}", differences(rows, (one, rate), (other, rate), seeds))
         for part, one, other, rate, seeds in compared
     ]
-    rate = pre_ln_rates(rows)
-    if best in rate and "softmax" in rate:
-        logs = differences(rows, *((f"{name}, pre-LN", rate[name]) for name in (best, "softmax")), PRE_LN)
-        if len(logs) == len(PRE_LN):  # it is judged when all runs are there
-            found.append(("H", f"{best}, pre-LN, lr {rate[best]:g}, to softmax, pre-LN, lr {rate['softmax']:g}", logs))
     sixteen, four = (logs for part, _, logs in found if part == "E")
     found.append(("E", "the change with 16 heads, to that with 4", (sixteen - four).dropna()))
     for part, comparison, logs in found:
@@ -202,14 +203,6 @@ def secondary_table(rows: pd.DataFrame) -> str:
                 p += f"; equivalent within 2 %: {p_equivalent(logs, PRE_LN_MARGIN):.2g}"
             lines.append(f"| {part} | {comparison} | {len(logs)} | {change_text(logs)} | {p} |")
     return "\n".join(lines)
-
-
-def pre_ln_rates(rows: pd.DataFrame) -> dict[str, float]:
-    """Part F: by name the rate with the lower mean validation perplexity, of attentions of which all runs are there."""
-    runs = rows[rows["name"].str.endswith(", pre-LN") & rows["seed"].isin(range(1, 4))]
-    means = runs.groupby(["name", "lr"])["valid"].mean().unstack()
-    complete = runs.groupby("name").size() == 6
-    return {name.removesuffix(", pre-LN"): means.loc[name].idxmin() for name in means.index[complete]}
 
 
 def table(by_rate: pd.DataFrame) -> str:
