@@ -83,6 +83,36 @@ def test_the_primary_table_has_the_paired_tests_of_scipy_corrected_by_holm(rows)
     assert lines["matched"][1] == analyse.change_text(pd.Series(logs["matched"]))
 
 
+def repeated(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The rows with ten fresh seeds at 1e-3 for each of the names, five for the others."""
+    draw, found = np.random.default_rng(2), []
+    for name, change in CHANGES.items():
+        for seed in analyse.REPLICATION[: 10 if name in names else 5]:
+            found.append((name, 1e-3, seed, 0.0, 100 * np.exp(change + 0.01 * draw.normal()), 1.0, 0.5))
+    return pd.concat([rows, pd.DataFrame(found, columns=rows.columns)]).sort_values(["name", "lr", "seed"])
+
+
+def test_a_comparison_of_the_replication_is_judged_by_three_times_its_p_when_its_runs_are_there(rows):
+    rows = repeated(rows, ["softmax", "matched"])
+    waiting, _, table = analyse.replication(rows).partition("\n\n")
+    assert waiting.startswith("30 of 40 runs are measured. A comparison is judged when its 20 runs are")
+    fresh = rows[rows["seed"].isin(analyse.REPLICATION)].pivot(index="seed", columns="name", values="test")
+    logs = np.log(fresh["matched"] / fresh["softmax"])
+    lines = lines_of(table)
+    assert list(lines)[2:] == ["softmax", "matched"]
+    assert lines["matched"][2:] == [f"{3 * stats.ttest_1samp(logs, 0).pvalue:.4f}", "1", "worse"]
+
+
+@pytest.mark.parametrize("names", [[], ["softmax"], ["matched", "gaussian"]])
+def test_without_a_complete_comparison_the_replication_has_no_table(rows, names):
+    assert "|" not in analyse.replication(repeated(rows, names))
+
+
+def test_the_complete_replication_is_corrected_by_holm(rows):
+    rows = repeated(rows, list(CHANGES))
+    assert analyse.replication(rows) == analyse.primary_table(rows, analyse.REPLICATION)
+
+
 def test_what_is_undecided_has_the_difference_that_a_test_of_power_four_fifths_finds(rows):
     noisy = rows.assign(test=rows["test"] * np.exp(0.02 * np.random.default_rng(1).normal(size=len(rows))))
     lines, logs = lines_of(analyse.primary_table(noisy, analyse.FRESH)), fresh_logs(noisy)
