@@ -97,26 +97,10 @@ def progress(row) -> str:
     return f"{where}{row.milliseconds:>9.4g} ms{row.mebibytes:>9.4g} MiB{ratios}"
 
 
-def plot(rows: list, args: argparse.Namespace) -> None:
-    """Draw forward and backward together: time above, memory below."""
-    import torch
-
-    from benchmarks.layers import BATCH, LABELS, WHAT, points
-    from fourierformer.report.charts import cost_chart
-
-    def curves(mask: str, quantity: str) -> dict:
-        lines = {name: points(rows, name, mask, WHAT[1], quantity) for name in args.names}
-        return {name: line for name, line in lines.items() if line}
-
-    panels = [(label, [(mask, curves(mask, quantity)) for mask in args.masks]) for quantity, label in LABELS.items()]
-    device = "one CPU thread" if args.device == "cpu" else torch.cuda.get_device_name()
-    sizes = f"dim {args.dim}, {args.heads} heads, batch {BATCH[args.device]}, {device}"
-    cost_chart(panels, args.out.stem, f"Forward and backward of one layer: {sizes}").save(args.out.parent)
-
-
 def main() -> bool:
     args = arguments()
-    from benchmarks.layers import BATCH, PRECISION, WHAT, Limits, bench, exponents, memory_limit
+    from benchmarks.layers import BATCH, PRECISION, Limits, bench, exponents, memory_limit
+    from fourierformer.report.costs import cost_picture
 
     with exit_on_user_error():
         complete(args)
@@ -128,8 +112,8 @@ def main() -> bool:
             rows.append(row)
             print(progress(row), flush=True)
             write_csv(args.out, [asdict(row) for row in rows], head)
-        if any(row.measured and row.what == WHAT[1] for row in rows):
-            plot(rows, args)
+        if picture := cost_picture(args.out):
+            picture.save(args.out.parent)
     for line in exponents(rows, args):
         print(line)
     print(f"\n{args.out}, and the plot beside it as PNG and SVG")

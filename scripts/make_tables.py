@@ -50,11 +50,14 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.collect is None and (arguments.include_dirty or arguments.include_debug):
         raise SetupError("--include-dirty and --include-debug are for --collect: tables show such runs, marked")
     if arguments.docs:
+        from fourierformer.report.costs import cost_picture
         from fourierformer.report.patterns import save_gallery  # here: torch takes seconds to load, tables need none
         from fourierformer.results.documents import write_documents
 
         write_documents(REPOSITORY)
         save_gallery(REPOSITORY / "docs" / "pictures")
+        if picture := cost_picture(MEASURED / "attention_cpu.csv"):
+            picture.save(MEASURED)
         return
     runs = gather(arguments.runs or default_sources(arguments.paper))
     if not runs and not arguments.paper:

@@ -1,4 +1,4 @@
-"""Differences with their intervals, times side by side, and costs against the number of tokens."""
+"""Differences with their intervals, and costs side by side."""
 
 import numpy as np
 
@@ -12,12 +12,10 @@ from fourierformer.report.picture import (
     new_figure,
     plain,
     series_colour,
-    series_style,
 )
 from fourierformer.results.statistics import Difference
 
-COST_PANEL = (3.6, 2.7)  # inches
-Points = dict[str, list[tuple[int, float]]]  # name: (tokens, value)
+Dots = dict[str, dict[str, float]]  # kind: name: value
 
 
 def difference_chart(
@@ -53,65 +51,43 @@ def difference_chart(
     return Picture(figure, name, title, keys, caption, wide=wide)
 
 
-def time_chart(values: dict[str, dict[str, float]], name: str, title: str, x_label: str) -> Picture:
-    """`values`: kind -> {name: time}; a line for each name, a dot of one colour for each kind.
-
-    The scale is logarithmic, since times differ by powers of ten, and has no zero: hence dots and no bars.
-    """
+def time_chart(values: Dots, name: str, title: str, x_label: str) -> Picture:
+    """A line for each name, a dot of one colour for each kind."""
     names = list(dict.fromkeys(who for kind in values.values() for who in kind))
-    figure, axes = new_figure(x_label, "", (3.6, 0.8 + 0.32 * len(names)))
-    axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
-    keys = [Key(series_colour(i), kind, point="disc") for i, kind in enumerate(values)]
-    for kind, key in zip(values.values(), keys, strict=True):
-        lines = [names.index(who) for who in kind]
-        axes.plot(list(kind.values()), lines, color=key.colour.fixed, marker="o", markersize=6, linestyle="none")
-    axes.set_xscale("log")
-    logarithmic(axes.xaxis, (1,))
-    axes.set_yticks(range(len(names)), names, parse_math=False)
-    axes.margins(x=0.08, y=0.5 / len(names))
-    axes.invert_yaxis()
-    return Picture(figure, name, title, keys)
+    return dot_chart([("", x_label, values)], names, name, title)
 
 
-def cost_chart(rows: list[tuple[str, list[tuple[str, Points]]]], name: str, title: str) -> Picture:
-    """Costs against the number of tokens on log-log axes, where a slope is an exponent of N.
+def dot_chart(
+    panels: list[tuple[str, str, Dots]], names: list[str], name: str, title: str, peer: str = "", description: str = ""
+) -> Picture:
+    """Panels (heading, label of the x axis, dots) with the same lines. A thin rule marks each dot of `peer`.
 
-    `rows`: (label of the y axis, [(heading, points), ...]), a panel for every heading; a line for each name.
+    The scale is logarithmic, since costs differ by powers of ten, and has no zero: hence dots and no bars.
     """
     from matplotlib.figure import Figure
 
-    columns = max(len(panels) for _, panels in rows)
-    figure = Figure(figsize=(COST_PANEL[0] * columns, COST_PANEL[1] * len(rows)), layout="constrained")
-    keys = _cost_keys(rows)
-    grid = figure.add_gridspec(len(rows), columns)
-    for i, (y_label, panels) in enumerate(rows):
-        first = None
-        for j, (heading, points) in enumerate(panels):
-            axes = figure.add_subplot(grid[i, j], sharey=first)
-            first = first or axes
-            _draw_costs(axes, points, keys)
-            axes.set_title(heading, fontsize=9, color=INK.fixed)
-            axes.set_xlabel("tokens N", fontsize=9, color=INK.fixed)
-            axes.set_ylabel(y_label if j == 0 else "", fontsize=9, color=INK.fixed)
-    return Picture(figure, name, title, list(keys.values()))
-
-
-def _cost_keys(rows: list[tuple[str, list[tuple[str, Points]]]]) -> dict[str, Key]:
-    """Ink for the first, which the others are held against."""
-    first, *others = dict.fromkeys(who for _, panels in rows for _, points in panels for who in points)
-    return {first: Key(INK, first)} | {who: Key(series_colour(i), who, series_style(i)) for i, who in enumerate(others)}
-
-
-def _draw_costs(axes, points: Points, keys: dict[str, Key]) -> None:
-    for who, line in points.items():
-        look = {"color": keys[who].colour.fixed, "linestyle": keys[who].style, "linewidth": 1.2}
-        axes.plot(*zip(*line, strict=True), marker="o", markersize=2.5, **look)
-    axes.set(xscale="log", yscale="log")
-    counts = sorted({tokens for line in points.values() for tokens, _ in line})
-    shown = counts[:: max(1, -(-len(counts) // 4))]  # of seven every other one
-    axes.set_xticks(shown, [f"{count:,}" for count in shown])
-    axes.minorticks_off()
-    logarithmic(axes.yaxis, (1,))
-    plain(axes)
-    axes.margins(x=0.05)
-    axes.tick_params(labelsize=8)
+    many = len(names) > 20
+    line, dot, letters = (0.17, 4, 7) if many else (0.32, 6, 9)
+    width = 3.6 if len(panels) == 1 else 1.4 + 2.1 * len(panels)
+    figure = Figure(figsize=(width, 0.8 + line * len(names)), layout="constrained")
+    kinds = list(dict.fromkeys(kind for _, _, dots in panels for kind in dots))
+    keys = {kind: Key(series_colour(i), kind, point="disc") for i, kind in enumerate(kinds)}
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (heading, x_label, dots) in zip(all_axes, panels, strict=True):
+        plain(axes)
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis, (1,))
+        axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
+        axes.set_title(heading, fontsize=9, color=INK.fixed)
+        axes.set_xlabel(x_label, fontsize=9, color=INK.fixed)
+        for kind, values in dots.items():
+            look = {"color": keys[kind].colour.fixed, "linestyle": "none", "marker": "o", "markersize": dot}
+            axes.plot(list(values.values()), [names.index(who) for who in values], **look)
+            if peer in values:
+                rule = {"color": keys[kind].colour.fixed, "linewidth": 0.8, "alpha": 0.5}
+                axes.plot([values[peer]] * 2, [-0.5, len(names) - 0.5], **rule)
+        axes.tick_params(labelsize=letters)
+        axes.set_yticks(range(len(names)), names, parse_math=False)
+        axes.margins(x=0.08)
+    all_axes[0].set_ylim(len(names) - 0.5, -0.5)  # of all: the first name at the top
+    return Picture(figure, name, title, list(keys.values()), description=description)
