@@ -99,6 +99,21 @@ def test_a_layer_reads_the_values_of_the_one_below_and_leaves_its_own():
     assert not torch.allclose(outputs[1], layers[1](inputs[1]))
 
 
+@BOTH
+@pytest.mark.parametrize("offset", [0.0, 32.0])
+def test_in_bfloat16_distances_keep_the_digits_of_float32(causal, offset):
+    """Far from the origin q k and k^2 are a thousand and cancel. What is left is the rounding of the output."""
+    layer, x = layer_of("elliptical", causal, kernel="gaussian"), tokens(7, batch=1)
+    q, k, v, below = (
+        part.bfloat16() for part in (values(seed=1) + offset, values(seed=2) + offset, values(), values(seed=6))
+    )
+    exact = layer.mix(q.double(), k.double(), v.double(), x, below=below.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = layer.mix(q, k, v, x, below=below)
+    assert mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(mixed.double(), exact, rtol=2**-8, atol=1e-4)
+
+
 def test_a_later_layer_is_not_called_without_them():
     layer = attention.build("elliptical", Geometry(16, 2, 7, True, layer=1)).double()
     with pytest.raises(
