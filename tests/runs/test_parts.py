@@ -13,7 +13,7 @@ from fourierformer.config import differences
 from fourierformer.errors import SetupError
 from fourierformer.processes import Processes
 from fourierformer.runs.measure import peak_memory, reset_peak_memory
-from fourierformer.runs.parts import MEANING, build_parts, config_notes, stored_checkpoint
+from fourierformer.runs.parts import MEANING, build_parts, config_notes, pick_device, stored_checkpoint
 from fourierformer.runs.train import check_same_backend
 from fourierformer.training.checkpoint import Checkpoints
 from tests.helpers.command_line import IMAGES, MODEL, spec_of
@@ -141,6 +141,27 @@ def test_every_gpu_forgets_its_peak(monkeypatch):
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device=0: peaks.update({device: 0}))
     reset_peak_memory()
     assert peaks == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "processes", "error"),
+    [
+        ("cuda", 1, None),
+        ("cuda:1", 1, None),
+        ("cuda:2", 1, "there are 2 GPUs, counted from cuda:0"),
+        ("cuda", 2, None),
+        ("cuda:1", 2, "names one device for several processes: use trainer.device=cuda"),
+    ],
+)
+def test_a_numbered_gpu_exists_and_is_of_one_process(monkeypatch, name, processes, error):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("fourierformer.runs.parts.find_processes", lambda: (Processes(world=processes), None))
+    if error:
+        with pytest.raises(SetupError, match=f"trainer.device={name}:? {error}"):
+            pick_device(name)
+    else:
+        assert pick_device(name) == torch.device(name)
 
 
 @pytest.mark.parametrize(
