@@ -75,8 +75,9 @@ def dot_chart(
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (heading, x_label, dots) in zip(all_axes, panels, strict=True):
         plain(axes)
+        drawn = [value for values in dots.values() for value in values.values()]
         axes.set_xscale("log")
-        logarithmic(axes.xaxis, (1,))
+        logarithmic(axes.xaxis, (1,) if drawn and max(drawn) > 100 * min(drawn) else (1, 2, 5))
         axes.grid(axis="x", color=INK.fixed, alpha=0.14, linewidth=0.6)
         axes.set_title(heading, fontsize=9, color=INK.fixed)
         axes.set_xlabel(x_label, fontsize=9, color=INK.fixed)

@@ -53,6 +53,13 @@ def test_of_seven_lengths_every_other_one_is_drawn(draw):
     assert [key.label for key in picture.keys] == ["N = 256", "N = 1,024", "N = 4,096", "N = 16,384"]
 
 
+def test_a_scale_has_at_least_two_numbers_whatever_it_spans(draw):
+    for smallest, largest in ((1.1, 1.9), (0.8, 2.5), (3.0, 80.0), (6.0, 4000.0)):
+        axes = draw([row("softmax", 64, smallest), row("quick", 64, largest)]).figure.axes[0]
+        low, high = axes.get_xlim()
+        assert sum(low <= tick <= high for tick in axes.get_xticks()) >= 2, (smallest, largest)
+
+
 def test_without_a_measurement_there_is_no_picture(draw):
     assert draw([row("softmax", "", 0.0, status="failed: ValueError: Boom")]) is None
 
