@@ -175,7 +175,7 @@ def primary_table(rows: pd.DataFrame, seeds: range, names: list[str] = COMPARED[
             smallest = np.expm1((t.ppf(1 - LEVEL / 2) + t.ppf(0.8)) * each.sem())
             verdict = f"undecided: finds {100 * smallest:.1f} %"
         mean = f"{fresh.mean()[name]:.1f} ± {fresh.std()[name]:.1f}"
-        lines.append(f"| {name} | {mean} | {change_text(each)} | {p:.4f} | {p_within:.2g} | {verdict} |")
+        lines.append(f"| {name} | {mean} | {change_text(each)} | {p:.2g} | {p_within:.2g} | {verdict} |")
     return "\n".join(lines)
 
 

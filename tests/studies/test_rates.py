@@ -76,7 +76,7 @@ def test_the_primary_table_has_the_paired_tests_of_scipy_corrected_by_holm(rows)
             for each in logs.values()
         ]
     )
-    assert [lines[name][2] for name in logs] == [f"{p:.4f}" for p in different]
+    assert [lines[name][2] for name in logs] == [f"{p:.2g}" for p in different]
     assert [lines[name][3] for name in logs] == [f"{p:.2g}" for p in equivalent]
     verdicts = [lines[name][4] for name in logs]
     assert verdicts == ["equivalent within 1 %", "worse", "better"]
@@ -100,7 +100,7 @@ def test_a_comparison_of_the_replication_is_judged_by_three_times_its_p_when_its
     logs = np.log(fresh["matched"] / fresh["softmax"])
     lines = lines_of(table)
     assert list(lines)[2:] == ["softmax", "matched"]
-    assert lines["matched"][2:] == [f"{3 * stats.ttest_1samp(logs, 0).pvalue:.4f}", "1", "worse"]
+    assert lines["matched"][2:] == [f"{3 * stats.ttest_1samp(logs, 0).pvalue:.2g}", "1", "worse"]
 
 
 @pytest.mark.parametrize("names", [[], ["softmax"], ["matched", "gaussian"]])
