@@ -178,7 +178,7 @@ def available(
     *, causal: bool | None = None, grid: bool = True, cross: bool = False, padding: bool = False
 ) -> list[str]:
     """Names of all mechanisms, or of those that can be causal / bidirectional, can attend to another sequence, can
-    ignore padding, with their default knobs."""
+    ignore padding. `build` also refuses knobs that exclude it."""
     _load_all()
     able = {n: e.cls for n, e in _registry.items() if causal is None or refusal(e.cls, causal, grid) is None}
     able = {n: c for n, c in able.items() if c.cross_ok is True or not cross}

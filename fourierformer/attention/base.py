@@ -47,7 +47,7 @@ class Attention(nn.Module):
     compared: ClassVar[int] = 1  # vectors in the D coordinates of a query: each is normalised and rotated by itself
     needs_grid: ClassVar[bool] = False
     reads_below: ClassVar[bool] = False  # mix(..., below=) gets what `from_below` returns: values of the layer below
-    longer_ok: ClassVar[bool] = True  # inputs of more than geometry.length tokens; else `forward` refuses them
+    longer_ok: bool = True  # inputs of more than geometry.length tokens; else `forward` refuses them
     # mix() accepts fewer queries than keys, aligned bottom-right: sliding evaluation then skips unscored queries
     partial_queries: ClassVar[bool] = False
     # Optional calls in a training step, besides begin_step and end_step (training/layers.py)

@@ -73,6 +73,22 @@ def test_in_language_the_convolution_looks_back(window):
     torch.testing.assert_close(layer(x), layer.proj(y), **EXACT)
 
 
+def test_a_kernel_longer_than_the_model_decodes_as_the_whole_sequence():
+    geometry = Geometry(dim=12, heads=3, length=4, causal=True)
+    layer = attention.build("aft_conv", geometry, aft_heads=4, window=11).double().eval()
+    torch.nn.init.normal_(layer.gamma)
+    x, state, steps = tokens(12), layer.start(2), []
+    for i in range(12):
+        y, state = layer.step(x[:, i : i + 1], state)
+        steps.append(y)
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x), **EXACT)
+
+
+def test_more_tokens_than_the_grid_has_are_refused():
+    with pytest.raises(SetupError, match="31"):
+        build(causal=False, grid=GRID)(tokens(31))
+
+
 @pytest.mark.parametrize(("causal", "grid"), [(True, None), (False, None), (False, GRID)])
 def test_it_starts_as_aft_simple_with_a_key_per_head(causal, grid):
     layer, x = build(causal, grid, trained=False), tokens()

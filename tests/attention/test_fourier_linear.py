@@ -225,6 +225,13 @@ def test_tau_starts_at_tau0(method, normalize):
     assert mechanism.diagnostics()["radius"] == pytest.approx(math.sqrt(3 * 1.5 / (4 * 16 * variance)))
 
 
+@pytest.mark.parametrize("norm", ["l2", "rms", "cosine"])
+def test_tau_starts_at_tau0_whatever_normalises_queries_and_keys(norm):
+    mechanism = attention.build("fourier_linear", Geometry(128, 8, 64, True, qk_norm=norm), tau0=1.5)
+    mechanism(torch.randn(4, 64, 128, generator=torch.Generator().manual_seed(0)))
+    assert mechanism.diagnostics()["tau"] == pytest.approx(1.5, rel=1e-4)  # all have one length
+
+
 @pytest.mark.parametrize("method", ["taylor", "rff"])
 def test_a_tau_beyond_2_gives_a_warning_and_a_smaller_one_does_not(method):
     q, k, v = heads_of(16, 1.0)

@@ -92,6 +92,23 @@ def test_parallax_is_local_linear_with_a_learned_probe(causal):
         torch.testing.assert_close(mixed[0, h, i], weights @ v[0, h, :seen], **EXACT)
 
 
+@pytest.mark.parametrize("name", ["local_linear", "local_linear_dot", "parallax"])
+@pytest.mark.parametrize("size", [1.0, 300.0, 1e4])
+def test_rows_sum_to_one_for_keys_of_any_length(name, size):
+    layer = layer_of(name, True).float()
+    q, k, probe = (size * torch.randn(2, 2, 32, 8, generator=torch.Generator().manual_seed(s)) for s in (0, 1, 2))
+    weights = layer.maps(torch.cat([q, probe], dim=-1) if name == "parallax" else q, k)
+    assert ((weights.sum(-1) - 1).abs() <= 1e-4 * weights.abs().sum(-1)).all()
+
+
+def test_a_small_ridge_is_the_one_asked_for():
+    """In float32, too: nothing is added to it but where rounding errors of the moments are larger."""
+    layer = attention.build("local_linear", Geometry(32, 2, 32, True), ridge=0.01)
+    q, k, v = (torch.randn(2, 2, 32, 16, generator=torch.Generator().manual_seed(s)) for s in range(3))
+    exact = layer.mix(*(x.double() for x in (q, k, v, v)))
+    assert (layer.mix(q, k, v, v) - exact).norm() < 1e-4 * exact.norm()
+
+
 @BOTH
 def test_parallax_starts_as_softmax(causal):
     geometry = Geometry(dim=16, heads=2, length=9, causal=causal)

@@ -32,6 +32,14 @@ def test_choosing_everything_is_softmax(name, causal, knobs):
     torch.testing.assert_close(layer(tokens(20)), softmax_like(layer)(tokens(20)), **EXACT)
 
 
+def test_the_heaviest_keys_are_those_of_the_largest_logits_where_weights_underflow():
+    """Logits hundreds apart: beyond about 100 weights in float32 are 0, but a member may prefer such a key."""
+    layer = layer_of("clustered", clusters=4, keys=8)
+    q, k, v = (s * torch.randn(1, 2, 60, 8, generator=torch.Generator().manual_seed(s)) for s in (20, 21, 1))
+    exact = layer.mix(*(x.double() for x in (q, k, v, v)))
+    torch.testing.assert_close(layer.mix(q, k, v, v).double(), exact, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_topk_is_softmax_over_the_largest_logits(causal):
     layer = layer_of("topk", causal, keys=4)

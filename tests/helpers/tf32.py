@@ -11,5 +11,5 @@ class Tf32(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__):
-            args = [cut_to_tf32(x.contiguous()) for x in args]
+            args = [cut_to_tf32(x.contiguous()) if x.dtype == torch.float32 else x for x in args]
         return function(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Products of matrices with float32's digits, for mechanisms that solve equations."""
+"""Products of matrices with float32's digits, for mechanisms that solve equations in float32."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from fourierformer.kernels.matmul_precision import uses_tf32
 
 def full_product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b with float32's digits also where a GPU takes TF32's, ten bits of each factor: by three products of parts. A
-    covariance, which is a difference of moments, or a Gram matrix would have negative eigenvalues."""
+    covariance, which is a difference of moments, would have negative eigenvalues."""
     if not is_reduced(a):
         return a @ b
     a_high, b_high = (cut_to_tf32(x.detach()) for x in (a, b))

@@ -45,12 +45,12 @@ class LogKernel(nn.Module):
         return {"radius": self.radius.detach().abs().item()} if self.kind in FACTORS else {}
 
 
-def squared_distances(q: Tensor, k: Tensor, product: Callable[[Tensor, Tensor], Tensor] = torch.matmul) -> Tensor:
+def squared_distances(q: Tensor, k: Tensor) -> Tensor:
     """|q_i - k_j|^2, (..., N, M). Relative to the first key: far from the origin the sum of large terms is inexact."""
     origin = k[..., :1, :].detach()
     q, k = q - origin, k - origin
     squares = q.square().sum(-1, keepdim=True) + k.square().sum(-1)[..., None, :]
-    return (squares - product(2 * q, k.mT)).clamp_min(0)
+    return (squares - 2 * q @ k.mT).clamp_min(0)
 
 
 def check_pairs(attention: str, width: int) -> None:

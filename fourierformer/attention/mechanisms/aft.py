@@ -160,7 +160,7 @@ class WindowedAFT(BiasedAFT):
 
     def __init__(self, geometry: Geometry, reach: int, gate: Gate):
         super().__init__(geometry, reach, gate)
-        self.recent = min(reach + 1, geometry.length)
+        self.recent = reach + 1 if self.longer_ok else min(reach + 1, geometry.length)
 
     def recent_biases(self, position: Tensor) -> Tensor:
         """w between the token at `position` (1,) and the `recent` last ones up to it: (H or 1, 1, recent)."""

@@ -40,6 +40,7 @@ class AFTConv(WindowedAFT):
         if not geometry.causal and window % 2 == 0:
             raise SetupError(f"attention.window must be odd in a bidirectional model, got {window}")
         super().__init__(geometry, window - 1 if geometry.causal else window // 2, gate)
+        self.longer_ok = self.grid is None
         self.aft_heads = aft_heads
         self.of_queries = 0 if gate == "none" else geometry.dim
         self.qkv = nn.Linear(geometry.dim, self.of_queries + aft_heads + geometry.dim, bias=geometry.bias)

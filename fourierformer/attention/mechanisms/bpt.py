@@ -108,7 +108,7 @@ class BinaryPartitionTree(SparseAttention):
     after the prefix for inputs of any length.
     """
 
-    cost, state, source = "N s log N C, s = step", "4 N C", "Ye et al. 2019, arXiv 1911.04070"
+    cost, state, source = "N s log N C, s = step; N² C up to N = 512", "4 N C", "Ye et al. 2019, arXiv 1911.04070"
     start = Attention.start
 
     def __init__(self, geometry: Geometry, *, step: int = 4):

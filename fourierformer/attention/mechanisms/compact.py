@@ -35,7 +35,8 @@ class Compact(WeightedAttention):
     """
 
     rotary_ok = True
-    cost, source = "N² C + 50 N²", "Martins and Astudillo 2016, arXiv 1602.02068; Peters et al. 2019, arXiv 1905.05702"
+    cost = "N² C + 26 N² H"
+    source = "Martins and Astudillo 2016, arXiv 1602.02068; Peters et al. 2019, arXiv 1905.05702"
 
     def __init__(
         self, geometry: Geometry, *, power: int = 1, bandwidth: Literal["adaptive", "nearest", "fixed"] = "adaptive",

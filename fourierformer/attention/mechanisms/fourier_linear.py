@@ -16,6 +16,7 @@ from fourierformer.attention.engines.spectral import CosineFeatures, Sampler, ga
 from fourierformer.attention.mechanisms import polynomial
 from fourierformer.attention.mechanisms.linear import FeatureAttention, FeaturePair, check_features
 from fourierformer.attention.mechanisms.polynomial import MAX_FEATURE_ORDER, MAX_FEATURES, shorten, taylor_kernel
+from fourierformer.attention.switches import FIRST_SHARPNESS, QKNormKind
 from fourierformer.errors import SetupError, check_range
 from fourierformer.marks import mark
 from fourierformer.seeds import seed_of
@@ -46,6 +47,17 @@ def radius_for(tau: float, power: int, width: int, variance: float) -> float:
     E |q|^2 = E |k|^2 = D s^2.
     """
     return math.sqrt(3 * tau / (power * width * variance))
+
+
+def initial_variance(geometry: Geometry, norm: QKNormKind) -> float:
+    """The variance s^2 of components of q and k at the initial weights, for inputs of unit size."""
+    width = geometry.head_dim
+    return {
+        "none": geometry.dim * INITIAL_WEIGHT**2,
+        "l2": 1 / width,
+        "rms": 1.0,
+        "cosine": FIRST_SHARPNESS / math.sqrt(width),
+    }[norm]
 
 
 @register("fourier_linear", "sinc⁴ products in linear time: Taylor, random or Gauss features of the kernel")
@@ -94,7 +106,7 @@ class FourierLinear(FeatureAttention):
         else:
             self.feature_map, count = _gauss_map(geometry, power, nodes, width)
         self.features = count + (smooth > 0)
-        variance = 1 / geometry.head_dim if normalize == "l2" else geometry.dim * INITIAL_WEIGHT**2
+        variance = initial_variance(geometry, "l2" if normalize == "l2" else geometry.qk_norm)
         self.radius = nn.Parameter(torch.full((geometry.heads, 1), radius_for(tau0, power, width, variance)))
         mark(self, "radius", no_weight_decay=True)
         self.register_buffer("strain", torch.tensor(math.nan), persistent=False)  # see _measure_strain

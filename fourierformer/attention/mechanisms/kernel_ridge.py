@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fourierformer.attention import register
 from fourierformer.attention.base import Geometry
-from fourierformer.attention.engines.full_product import full_product
 from fourierformer.attention.engines.log_kernel import squared_distances
 from fourierformer.attention.engines.weighted import WeightedAttention
 from fourierformer.attention.mechanisms.gaussian import NARROWEST
@@ -44,4 +43,6 @@ class KernelRidge(WeightedAttention):
         return torch.linalg.solve_triangular(factor, solved.masked_fill(~visible, 0.0), upper=False, left=False)
 
     def _kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        return (squared_distances(q, k, full_product) / (-2 * self.bandwidth)).exp()
+        # errors of float32 would be larger than the bandwidth for long keys, and the Gram matrix not positive definite
+        squares = squared_distances(q.double(), k.double()).to(q.dtype)
+        return (squares / (-2 * self.bandwidth)).exp()

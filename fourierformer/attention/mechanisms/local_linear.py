@@ -56,10 +56,10 @@ class LocalLinear(WeightedAttention):
         moments = torch.empty(*q.shape, width, dtype=q.dtype, device=q.device)
         moments[..., rows, columns] = full_product(p, k[..., rows] * k[..., columns])
         moments = moments.tril() + moments.tril(-1).mT
-        ridge = self.ridge if self.log_ridge is None else self.log_ridge.exp().to(q.dtype)[:, None]
+        ridge = q.new_tensor(self.ridge) if self.log_ridge is None else self.log_ridge.exp().to(q.dtype)[:, None]
         # at least the rounding errors of the moments, else the factorisation fails for very long keys
         rounding = 8 * torch.finfo(q.dtype).eps * moments.diagonal(dim1=-2, dim2=-1).sum(-1).detach()
-        penalty = (ridge + rounding)[..., None, None] * torch.eye(width, dtype=q.dtype, device=q.device)
+        penalty = torch.maximum(ridge, rounding)[..., None, None] * torch.eye(width, dtype=q.dtype, device=q.device)
         covariance = moments - mean[..., None] * mean[..., None, :] + penalty
         factor, _ = torch.linalg.cholesky_ex(covariance)  # without the check of `cholesky`, for which a GPU would wait
         return torch.cholesky_solve((mean - q)[..., None], factor)[..., 0]
@@ -101,4 +101,4 @@ class Parallax(WeightedAttention):
 def probed(p: Tensor, k: Tensor, r: Tensor) -> Tensor:
     """p_ij (1 - r_i.(k_j - sum_l p_il k_l))."""
     of_keys = r @ k.mT
-    return p * (1 - of_keys + (p * of_keys).sum(-1, keepdim=True))
+    return p * (1 - (of_keys - (p * of_keys).sum(-1, keepdim=True)))  # 1 - r.k alone would lose the 1 for long keys

@@ -28,7 +28,7 @@ class MedianOfMeans(WeightedAttention):
     language model lets queries see later keys.
     """
 
-    cost, source = "N² C + N² blocks", "Han et al. 2023, arXiv 2210.05794"
+    cost, source = "N² C + N² blocks H", "Han et al. 2023, arXiv 2210.05794"
 
     def __init__(self, geometry: Geometry, *, blocks: int = 5, kernel: Literal["gaussian", "sinc"] = "gaussian"):
         super().__init__(geometry)

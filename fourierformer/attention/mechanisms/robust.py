@@ -22,7 +22,7 @@ class RobustKde(Attention):
     u minimises sum_j loss(r_j), r_j the distance in the RKHS of key j to the weighted mean of the visible keys:
     r_j^2 = 1 - 2 sum_l u_l K_jl + sum_lm u_l u_m K_lm, u_j ~ loss'(r_j) / r_j, from equal weights, `iterations` times.
     w is the same of [key, value] (`joint`), else w = u. Huber: min(1, a / r). Hampel: 1 up to a, a / r up to 2 a, then
-    falling to 0 at 3 a.
+    falling to 0 at 3 a; keys with u_j = 0 are left out of both sums, since w_j / u_j has no bound.
 
     In a causal model every query has weights of its own, over the keys that it sees. No maps: w depends on the values.
     Differs from the released code, whose image model has +2 in place of -2, and whose language model keeps all weights
@@ -47,10 +47,10 @@ class RobustKde(Attention):
         with torch.autocast(q.device.type, enabled=False):
             q, k, values = to_float32(q, unit_norm(k), v)
             scale = -1 / math.sqrt(q.shape[-1])
-            logits = (scale * squared_distances(q, k)).masked_fill(~visible, -math.inf)
+            of_keys = self._weights(k, visible, scale)
+            logits = (scale * squared_distances(q, k)).masked_fill(of_keys == 0, -math.inf)
             # relative to the largest kernel, which cancels
             kernel = (logits - logits.detach().amax(-1, keepdim=True).clamp_min(-1e30)).exp()
-            of_keys = self._weights(k, visible, scale)
             of_pairs = self._weights(torch.cat([k, values], dim=-1), visible, scale) if self.joint else of_keys
             total = (of_keys * kernel).sum(-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
             return ((of_pairs * kernel / total) @ values).to(v.dtype)

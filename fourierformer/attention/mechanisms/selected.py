@@ -112,10 +112,12 @@ class Clustered(WeightedAttention):
         kept = visible[:, :, 0]  # (B, 1, N): bidirectional, so all queries see the same keys
         member = F.one_hot(self.cluster(q.detach(), kept), self.clusters).to(q.dtype) * kept[..., None]
         means = member.mT @ q / member.sum(-2)[..., None].clamp_min(1)
-        shared = visible_softmax(scaled_logits(means, k), visible)
+        logits = scaled_logits(means, k)
+        shared = visible_softmax(logits, visible)
         if not self.keys:
             return member @ shared
-        top = largest(shared.detach().masked_fill(~visible, -1.0), self.keys) & visible
+        # by logits: weights far below the largest are all 0
+        top = largest(logits.detach().masked_fill(~visible, -math.inf), self.keys) & visible
         mass = member @ (shared * top).sum(-1, keepdim=True)
         own = visible_softmax(scaled_logits(q, k), member @ top.to(q.dtype) > 0)
         return mass * own + member @ (shared * ~top)

@@ -14,6 +14,7 @@ from fourierformer.errors import SetupError, check_range
 from fourierformer.seeds import seed_of
 
 NEVER = -1e30  # the logit of a pair of blocks that cannot be matched
+LEAST = 1e-30  # share of a slot: the gradient of a quotient by a smaller one may be infinite
 
 
 def doubly_stochastic(logits: Tensor, possible: Tensor, iterations: int) -> Tensor:
@@ -80,8 +81,7 @@ class Sinkhorn(WeightedAttention):
         # token t of block j in slot t of block i; a slot that some blocks leave empty takes its share from the others
         shares = sort[..., None] * kept.to(q.dtype)[:, :, None]  # (B, H, i, j, t)
         filled = shares.sum(3, keepdim=True)
-        least = filled.where(filled > 0, 1.0).clamp_min(torch.finfo(q.dtype).tiny)  # 1 / tiny^2 would be infinite
-        shares = shares * (sort.sum(-1)[..., None, None] / least)
+        shares = shares / filled.where(filled > 0, 1.0).clamp_min(LEAST) * sort.sum(-1)[..., None, None]
         sorted_keys = torch.einsum("bhijt,bhjtd->bhitd", shares, k_blocks)
         seen = filled[:, :, :, 0] > 0
         logits, mask = scaled_logits(q_blocks, sorted_keys), seen[..., None, :].expand(-1, -1, -1, size, -1)
