@@ -208,11 +208,12 @@ def _ended(action: Callable[[], int | None]) -> int:
             return print_error(f"{first_line(error)} {way_out}", 1)
         if 'Could not detect "srun"' in str(error):  # submitit's RuntimeError
             return print_error("hydra/launcher=submitit_slurm: no Slurm here (srun is missing). Use joblib instead", 2)
-        if isinstance(error, YAMLError):  # of a file of configs/ or --config-dir
+        modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        read_by_hydra = isinstance(error, UnicodeDecodeError) and any("config_source" in name for name in modules)
+        if isinstance(error, YAMLError) or read_by_hydra:  # of a file of configs/ or --config-dir
             return print_error(f"a config cannot be read: {one_line(error)}", 2)
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         # raised in Hydra itself, at unexpected overrides (debug=[1,2]), not in the run that it calls
-        if frame.f_globals.get("__name__", "").split(".")[0] in ("hydra", "omegaconf"):
+        if modules[-1].split(".")[0] in ("hydra", "omegaconf"):
             return print_error(not_composed(error), 2)
         echo(traceback.format_exc(), end="", file=sys.stderr)
         return 1

@@ -163,11 +163,11 @@ def _folder(name: Path | str) -> Path:
         return folder
     if not HUB_NAME.fullmatch(str(name)):
         raise SetupError(f"{name}: no such folder, and not the name of a repository of the hub (owner/name)")
-    import huggingface_hub
+    from huggingface_hub import constants, snapshot_download
 
-    first_hop(urlsplit(huggingface_hub.constants.ENDPOINT))  # the client's message of a wrong proxy has its password
+    first_hop(urlsplit(constants.ENDPOINT))  # the client's message of a wrong proxy has its password
     try:
-        return Path(huggingface_hub.snapshot_download(str(name), allow_patterns=[WEIGHTS, CONFIG, FACTS, "README.md"]))
+        return Path(snapshot_download(str(name), allow_patterns=[WEIGHTS, CONFIG, FACTS, "README.md"]))
     except Exception as error:  # not found, no network, a wrong proxy: the client's errors have no common base
         raise SetupError(f"{name}: no such folder, and downloading it failed: {first_line(error)}") from None
 

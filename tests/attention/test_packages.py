@@ -118,6 +118,9 @@ def test_a_yaml_with_the_name_of_another_attention_is_refused(package, tmp_path,
     assert error.startswith("error: a config cannot be read: ")
     assert "last_value.yaml" in error
     assert error.count("\n") == 1
+    (package / "configs/attention/last_value.yaml").write_bytes(b"name: last_value  # \xfc\n")
+    assert train_lm(*command) == 2
+    assert capfd.readouterr().err.startswith("error: a config cannot be read: 'utf-8' codec can't decode byte 0xfc")
 
 
 @pytest.mark.parametrize("option", ["--config-dir={}", "--config-dir {}"])

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -280,6 +281,14 @@ def test_a_hub_that_does_not_answer_is_one_line():
         fourierformer.from_pretrained("someone/no-such-model")
     assert "no such folder, and downloading it failed" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_hub_is_asked_in_a_fresh_process():
+    """Where no other module has imported the client before."""
+    call = "import fourierformer; fourierformer.from_pretrained('someone/no-such-model')"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", call], env=environment, capture_output=True, text=True)
+    assert "SetupError: someone/no-such-model: no such folder, and downloading it failed" in done.stderr
 
 
 def test_it_is_a_model_of_transformers(exported):
