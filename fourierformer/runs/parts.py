@@ -207,6 +207,8 @@ def stored_checkpoint(run: Path, config_hash: str, *, last: bool = False) -> tup
     checkpoint = (None if last else checkpoints.best()) or checkpoints.latest()
     if checkpoint is None:
         raise SetupError(f"{run} has no checkpoint yet: train it first (its command is in meta.json)")
+    if checkpoints.best_path() is None and (read_json(RunDirectory(run).status) or {}).get("state") == "diverged":
+        raise SetupError(f"{run} diverged before an evaluation with finite numbers: train it at a lower optim.lr")
     return checkpoint
 
 

@@ -11,6 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fourierformer.errors import SetupError
+from fourierformer.runs.parts import stored_checkpoint
+from fourierformer.runs.spec import stored_hash
 from tests.helpers.command_line import IMAGES, only_run, rows, start, status, train_vit
 
 LONG = ("trainer.steps=60", "trainer.eval_every=20", "trainer.save_every=20", "trainer.ema_decay=0.9")
@@ -49,6 +52,8 @@ def test_a_run_that_diverges_has_no_accuracy(tmp_path, capfd):
     assert train_vit(*IMAGES, "optim.lr=1e30", "trainer.max_bad_steps=99", f"runs_root={tmp_path}") == 3
     assert "diverged: no evaluation had finite numbers" in capfd.readouterr().err
     assert status(only_run(tmp_path))["state"] == "diverged"
+    with pytest.raises(SetupError, match="diverged before an evaluation with finite numbers"):
+        stored_checkpoint(only_run(tmp_path), stored_hash(only_run(tmp_path)))
 
 
 def test_throughput_and_waiting_are_logged(uninterrupted):
