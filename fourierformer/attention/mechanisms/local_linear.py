@@ -58,8 +58,8 @@ class LocalLinear(WeightedAttention):
         moments = moments.tril() + moments.tril(-1).mT
         # at least the rounding errors of the moments, else the factorisation fails for very long keys
         rounding = 8 * torch.finfo(q.dtype).eps * moments.diagonal(dim1=-2, dim2=-1).sum(-1).detach()
-        learned = None if self.log_ridge is None else self.log_ridge.exp().to(q.dtype)[:, None]
-        ridge = rounding.clamp_min(self.ridge if learned is None else learned)[..., None, None]
+        least = self.ridge if self.log_ridge is None else self.log_ridge.exp().to(q.dtype)[:, None]
+        ridge = rounding.clamp_min(least)[..., None, None]
         covariance = moments - mean[..., None] * mean[..., None, :]
         covariance = covariance + ridge * torch.eye(width, dtype=q.dtype, device=q.device)
         factor, _ = torch.linalg.cholesky_ex(covariance)  # without the check of `cholesky`, for which a GPU would wait
