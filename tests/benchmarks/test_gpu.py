@@ -153,7 +153,9 @@ def test_a_part_that_ends_leaves_no_process_behind():
     """Its child ignores Ctrl-C."""
     child = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
     leader = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)"
-    command = [sys.executable, "-c", f"{leader}; import time; time.sleep(60)"]
+    # a shell's background jobs, of which these tests may be one, ignore Ctrl-C
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heed}; {leader}; import time; time.sleep(60)"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     for _ in range(2):  # both are running
         process.stdout.readline()
